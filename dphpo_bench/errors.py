@@ -1,0 +1,54 @@
+"""Errors a user can meet: each message states the value, the rule and the way out, on one line.
+
+The command line prints the message alone and exits with `exit_code`; anything else that escapes is a bug.
+"""
+
+
+class DphpoBenchError(Exception):
+    """Root of the errors this package raises on purpose."""
+
+    exit_code = 2
+
+
+class InvalidValueError(DphpoBenchError, ValueError):
+    """A value given by the user breaks a stated rule."""
+
+
+class UnknownNameError(DphpoBenchError, LookupError):
+    """A method, task, model or parameter of this name does not exist."""
+
+
+class RegistryError(DphpoBenchError):
+    """Plug-ins contradict each other, such as two methods of one name."""
+
+
+class DataError(DphpoBenchError):
+    """A dataset is missing, unreachable, truncated or not what it should be."""
+
+
+class RecordError(DphpoBenchError):
+    """A run record cannot be written, or does not validate."""
+
+
+class UnsupportedEventError(DphpoBenchError):
+    """No theorem at hand bounds the privacy loss of this event; it is refused rather than approximated."""
+
+
+class BudgetTooSmallError(DphpoBenchError):
+    """No amount of noise within reach brings the procedure under the budget."""
+
+
+class PlanOverBudgetError(DphpoBenchError):
+    """A plan costs more than the budget; no private data was read."""
+
+
+class OverBudgetError(DphpoBenchError):
+    """A method asked for a release that its plan does not cover."""
+
+    exit_code = 3
+
+
+class RunFailedError(DphpoBenchError):
+    """A run ended without a usable result; its record says why."""
+
+    exit_code = 1

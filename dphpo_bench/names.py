@@ -1,0 +1,20 @@
+"""Help with names that do not exist."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def unknown_name_message(kind: str, name: str, available: Iterable[str]) -> str:
+    """One line that says what is unknown, what was probably meant, and what exists.
+
+    Args:
+        kind: what the name should denote, such as "task".
+        name: the name given.
+        available: the names that exist.
+    """
+    names = sorted(available)
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    if not close:
+        close = [candidate for candidate in names if candidate.startswith(name.lower())][:1]
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"Unknown {kind} {name!r}.{hint} Available: {', '.join(names) or 'none'}."

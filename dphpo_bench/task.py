@@ -1,0 +1,153 @@
+"""The contract of a task: public facts, private training data, test data for the harness alone, a model."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from dphpo_bench.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.names import unknown_name_message
+
+if TYPE_CHECKING:
+    import torch
+    from optuna.distributions import BaseDistribution
+
+    from dphpo_bench.data.source import DataSource
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a task measures on its test data.
+
+    Attributes:
+        name: such as "accuracy".
+        higher_is_better: the direction.
+    """
+
+    name: str
+    higher_is_better: bool
+
+
+ACCURACY = Metric("accuracy", higher_is_better=True)
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What is public about a task: all that a plan may depend on.
+
+    Attributes:
+        task: the task's name.
+        model: the name of the task's model.
+        n_records: number of training records N, a public constant.
+        input_shape: shape of one input as the model gets it.
+        n_classes: number of classes.
+        batch_size: expected size B of a Poisson batch; the sample rate is B / N.
+        epochs: passes over the data in expectation; steps = round(epochs · N / B).
+        optimizer: name of a `torch.optim` class.
+        learning_rate: default for methods that tune none.
+        metric: what the harness measures on test data.
+        loss_bound: an upper bound of one record's loss if there is a public one.
+    """
+
+    task: str
+    model: str
+    n_records: int
+    input_shape: tuple[int, ...]
+    n_classes: int
+    batch_size: int
+    epochs: float
+    optimizer: str
+    learning_rate: float
+    metric: Metric = ACCURACY
+    loss_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_records < 1:
+            raise InvalidValueError(f"Expected n_records >= 1, got {self.n_records}.")
+        if not 1 <= self.batch_size <= self.n_records:
+            raise InvalidValueError(
+                f"Expected 1 <= batch_size <= n_records={self.n_records}, got batch_size={self.batch_size}."
+            )
+        if not (math.isfinite(self.epochs) and self.epochs > 0):
+            raise InvalidValueError(f"Expected epochs > 0, got {self.epochs}.")
+
+    @property
+    def sample_rate(self) -> float:
+        """Poisson sample rate q = B / N."""
+        return self.batch_size / self.n_records
+
+    @property
+    def steps(self) -> int:
+        """Number of optimiser steps T, at least 1."""
+        return max(1, round(self.epochs / self.sample_rate))
+
+    @property
+    def default_delta(self) -> float:
+        """δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N)."""
+        return float(self.n_records**-1.1)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Labelled records as tensors.
+
+    Attributes:
+        inputs: shape (n, *input_shape), any floating dtype.
+        targets: shape (n,), int64 class indices.
+    """
+
+    inputs: "torch.Tensor"
+    targets: "torch.Tensor"
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+class Task(ABC):
+    """One learning problem.
+
+    A plug-in author subclasses this, sets the class attributes, and registers the class under the entry
+    point group `dphpo_bench.tasks`. Importing the module must be cheap: import torch inside the methods.
+
+    Args:
+        model: one of `models`; the first is the default.
+
+    Raises:
+        UnknownNameError: if there is no such model.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    models: ClassVar[tuple[str, ...]]
+
+    def __init__(self, model: str | None = None) -> None:
+        self.model_name = model or self.models[0]
+        if self.model_name not in self.models:
+            raise UnknownNameError(unknown_name_message("model", self.model_name, self.models))
+
+    @property
+    @abstractmethod
+    def facts(self) -> TaskFacts:
+        """Public facts; reads no data."""
+
+    def search_space(self) -> "dict[str, BaseDistribution]":
+        """Hyperparameters a tuning method may search, as Optuna distributions."""
+        from optuna.distributions import FloatDistribution
+
+        return {"learning_rate": FloatDistribution(1e-4, 1.0, log=True)}
+
+    @abstractmethod
+    def load_train(self, source: "DataSource") -> Split:
+        """The private training records. Called by the harness, which hands them to the session only."""
+
+    @abstractmethod
+    def load_test(self, source: "DataSource") -> Split:
+        """The test records. The harness opens them once, after the method has returned its model."""
+
+    @abstractmethod
+    def build_model(self) -> "torch.nn.Module":
+        """A model with initial weights drawn from torch's global generator, which the harness has seeded."""
+
+    @abstractmethod
+    def fingerprint(self, source: "DataSource") -> str:
+        """A hash of the data as the model gets them: part of a run's identity."""
