@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
@@ -70,6 +70,14 @@ class TaskFacts:
             )
         if not (math.isfinite(self.epochs) and self.epochs > 0):
             raise InvalidValueError(f"Expected epochs > 0, got {self.epochs}.")
+
+    def with_schedule(self, batch_size: int | None = None, epochs: float | None = None) -> "TaskFacts":
+        """The facts with another expected batch size or number of epochs; None keeps what is there.
+
+        Raises:
+            InvalidValueError: if a value is out of range.
+        """
+        return replace(self, batch_size=batch_size or self.batch_size, epochs=epochs or self.epochs)
 
     @property
     def sample_rate(self) -> float:

@@ -1,0 +1,95 @@
+"""dphpo-bench: hyperparameter tuning under differential privacy, measured end to end.
+
+    >>> from dphpo_bench import PrivacyBudget, run
+    >>> result = run("hyfreedp", "digits", PrivacyBudget(epsilon=3, delta=1e-4), seed=0)  # doctest: +SKIP
+
+Names are loaded on first use, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dphpo_bench.data.arrays import ArrayTask as ArrayTask
+    from dphpo_bench.data.image_task import ImageTask as ImageTask
+    from dphpo_bench.data.source import DataSource as DataSource
+    from dphpo_bench.errors import DphpoBenchError as DphpoBenchError
+    from dphpo_bench.errors import InvalidValueError as InvalidValueError
+    from dphpo_bench.harness import plan as plan
+    from dphpo_bench.harness import run as run
+    from dphpo_bench.method import Cost as Cost
+    from dphpo_bench.method import Method as Method
+    from dphpo_bench.method import Outcome as Outcome
+    from dphpo_bench.method import Plan as Plan
+    from dphpo_bench.method import Release as Release
+    from dphpo_bench.privacy.accountants import EpsilonReport as EpsilonReport
+    from dphpo_bench.privacy.accountants import epsilon as epsilon
+    from dphpo_bench.privacy.budget import PrivacyBudget as PrivacyBudget
+    from dphpo_bench.privacy.calibration import calibrate as calibrate
+    from dphpo_bench.privacy.events import compose as compose
+    from dphpo_bench.privacy.events import gaussian as gaussian
+    from dphpo_bench.privacy.events import poisson_sampled as poisson_sampled
+    from dphpo_bench.privacy.events import repeat as repeat
+    from dphpo_bench.records import RunRecord as RunRecord
+    from dphpo_bench.records import read_record as read_record
+    from dphpo_bench.registry import make_method as make_method
+    from dphpo_bench.registry import make_task as make_task
+    from dphpo_bench.session import Session as Session
+    from dphpo_bench.task import Split as Split
+    from dphpo_bench.task import Task as Task
+    from dphpo_bench.task import TaskFacts as TaskFacts
+    from dphpo_bench.training.averaging import WeightAverage as WeightAverage
+    from dphpo_bench.training.clipping import Abadi as Abadi
+    from dphpo_bench.training.clipping import AutoS as AutoS
+    from dphpo_bench.training.clipping import AutoV as AutoV
+    from dphpo_bench.training.clipping import Clipping as Clipping
+    from dphpo_bench.training.optimizers import UpdateRule as UpdateRule
+
+_HOMES = {
+    "Abadi": "training.clipping",
+    "ArrayTask": "data.arrays",
+    "AutoS": "training.clipping",
+    "AutoV": "training.clipping",
+    "Clipping": "training.clipping",
+    "Cost": "method",
+    "DataSource": "data.source",
+    "DphpoBenchError": "errors",
+    "EpsilonReport": "privacy.accountants",
+    "ImageTask": "data.image_task",
+    "InvalidValueError": "errors",
+    "Method": "method",
+    "Outcome": "method",
+    "Plan": "method",
+    "PrivacyBudget": "privacy.budget",
+    "Release": "method",
+    "RunRecord": "records",
+    "Session": "session",
+    "Split": "task",
+    "Task": "task",
+    "TaskFacts": "task",
+    "UpdateRule": "training.optimizers",
+    "WeightAverage": "training.averaging",
+    "calibrate": "privacy.calibration",
+    "compose": "privacy.events",
+    "epsilon": "privacy.accountants",
+    "gaussian": "privacy.events",
+    "make_method": "registry",
+    "make_task": "registry",
+    "plan": "harness",
+    "poisson_sampled": "privacy.events",
+    "read_record": "records",
+    "repeat": "privacy.events",
+    "run": "harness",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dphpo_bench' has no attribute {name!r}")
+    return getattr(import_module(f"dphpo_bench.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,330 @@
+"""The command line: run, plan, list, data.
+
+A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and
+warnings to standard error, so that output can be piped. Imports wait until a command needs them.
+"""
+
+import json
+import math
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dphpo_bench.errors import DphpoBenchError, InvalidValueError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.harness import CheckedPlan, RunResult
+    from dphpo_bench.method import Method
+    from dphpo_bench.privacy.accountants import EpsilonReport
+    from dphpo_bench.privacy.budget import PrivacyBudget
+    from dphpo_bench.task import Task
+
+EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="dphpo-bench",
+    help="Measure hyperparameter tuning under differential privacy, end to end.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+MethodOption = Annotated[str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.")]
+TaskOption = Annotated[str, typer.Option("--task", "-t", help="A name from `dphpo-bench list`.")]
+ModelOption = Annotated[str | None, typer.Option(help="The task's model; default: its first.")]
+EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
+DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable.")
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(help="Local mirror with <dataset>/<split>.parquet; default: $DPHPO_BENCH_DATA, else the hub."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.command("run")
+def run_command(
+    method: MethodOption,
+    task: TaskOption,
+    epsilon: EpsilonOption = 3.0,
+    delta: DeltaOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="Repeats a run exactly, its noise included.")] = 0,
+    model: ModelOption = None,
+    settings: SetOption = None,
+    data_dir: DataDirOption = None,
+    results_dir: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results"),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+) -> None:
+    """Tune and train under one budget, verify what was released, test, and write a record.
+
+    Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the method exceeded its plan, 130 interrupted.
+    """
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.display import TerminalProgress
+    from dphpo_bench.harness import run
+    from dphpo_bench.progress import SilentProgress
+
+    made_method, made_task, budget = _resolve(method, task, model, epsilon, delta, settings)
+    progress = SilentProgress() if quiet else TerminalProgress()
+    result = run(
+        made_method,
+        made_task,
+        budget,
+        seed=seed,
+        source=DataSource.resolve(data_dir, progress=progress),
+        results_dir=results_dir,
+        device=device,
+        progress=progress,
+    )
+    if as_json:
+        sys.stdout.write(result.record.to_json())
+    else:
+        _print(_run_table(result))
+    if result.record.error:
+        _complain(f"Run {result.record.status}: {result.record.error}")
+    raise typer.Exit(EXIT_CODES[result.record.status])
+
+
+@app.command("plan")
+def plan_command(
+    method: MethodOption,
+    task: TaskOption,
+    epsilon: EpsilonOption = 3.0,
+    delta: DeltaOption = None,
+    model: ModelOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run would release and cost, with its ε. Reads no data."""
+    from dphpo_bench.harness import plan
+
+    checked = plan(*_resolve(method, task, model, epsilon, delta, settings))
+    if as_json:
+        _print_json(_plan_json(checked))
+    else:
+        _print(*_plan_tables(checked))
+
+
+@app.command("list")
+def list_command(as_json: JsonOption = False) -> None:
+    """List methods and tasks, and where each plug-in comes from."""
+    from dphpo_bench.registry import methods, tasks
+
+    found = {"methods": methods(), "tasks": tasks()}
+    if as_json:
+        _print_json(
+            {
+                kind: [
+                    {"name": name, "summary": item.cls.summary, "origin": item.origin}
+                    for name, item in items.items()
+                ]
+                for kind, items in found.items()
+            }
+        )
+        return
+    for kind, items in found.items():
+        sys.stdout.write(f"{kind.capitalize()}\n")
+        width = max(map(len, items), default=0)
+        for name, item in items.items():
+            sys.stdout.write(f"  {name:<{width}}  {item.cls.summary}  [{item.origin}]\n")
+
+
+@app.command("data")
+def data_command(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
+    """Show which datasets are here, which are missing, and how to get them."""
+    from dphpo_bench.data.source import DataSource, dataset_status
+    from dphpo_bench.registry import make_task, tasks
+
+    source = DataSource.resolve(data_dir)
+    rows = [row for name in tasks() for row in dataset_status(make_task(name), source)]
+    if as_json:
+        _print_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table("task", "split", "rows", "state", "where / how to get it", title="Datasets")
+    for row in rows:
+        table.add_row(row["task"], row["split"], f"{row['rows']:,}", row["state"], row["where"])
+    _print(table)
+
+
+def main() -> None:
+    """Entry point: turns errors into one line and an exit code."""
+    import click
+
+    warnings.showwarning = _show_warning
+    try:
+        code = app(standalone_mode=False)
+    except DphpoBenchError as error:
+        _complain(str(error))
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _complain("Interrupted. No record of this run was written; datasets and features already here are kept.")
+        code = INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except BrokenPipeError:
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _resolve(
+    method: str,
+    task: str,
+    model: str | None,
+    epsilon: float,
+    delta: float | None,
+    settings: list[str] | None,
+) -> "tuple[Method, Task, PrivacyBudget]":
+    from dphpo_bench.privacy.budget import PrivacyBudget
+    from dphpo_bench.registry import make_method, make_task
+
+    made_task = make_task(task, model)
+    budget = PrivacyBudget(epsilon, made_task.facts.default_delta if delta is None else delta)
+    return make_method(method, _parse_settings(settings or [])), made_task, budget
+
+
+def _parse_settings(settings: list[str]) -> dict[str, str]:
+    """Turn ["gamma=1.01", ...] into a mapping."""
+    parsed: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not (name and equals):
+            raise InvalidValueError(f"Expected --set NAME=VALUE, got {setting!r}.")
+        if name in parsed:
+            raise InvalidValueError(f"Parameter {name!r} is set twice.")
+        parsed[name] = value
+    return parsed
+
+
+def _plan_json(checked: "CheckedPlan") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from dphpo_bench.privacy.events import to_json
+
+    made = checked.plan
+    return {
+        "method": checked.method.name,
+        "method_parameters": checked.method.parameters,
+        "task": checked.facts.task,
+        "model": checked.facts.model,
+        "budget": asdict(made.budget),
+        "epsilon": checked.epsilon.epsilon,
+        "accountant": checked.epsilon.quoted,
+        "epsilon_by_accountant": dict(checked.epsilon.by_accountant),
+        "tuning_share": checked.tuning_share,
+        "parameters": dict(made.parameters),
+        "releases": [asdict(release) for release in made.releases],
+        "cost": asdict(made.cost),
+        "event": to_json(made.event),
+    }
+
+
+def _plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
+    from rich.table import Table
+
+    from dphpo_bench.privacy.events import describe
+
+    made, facts = checked.plan, checked.facts
+    summary = _two_columns(f"Plan: {checked.method.name} on {facts.task} ({facts.model})")
+    summary.add_row("budget", f"ε = {made.budget.epsilon:g}, δ = {made.budget.delta:.3g}")
+    summary.add_row("ε of the whole procedure", _epsilon_text(checked.epsilon))
+    summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
+    for name, value in made.parameters.items():
+        summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
+    summary.add_row(
+        "cost", f"{made.cost.runs} run, {made.cost.steps:,} steps, {made.cost.examples:,.0f} example passes"
+    )
+    summary.add_row("event", describe(made.event))
+    releases = Table("what is released", "times", "noise multiplier", "sample rate", title="Releases")
+    for release in made.releases:
+        releases.add_row(
+            release.name, f"{release.count:,}", f"{release.noise_multiplier:.5g}", f"{release.sample_rate:.5g}"
+        )
+    return summary, releases
+
+
+def _run_table(result: "RunResult") -> "Table":
+    record = result.record
+    identity, privacy = record.identity, record.privacy
+    title = f"{identity.method} on {identity.task} ({identity.model}), seed {identity.seed}: {record.status}"
+    table = _two_columns(title)
+    for name, value in record.metrics.items():
+        text = f"{value:.2%}" if name == "accuracy" else f"{value:.4f}"
+        table.add_row(f"test {name.replace('_', ' ')}", text)
+    table.add_row("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}")
+    table.add_row("ε planned", _bounds_text(privacy.planned.by_accountant, privacy.planned.accountant))
+    if privacy.recomputed:
+        table.add_row(
+            "ε recomputed from the ledger",
+            _bounds_text(privacy.recomputed.by_accountant, privacy.recomputed.accountant),
+        )
+    table.add_row("ε to quote", f"{privacy.epsilon:.6g}")
+    table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
+    table.add_row("steps", f"{record.cost.steps:,}")
+    table.add_row("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items()))
+    table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
+    table.add_row("record", str(result.path))
+    return table
+
+
+def _two_columns(title: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _epsilon_text(report: "EpsilonReport") -> str:
+    return _bounds_text(report.by_accountant, report.quoted)
+
+
+def _bounds_text(by_accountant: Any, quoted: str) -> str:
+    """All bounds, the quoted one first and named as such."""
+    names = sorted(by_accountant, key=lambda name: (name != quoted, name))
+    return ", ".join(
+        f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names
+    )
+
+
+def _print(*renderables: Any) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def _print_json(value: Any) -> None:
+    def plain(item: Any) -> Any:
+        if isinstance(item, float) and not math.isfinite(item):
+            return "Infinity" if item > 0 else str(item)
+        if isinstance(item, dict):
+            return {key: plain(inner) for key, inner in item.items()}
+        if isinstance(item, list | tuple):
+            return [plain(inner) for inner in item]
+        return item
+
+    sys.stdout.write(json.dumps(plain(value), indent=1) + "\n")
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(" ".join(message.split()) + "\n")
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    if issubclass(category, UserWarning):
+        _complain(f"Warning: {message}")

@@ -1,0 +1,391 @@
+"""Plan, run, verify, record: one procedure for every method and every task.
+
+The harness believes no ε that a method states. It computes the ε of the plan before any data is read, and
+the ε of the ledger after the run, and quotes the larger.
+"""
+
+import hashlib
+import inspect
+import math
+import platform
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.errors import (
+    DataError,
+    DphpoBenchError,
+    InvalidValueError,
+    OverBudgetError,
+    PlanOverBudgetError,
+    UnsupportedEventError,
+)
+from dphpo_bench.method import Method, Outcome, Plan
+from dphpo_bench.privacy.accountants import EpsilonReport, epsilon
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.progress import Progress, SilentProgress
+from dphpo_bench.randomness import Streams
+from dphpo_bench.registry import make_method, make_task
+from dphpo_bench.task import Split, Task, TaskFacts
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.records import Identity, RunRecord, Status
+
+# Rounding of two evaluations of one event, far below anything an accountant resolves.
+EPSILON_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class CheckedPlan:
+    """A plan whose cost the harness has computed and found within the budget.
+
+    Attributes:
+        method: the method that made it.
+        facts: the task's public facts it was made from.
+        plan: the plan itself.
+        epsilon: ε of the whole procedure.
+        tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
+    """
+
+    method: Method
+    facts: TaskFacts
+    plan: Plan
+    epsilon: EpsilonReport
+    tuning_share: float
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        record: what was kept.
+        path: where the record lies, or None if none was to be written.
+        model: the trained model, or None if the run failed.
+    """
+
+    record: "RunRecord"
+    path: Path | None
+    model: "nn.Module | None"
+
+
+def plan(method: str | Method, task: str | Task, budget: PrivacyBudget) -> CheckedPlan:
+    """Fix a whole procedure and compute its ε; no data is read.
+
+    Args:
+        method: a method or a registered name.
+        task: a task or a registered name.
+        budget: (ε, δ) for tuning and training together.
+
+    Raises:
+        UnknownNameError: if a name is not registered.
+        BudgetTooSmallError: if no noise within reach meets the budget.
+        PlanOverBudgetError: if the method's plan costs more than the budget.
+        UnsupportedEventError: if no accountant bounds the plan's event.
+    """
+    method = make_method(method) if isinstance(method, str) else method
+    task = make_task(task) if isinstance(task, str) else task
+    facts = task.facts
+    if budget.delta >= 1 / facts.n_records:
+        warnings.warn(
+            f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
+            f"publishing a record. The default is N^-1.1 = {facts.default_delta:.3g}.",
+            stacklevel=2,
+        )
+    made = method.plan(facts, budget)
+    total = epsilon(made.event, budget.delta)
+    # A method that is honest about not being private may plan for ε = ∞; its row stands apart.
+    if method.end_to_end_private and not total.epsilon <= budget.epsilon:
+        raise PlanOverBudgetError(
+            f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
+            f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
+        )
+    return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta))
+
+
+def run(
+    method: str | Method,
+    task: str | Task,
+    budget: PrivacyBudget,
+    *,
+    seed: int | None = None,
+    source: "DataSource | None" = None,
+    results_dir: Path | str | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> RunResult:
+    """Tune and train under one budget, verify what was released, measure the model on the test data.
+
+    Args:
+        method: a method or a registered name.
+        task: a task or a registered name.
+        budget: (ε, δ) for tuning and training together.
+        seed: makes the run repeatable, noise included, which is right for public data only: whoever knows
+            the seed can subtract the noise. None takes the noise from the operating system's entropy.
+        source: where data are found; default: environment, then the hub.
+        results_dir: where the record is written; None writes none.
+        device: "auto", "cpu", "cuda" or another torch device.
+        progress: where long work reports to.
+
+    Returns:
+        The result. A run that failed has a record that says why; it is not raised.
+
+    Raises:
+        DphpoBenchError: if the plan, the data or the results folder make a run impossible.
+    """
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.records import RecordStore
+
+    progress = progress or SilentProgress()
+    method = make_method(method) if isinstance(method, str) else method
+    task = make_task(task) if isinstance(task, str) else task
+    store = None if results_dir is None else RecordStore(Path(results_dir))
+    if store:
+        store.check_writable()
+    clock = _Clock()
+    with clock.measure("plan"):
+        checked = plan(method, task, budget)
+    source = source or DataSource.resolve(progress=progress)
+    with clock.measure("data"):
+        train = task.load_train(source)
+        fingerprint = task.fingerprint(source)
+    if len(train) != checked.facts.n_records:
+        raise DataError(
+            f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
+        )
+
+    ledger = Ledger(allowance=checked.plan.event)
+    with clock.measure("train"):
+        outcome, status, error = _attempt(checked, task, train, ledger, _streams(seed), device, progress)
+    recomputed, status, error = _verify(checked, ledger, status, error)
+    metrics: dict[str, float] = {}
+    if status == "ok":
+        assert outcome is not None
+        with clock.measure("test"):
+            metrics = _measure_on_test(outcome.model, task.load_test(source), checked.facts)
+    record = _record(
+        checked,
+        _identity(checked, fingerprint, seed),
+        ledger,
+        recomputed,
+        status=status,
+        error=error,
+        metrics=metrics,
+        released=outcome.released if outcome and status == "ok" else {},
+        seconds=clock.seconds,
+        device=device,
+    )
+    path = store.write(record) if store else None
+    return RunResult(record, path, outcome.model if outcome and status == "ok" else None)
+
+
+def resolve_device(device: str) -> str:
+    """The torch device meant by `device`; "auto" is CUDA where there is one.
+
+    Raises:
+        InvalidValueError: if torch does not know the device, or this machine has none.
+    """
+    import torch
+
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidValueError(f"Cannot use device {device!r}: {reason}. Try --device cpu.") from None
+    return device
+
+
+def _streams(seed: int | None) -> Streams:
+    return Streams.from_entropy() if seed is None else Streams(seed)
+
+
+def _tuning_share(made: Plan, total: EpsilonReport, delta: float) -> float:
+    if made.training_event == made.event or not 0 < total.epsilon < math.inf:
+        return 0.0
+    return min(1.0, max(0.0, 1 - epsilon(made.training_event, delta).epsilon / total.epsilon))
+
+
+def _attempt(
+    checked: CheckedPlan,
+    task: Task,
+    train: Split,
+    ledger: Ledger,
+    streams: Streams,
+    device: str,
+    progress: Progress,
+) -> "tuple[Outcome | None, Status, str | None]":
+    """Let the method run; whatever it raises is a result, except what the user asked for."""
+    import torch
+
+    from dphpo_bench.session import Session
+
+    budget = checked.plan.budget
+    session = Session(
+        task,
+        train,
+        ledger,
+        streams.within(checked.method.name, repr(sorted(checked.method.parameters.items())), repr(budget)),
+        model_streams=streams,
+        device=resolve_device(device),
+        progress=progress,
+    )
+    try:
+        outcome = checked.method.run(checked.plan, session)
+    except OverBudgetError as error:
+        return None, "over_budget", str(error)
+    except DphpoBenchError as error:
+        return None, "failed", str(error)
+    except Exception as error:
+        return None, "failed", f"{type(error).__name__}: {error}"
+    if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
+        return outcome, "failed", "The trained model has weights that are not finite."
+    return outcome, "ok", None
+
+
+def _verify(
+    checked: CheckedPlan, ledger: Ledger, status: "Status", error: str | None
+) -> "tuple[EpsilonReport | None, Status, str | None]":
+    """Recompute ε from what was released, and hold it against the plan."""
+    budget = checked.plan.budget
+    try:
+        recomputed = epsilon(ledger.event, budget.delta)
+    except UnsupportedEventError as refusal:
+        return None, "unverified", str(refusal)
+    if ledger.refused:
+        return recomputed, "over_budget", ledger.refused
+    if recomputed.epsilon > checked.epsilon.epsilon + EPSILON_ROUNDING:
+        return (
+            recomputed,
+            "over_budget",
+            f"The releases cost epsilon={recomputed.epsilon:.6g}, more than the planned "
+            f"epsilon={checked.epsilon.epsilon:.6g}.",
+        )
+    return recomputed, status, error
+
+
+def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[str, float]:
+    """Accuracy and mean cross-entropy on the test records."""
+    import torch
+
+    model.eval()
+    device = next(model.parameters()).device
+    correct, loss = 0, 0.0
+    with torch.inference_mode():
+        for inputs, targets in zip(test.inputs.split(1024), test.targets.split(1024), strict=True):
+            logits = model(inputs.to(device).float())
+            labels = targets.to(device)
+            correct += int((logits.argmax(dim=1) == labels).sum())
+            loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
+    return {facts.metric.name: correct / len(test), "cross_entropy": loss / len(test)}
+
+
+def _identity(checked: CheckedPlan, fingerprint: str, seed: int | None) -> "Identity":
+    from dphpo_bench.records import Identity
+
+    budget = checked.plan.budget
+    return Identity(
+        method=checked.method.name,
+        parameters=checked.method.parameters,
+        task=checked.facts.task,
+        model=checked.facts.model,
+        data_fingerprint=fingerprint,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        seed=seed,
+        code_version=_code_version(type(checked.method)),
+    )
+
+
+def _code_version(cls: type[Method]) -> str:
+    """The engine's version and a hash of the method's own source, so that an edited method is another one."""
+    try:
+        source = Path(inspect.getfile(cls)).read_bytes()
+    except (OSError, TypeError):  # defined in an interactive session
+        source = repr(cls).encode()
+    return f"{version('dphpo-bench')}+{hashlib.sha256(source).hexdigest()[:12]}"
+
+
+def _record(
+    checked: CheckedPlan,
+    identity: "Identity",
+    ledger: Ledger,
+    recomputed: EpsilonReport | None,
+    *,
+    device: str,
+    **measured: Any,
+) -> "RunRecord":
+    from dphpo_bench.records import CostRecord, Privacy, RunRecord
+
+    planned = checked.epsilon.epsilon
+    return RunRecord(
+        identity=identity,
+        privacy=Privacy(
+            planned=_epsilon_record(checked.epsilon),
+            recomputed=_epsilon_record(recomputed) if recomputed else None,
+            epsilon=max(planned, recomputed.epsilon if recomputed else math.inf),
+            tuning_share=checked.tuning_share,
+            end_to_end_private=checked.method.end_to_end_private,
+            ledger=ledger.to_json(),
+        ),
+        cost=CostRecord(**asdict(checked.plan.cost)),
+        peak_memory_bytes=peak_memory_bytes(),
+        environment=_environment(device),
+        created=datetime.now(UTC).replace(microsecond=0),
+        **measured,
+    )
+
+
+def peak_memory_bytes() -> int:
+    """The process's largest resident set so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _environment(device: str) -> dict[str, str]:
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "platform": platform.system(),
+        "machine": platform.machine(),
+        "device": resolve_device(device),
+        "threads": str(torch.get_num_threads()),
+        **{name: version(name) for name in ("dphpo-bench", "torch", "opacus", "dp-accounting")},
+    }
+
+
+class _Clock:
+    """Wall-clock seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+def _epsilon_record(report: EpsilonReport) -> "Any":
+    from dphpo_bench.records import Epsilon
+
+    return Epsilon(
+        epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant)
+    )

@@ -1,0 +1,123 @@
+"""The contract of a method: a plan made from public facts alone, and a run that keeps to it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.task import TaskFacts
+
+if TYPE_CHECKING:
+    import torch
+    from dp_accounting.dp_event import DpEvent
+
+    from dphpo_bench.session import Session
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Release:
+    """One kind of noisy value that a run lets out.
+
+    Attributes:
+        name: what it is, such as "clipped gradient sum".
+        count: how often.
+        noise_multiplier: noise standard deviation / L2 sensitivity of one release.
+        sample_rate: rate of the Poisson batch it is computed on.
+    """
+
+    name: str
+    count: int
+    noise_multiplier: float
+    sample_rate: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a procedure computes, in expectation.
+
+    Attributes:
+        runs: training runs, the tuning included.
+        steps: optimiser steps over all runs.
+        examples: per-example passes over all runs, one for a gradient and one for each loss evaluated.
+    """
+
+    runs: int
+    steps: int
+    examples: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is fixed before private data is read.
+
+    Attributes:
+        budget: the (ε, δ) of the whole procedure.
+        event: the worst-case privacy event of the whole procedure.
+        training_event: what is left of `event` without the releases that serve tuning only. The harness
+            computes from the two which share of the budget tuning takes.
+        parameters: calibrated values `run` reads, such as "noise_multiplier".
+        releases: what will be let out.
+        cost: worst-case cost.
+    """
+
+    budget: PrivacyBudget
+    event: "DpEvent"
+    training_event: "DpEvent"
+    parameters: Mapping[str, Scalar]
+    releases: tuple[Release, ...]
+    cost: Cost
+
+
+@dataclass
+class Outcome:
+    """What a run returns; everything in it is released or derived from releases.
+
+    Attributes:
+        model: the trained model.
+        released: JSON values for the record: chosen hyperparameters, paths of learning rates, private losses.
+    """
+
+    model: "torch.nn.Module"
+    released: dict[str, Any] = field(default_factory=dict)
+
+
+class Method(ABC):
+    """A way to tune and train under one privacy budget.
+
+    A plug-in author subclasses this as a frozen dataclass whose fields are the method's parameters with the
+    defaults of its paper, and registers the class under the entry point group `dphpo_bench.methods`.
+    Importing the module must be cheap: it is imported to list what exists, so import torch inside `run`.
+
+    Attributes:
+        name: as on the command line.
+        summary: one line.
+        reference: paper and section.
+        tuning: the hyperparameters it tunes.
+        end_to_end_private: whether (ε, δ) covers tuning as well as training.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    reference: ClassVar[str]
+    tuning: ClassVar[tuple[str, ...]]
+    end_to_end_private: ClassVar[bool]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The method's parameters by name: part of a run's identity."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @abstractmethod
+    def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:
+        """Fix noise, number of steps and the event of the whole procedure, from public facts alone.
+
+        Raises:
+            BudgetTooSmallError: if no noise within reach meets the budget.
+        """
+
+    @abstractmethod
+    def run(self, plan: Plan, session: "Session") -> Outcome:
+        """Tune and train. The session is the only way to the private data."""

@@ -1,0 +1,122 @@
+"""The least noise that keeps a whole procedure within its budget, on the private side by recomputation."""
+
+import math
+from collections.abc import Callable
+
+from dp_accounting.dp_event import DpEvent
+from scipy.optimize import brentq
+
+from dphpo_bench.errors import BudgetTooSmallError, InvalidValueError
+from dphpo_bench.privacy.accountants import epsilon
+from dphpo_bench.privacy.budget import PrivacyBudget
+
+Bracket = tuple[float, float]
+
+BRACKET: Bracket = (0.01, 1e5)
+UNSPENT = 3e-4
+"""The share of ε that calibration may leave unspent."""
+
+_COARSENESS = 8.0
+
+
+def calibrate(
+    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, bracket: Bracket = BRACKET
+) -> float:
+    """The smallest noise for which `epsilon(event_of(noise), budget.delta).epsilon <= budget.epsilon` holds.
+
+    The inequality is checked at the very number returned, by the very function that verifies the run later.
+
+    Args:
+        event_of: the event of the whole procedure as a function of its noise; more noise, less ε. The noise may be
+            any number that the procedure's noise multipliers grow with.
+        budget: the (ε, δ) to stay within.
+        bracket: the least and the largest noise considered. The least is returned where it is already enough.
+
+    Returns:
+        A noise that leaves at most the share `UNSPENT` of ε unspent, unless ε jumps over the target.
+
+    Raises:
+        InvalidValueError: if the bracket is not 0 < low < high.
+        BudgetTooSmallError: if the largest noise is not enough.
+        UnsupportedEventError: if no accountant supports the event.
+    """
+    first, last = _log_bracket(bracket)
+    excess = _log_excess(event_of, budget)
+    # log ε is nearly a line in log noise, so a few Newton steps with the slope of the coarse curve end the search.
+    # `low` and `high` are the closest noises found too small and large enough; bisection takes over where a step
+    # leaves them.
+    log_noise, slope = _coarse_root(event_of, budget, bracket)
+    low, high = -math.inf, math.inf
+    for attempt in range(50):
+        found = excess(log_noise)
+        if found > 0:
+            low = log_noise
+            if log_noise == last:
+                break
+        else:
+            high = log_noise
+            if found >= -UNSPENT or log_noise == first:
+                break
+        log_noise = min(max(log_noise - (found + UNSPENT / 2) / slope, first), last)
+        if attempt >= 8 or not low < log_noise < high:
+            log_noise = (max(low, first) + min(high, last)) / 2
+    if high == math.inf:
+        spent = epsilon(event_of(bracket[1]), budget.delta).epsilon
+        raise BudgetTooSmallError(
+            f"Expected epsilon <= {budget.epsilon:g} at delta={budget.delta:g}, got {spent:.4g} at the largest noise "
+            f"{bracket[1]:g}. Raise epsilon or delta, or run fewer steps, a lower sample rate or fewer queries."
+        )
+    return math.exp(high)
+
+
+def calibrate_roughly(
+    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, bracket: Bracket = BRACKET
+) -> float:
+    """Like `calibrate`, in a fraction of the time, and without a guarantee on either side of the target.
+
+    For comparisons and first guesses, such as the noise that plain training would have needed. A run never relies
+    on it: what it claims is recomputed from its ledger.
+    """
+    return math.exp(_coarse_root(event_of, budget, bracket)[0])
+
+
+def _coarse_root(
+    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, bracket: Bracket
+) -> tuple[float, float]:
+    """Solve on the coarse grid: log noise, and the slope of log ε there."""
+    first, last = _log_bracket(bracket)
+    excess = _log_excess(event_of, budget, _COARSENESS)
+    # Most answers lie near noise 1, and far from them the accountants are slow: walk there, do not bisect.
+    low = high = min(max(0.0, first), last)
+    while low > first and excess(low) <= 0:
+        high, low = low, max(low - 1, first)
+    while high < last and excess(high) > 0:
+        low, high = high, min(high + 1, last)
+    if excess(low) > 0 >= excess(high):
+        root = float(brentq(excess, low, high, xtol=1e-4, rtol=1e-4))
+    else:
+        root = last if excess(high) > 0 else first
+    return root, min((excess(root + 0.02) - excess(root)) / 0.02, -0.2)
+
+
+def _log_excess(
+    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, coarseness: float = 1.0
+) -> Callable[[float], float]:
+    """log(ε / target) as a function of log noise; not positive exactly where ε is within the target."""
+    known: dict[float, float] = {}
+
+    def excess(log_noise: float) -> float:
+        if log_noise not in known:
+            spent = epsilon(event_of(math.exp(log_noise)), budget.delta, coarseness=coarseness).epsilon
+            # Kept finite for the solvers, and decided by the comparison itself rather than by a rounded logarithm.
+            size = abs(math.log(min(max(spent, 1e-9), 1e12) / budget.epsilon))
+            known[log_noise] = -size if spent <= budget.epsilon else max(size, 1e-15)
+        return known[log_noise]
+
+    return excess
+
+
+def _log_bracket(bracket: Bracket) -> tuple[float, float]:
+    if not 0 < bracket[0] < bracket[1] < math.inf:
+        raise InvalidValueError(f"Expected a bracket 0 < low < high, got {bracket}.")
+    return math.log(bracket[0]), math.log(bracket[1])

@@ -1,0 +1,172 @@
+"""The ledger of releases: what was taken from the private data, written down before it is taken.
+
+A ledger may be bound to the event of a plan. A release that the plan does not cover is then refused before it
+happens, so that a method cannot overspend by mistake. ε is computed from the ledger alone.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
+
+from dphpo_bench.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.privacy import events
+
+VERSION = 1
+MAX_ENTRIES = 10_000
+
+
+class Ledger:
+    """The releases so far, as counts of distinct events.
+
+    Attributes:
+        refused: the message of the first release that was refused, else None. It stays when the exception is
+            swallowed, so that the run is known to have asked for more than it planned.
+    """
+
+    def __init__(self, allowance: DpEvent | None = None) -> None:
+        """Start empty.
+
+        Args:
+            allowance: the event of the plan, which bounds all releases together; None for no bound.
+        """
+        self.refused: str | None = None
+        self._spent: Counter[DpEvent] = Counter()
+        self._allowed = None if allowance is None else events.multiset(allowance)
+        self._contents: dict[DpEvent, Counter[DpEvent]] = {}
+
+    @property
+    def event(self) -> DpEvent:
+        """All releases so far, composed."""
+        return events.from_multiset(self._spent)
+
+    @property
+    def entries(self) -> tuple[tuple[DpEvent, int], ...]:
+        """Distinct releases with their counts, in a fixed order."""
+        return tuple(sorted(self._spent.items(), key=repr))
+
+    def charge(self, event: DpEvent) -> None:
+        """Write down a release that is not from a sampled batch. Call it before releasing.
+
+        Raises:
+            OverBudgetError: if the plan does not cover it. Nothing is written then, and nothing may be released.
+        """
+        self._replace(Counter(), events.multiset(event), event)
+
+    def open_batch(self, rate: float) -> "Batch":
+        """Start a batch that each record enters independently with probability `rate`.
+
+        All that is charged to it is composed first and sampled once. An unused batch costs nothing.
+
+        Raises:
+            InvalidValueError: if the rate is not in [0, 1].
+        """
+        return Batch(self, rate)
+
+    def _replace(self, old: Counter[DpEvent], new: Counter[DpEvent], asked: DpEvent) -> None:
+        """Exchange entries for others if the plan covers the result."""
+        spent = self._spent.copy()
+        spent.subtract(old)
+        spent.update(new)
+        spent = +spent
+        if self._allowed is not None and self._left(spent) is None:
+            left = events.from_multiset(self._left(self._spent) or Counter())
+            message = (
+                f"The plan does not cover the release {events.describe(asked)[:400]}; it still covers "
+                f"{events.describe(left)[:400]}. Plan for all that the run may release, or release less."
+            )
+            self.refused = self.refused or message
+            raise OverBudgetError(message)
+        self._spent = spent
+
+    def _left(self, spent: Counter[DpEvent]) -> Counter[DpEvent] | None:
+        """What the plan still allows after these releases, or None if it does not cover them.
+
+        Equal events cover each other. A batch is also covered by a planned batch of its rate that contains it,
+        since it is charged bit by bit; the largest batches take the smallest that contain them, which is optimal
+        when the planned batches of a rate contain one another.
+        """
+        assert self._allowed is not None
+        if events.non_private() in self._allowed:
+            return self._allowed
+        left = self._allowed - spent
+        open_batches = spent - self._allowed
+        for batch in sorted(open_batches, key=lambda event: -self._inside(event).total()):
+            count = open_batches[batch]
+            for planned in sorted(left, key=lambda event: self._inside(event).total()):
+                if count and self._contains(planned, batch):
+                    taken = min(count, left[planned])
+                    left[planned] -= taken
+                    count -= taken
+            if count:
+                return None
+        return +left
+
+    def _contains(self, planned: DpEvent, batch: DpEvent) -> bool:
+        return (
+            isinstance(planned, dp_event.PoissonSampledDpEvent)
+            and isinstance(batch, dp_event.PoissonSampledDpEvent)
+            and planned.sampling_probability == batch.sampling_probability
+            and self._inside(batch) <= self._inside(planned)
+        )
+
+    def _inside(self, event: DpEvent) -> Counter[DpEvent]:
+        """What a sampled batch consists of. Kept, for there are few kinds of batches and many of each."""
+        if event not in self._contents:
+            is_batch = isinstance(event, dp_event.PoissonSampledDpEvent)
+            self._contents[event] = events.multiset(event.event) if is_batch else Counter()
+        return self._contents[event]
+
+    def to_json(self) -> dict[str, Any]:
+        """The ledger as JSON values; the plan is not part of it."""
+        entries = [{"count": count, "event": events.to_json(event)} for event, count in self.entries]
+        return {"version": VERSION, "refused": self.refused, "entries": entries}
+
+    @classmethod
+    def from_json(cls, obj: object) -> "Ledger":
+        """Read what `to_json` wrote; without a plan.
+
+        Raises:
+            InvalidValueError: if the object is anything else, or has more than `MAX_ENTRIES` entries.
+        """
+        if not isinstance(obj, Mapping) or obj.keys() != {"version", "refused", "entries"}:
+            raise InvalidValueError("Expected a ledger with the keys version, refused, entries.")
+        if type(obj["version"]) is not int or obj["version"] != VERSION:
+            raise InvalidValueError(
+                f"Expected a ledger of version {VERSION}, got {str(obj['version'])[:20]}."
+            )
+        if not (obj["refused"] is None or (isinstance(obj["refused"], str) and len(obj["refused"]) <= 1000)):
+            raise InvalidValueError("Expected refused to be a text of at most 1000 characters, or null.")
+        if not isinstance(obj["entries"], list) or len(obj["entries"]) > MAX_ENTRIES:
+            raise InvalidValueError(f"Expected a list of at most {MAX_ENTRIES} ledger entries.")
+        ledger = cls()
+        ledger.refused = obj["refused"]
+        for entry in obj["entries"]:
+            if not isinstance(entry, dict) or entry.keys() != {"count", "event"}:
+                raise InvalidValueError("Expected a ledger entry with the keys count, event.")
+            ledger.charge(events.repeat(events.from_json(entry["event"]), entry["count"]))
+        ledger.event  # noqa: B018  (raises if the counts add up to more than an event may repeat)
+        return ledger
+
+
+class Batch:
+    """One sampled batch, to which releases are charged as they are asked for; made by `Ledger.open_batch`."""
+
+    def __init__(self, ledger: Ledger, rate: float) -> None:
+        self._ledger = ledger
+        self._rate = rate
+        self._event = events.poisson_sampled(rate, events.no_op())
+        self._entry: Counter[DpEvent] = Counter()
+
+    def charge(self, event: DpEvent) -> None:
+        """Write down one more release from this batch. Call it before releasing.
+
+        Raises:
+            OverBudgetError: if the plan does not cover the batch with it. Nothing is written then.
+        """
+        grown = events.poisson_sampled(self._rate, events.compose(self._event.event, event))
+        entry = events.multiset(grown)
+        self._ledger._replace(self._entry, entry, grown)
+        self._event, self._entry = grown, entry

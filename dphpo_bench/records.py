@@ -1,0 +1,215 @@
+"""Run records: what is kept of a run, validated whenever it is read, written whole or not at all.
+
+A record holds released values only. It is JSON with a schema version; nothing in it is ever executed or
+imported. Records may come from strangers, so reading one checks types, ranges and size, and rebuilds the
+ledger from a whitelist of event types.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from dphpo_bench.errors import InvalidValueError, RecordError
+from dphpo_bench.privacy.ledger import Ledger
+
+SCHEMA_VERSION = 1
+MAX_RECORD_BYTES = 4 * 2**20
+
+Status = Literal["ok", "failed", "over_budget", "unverified"]
+Name = Annotated[str, Field(min_length=1, max_length=100)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Identity(_Part):
+    """What makes two runs the same run: names and values, no times and no places."""
+
+    method: Name
+    parameters: dict[str, str | int | float | bool | None]
+    task: Name
+    model: Name
+    data_fingerprint: str
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    delta: Annotated[float, Field(gt=0, lt=1)]
+    seed: Count | None
+    code_version: str
+
+    @property
+    def key(self) -> str:
+        """A versioned hash of names and values, 16 hexadecimal digits."""
+        text = json.dumps({"identity_version": 1, **self.model_dump()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Epsilon(_Part):
+    """ε of one event at the budget's δ.
+
+    Attributes:
+        epsilon: the quoted bound.
+        accountant: whose bound it is.
+        by_accountant: the bounds of all accountants that support the event.
+    """
+
+    epsilon: NonNegative
+    accountant: Name
+    by_accountant: dict[str, NonNegative]
+
+
+class Privacy(_Part):
+    """The privacy of the whole procedure.
+
+    Attributes:
+        planned: ε of the plan's event.
+        recomputed: ε of the ledger, by the harness; None where nothing could be recomputed.
+        epsilon: the ε to quote: the larger of the two. A run that stops early because of what it released
+            is as private as its plan, not as its ledger.
+        tuning_share: 1 − ε(training releases alone) / ε(all releases).
+        end_to_end_private: whether tuning is covered.
+        ledger: what was released.
+    """
+
+    planned: Epsilon
+    recomputed: Epsilon | None
+    epsilon: NonNegative
+    tuning_share: Annotated[float, Field(ge=0, le=1)]
+    end_to_end_private: bool
+    ledger: dict[str, Any]
+
+    @field_validator("ledger")
+    @classmethod
+    def _known_events_only(cls, value: dict[str, Any]) -> dict[str, Any]:
+        Ledger.from_json(value)
+        return value
+
+
+class CostRecord(_Part):
+    """What the procedure computed, in expectation."""
+
+    runs: Count
+    steps: Count
+    examples: NonNegative
+
+
+class RunRecord(_Part):
+    """One run of one method on one task."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    identity: Identity
+    status: Status
+    error: str | None = None
+    metrics: dict[str, float] = {}
+    privacy: Privacy
+    released: dict[str, Any] = {}
+    cost: CostRecord
+    seconds: dict[str, NonNegative]
+    peak_memory_bytes: Count
+    environment: dict[str, str]
+    created: datetime
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RunRecord":
+        if self.status == "ok":
+            recomputed = self.privacy.recomputed
+            if recomputed is None:
+                raise ValueError("a run of status 'ok' has a recomputed epsilon")
+            if self.privacy.epsilon < max(recomputed.epsilon, self.privacy.planned.epsilon):
+                raise ValueError("the quoted epsilon is not smaller than the planned and the recomputed one")
+            if not self.metrics:
+                raise ValueError("a run of status 'ok' has metrics")
+        elif not self.error:
+            raise ValueError(f"a run of status {self.status!r} says why in 'error'")
+        return self
+
+    def to_json(self) -> str:
+        """The record as text, the same for the same record."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read and validate a record.
+
+    Raises:
+        RecordError: if the file is missing, too large, or not a valid record.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_RECORD_BYTES + 1)
+    except OSError as error:
+        raise RecordError(f"Cannot read the record {path}: {error.strerror}.") from None
+    if len(data) > MAX_RECORD_BYTES:
+        raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
+    try:
+        return RunRecord.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the record"
+        raise RecordError(f"{path} is not a valid record: {where}: {first['msg']}.") from None
+    except (InvalidValueError, RecursionError) as error:
+        raise RecordError(f"{path} is not a valid record: {error}") from None
+
+
+class RecordStore:
+    """A folder of records, one file a run.
+
+    Args:
+        root: created when the first record is written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path_of(self, identity: Identity) -> Path:
+        """Where the record of this identity lies."""
+        return self.root / identity.task / identity.method / f"{identity.key}.json"
+
+    def check_writable(self) -> None:
+        """Find out before the work, not after it, that records cannot be written.
+
+        Raises:
+            RecordError: if the folder cannot be created or written to.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as error:
+            raise RecordError(
+                f"Cannot write records to {self.root}: {error.strerror}. Name a writable folder with --results-dir."
+            ) from None
+
+    def write(self, record: RunRecord) -> Path:
+        """Write a record whole or not at all: temporary file, fsync, rename.
+
+        Returns:
+            Where it lies.
+
+        Raises:
+            RecordError: if it cannot be written; the message carries on where the record would have been.
+        """
+        path = self.path_of(record.identity)
+        temporary = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+            temporary = Path(name)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(record.to_json())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            raise RecordError(f"Cannot write the record {path}: {error.strerror}.") from None
+        finally:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+        return path

@@ -1,0 +1,123 @@
+"""Entry points → methods and tasks. Built-ins and strangers' plug-ins arrive the same way."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from dphpo_bench.errors import InvalidValueError, RegistryError, UnknownNameError
+from dphpo_bench.method import Method
+from dphpo_bench.names import unknown_name_message
+from dphpo_bench.task import Task
+
+PlugIn = TypeVar("PlugIn", Method, Task)
+
+
+@dataclass(frozen=True)
+class Registered(Generic[PlugIn]):
+    """A plug-in's class and where it comes from.
+
+    Attributes:
+        cls: the class.
+        origin: distribution and version, such as "dphpo-bench 0.1.0".
+    """
+
+    cls: type[PlugIn]
+    origin: str
+
+
+def methods() -> dict[str, Registered[Method]]:
+    """All methods by name, sorted."""
+    return _load("dphpo_bench.methods", "method", Method)  # type: ignore[type-abstract]
+
+
+def tasks() -> dict[str, Registered[Task]]:
+    """All tasks by name, sorted."""
+    return _load("dphpo_bench.tasks", "task", Task)  # type: ignore[type-abstract]
+
+
+def make_method(name: str, overrides: Mapping[str, str] | None = None) -> Method:
+    """The method of this name with some parameters replaced.
+
+    Args:
+        name: a registered name.
+        overrides: parameter → text, read according to the parameter's type.
+
+    Raises:
+        UnknownNameError: if there is no such method or parameter.
+        InvalidValueError: if a value is not of the parameter's type, or the method refuses it.
+    """
+    available = methods()
+    if name not in available:
+        raise UnknownNameError(unknown_name_message("method", name, available))
+    cls = available[name].cls
+    return cls(**_read_parameters(cls, overrides or {}))
+
+
+def make_task(name: str, model: str | None = None) -> Task:
+    """The task of this name with this model.
+
+    Raises:
+        UnknownNameError: if there is no such task or model.
+    """
+    available = tasks()
+    if name not in available:
+        raise UnknownNameError(unknown_name_message("task", name, available))
+    return available[name].cls(model)
+
+
+def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
+    """Load every entry point of a group; a broken one is a warning, two of one name are an error."""
+    points: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        known = points.setdefault(point.name, point)
+        if known.value != point.value:
+            raise RegistryError(
+                f"Two plug-ins provide the {kind} {point.name!r}: {known.value} ({_origin(known)}) and "
+                f"{point.value} ({_origin(point)}). Uninstall one of them."
+            )
+    loaded = {}
+    for name, point in sorted(points.items()):
+        try:
+            cls = point.load()
+        except Exception as error:
+            warnings.warn(
+                f"Skipped the broken {kind} plug-in {name!r} ({point.value}, {_origin(point)}): "
+                f"{type(error).__name__}: {error}",
+                stacklevel=3,
+            )
+            continue
+        if not (isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name):
+            warnings.warn(
+                f"Skipped the {kind} plug-in {name!r} ({point.value}, {_origin(point)}): it is not a subclass "
+                f"of {base.__name__} whose `name` is {name!r}.",
+                stacklevel=3,
+            )
+            continue
+        loaded[name] = Registered(cls, _origin(point))
+    return loaded
+
+
+def _origin(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
+
+
+def _read_parameters(cls: type[Method], overrides: Mapping[str, str]) -> dict[str, Any]:
+    """Parse parameter texts by the types of the method's dataclass fields."""
+    if not overrides:
+        return {}
+    from pydantic import TypeAdapter, ValidationError
+
+    names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    values = {}
+    for name, text in overrides.items():
+        if name not in names:
+            raise UnknownNameError(unknown_name_message(f"parameter of {cls.name}", name, names))
+        try:
+            values[name] = TypeAdapter(hints[name]).validate_strings(text)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            raise InvalidValueError(f"Parameter {name}={text!r} of {cls.name}: {reason}.") from None
+    return values

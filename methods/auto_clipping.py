@@ -1,0 +1,91 @@
+"""DP-SGD with automatic clipping: the clipping threshold is gone, the learning rate stays at its default."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+    from dphpo_bench.training.clipping import Clipping
+
+
+@dataclass(frozen=True)
+class AutoClipping(bench.Method):
+    """Automatic clipping (Bu, Wang, Zha and Karypis 2023, arXiv:2206.07136, Theorem 3 and Algorithm 1).
+
+    Every per-sample gradient g is scaled to g / (‖g‖ + stability), so one record contributes less than 1 to
+    the sum whatever the threshold would have been: nothing is tuned, and all of the budget goes into
+    training. T steps of DP-SGD at sample rate q and noise multiplier σ are one event,
+    T × Poisson(q; Gaussian σ).
+
+    Attributes:
+        clipping: "auto_s" (with the stability constant) or "auto_v" (g / ‖g‖).
+        stability: the constant γ of AUTO-S.
+        learning_rate: default: the task's.
+        optimizer: a `torch.optim` name; default: the task's.
+        batch_size: expected batch size; default: the task's.
+        epochs: expected passes over the data; default: the task's.
+        averaging: decay of the exponential average of weights that is returned; 0 returns the last weights.
+    """
+
+    name = "auto_clipping"
+    summary = "DP-SGD with automatic clipping at the default learning rate; tunes nothing."
+    reference = "Bu, Wang, Zha and Karypis 2023, Automatic Clipping, Algorithm 1"
+    tuning = ("clipping threshold",)
+    end_to_end_private = True
+
+    clipping: Literal["auto_s", "auto_v"] = "auto_s"
+    stability: float = 0.01
+    learning_rate: float | None = None
+    optimizer: str | None = None
+    batch_size: int | None = None
+    epochs: float | None = None
+    averaging: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
+            raise bench.InvalidValueError(f"Expected learning_rate > 0, got {self.learning_rate}.")
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """T steps at the smallest noise that meets the budget."""
+        facts = facts.with_schedule(self.batch_size, self.epochs)
+        rate, steps = facts.sample_rate, facts.steps
+
+        def event(noise_multiplier: float) -> "DpEvent":
+            return bench.repeat(bench.poisson_sampled(rate, bench.gaussian(noise_multiplier)), steps)
+
+        noise_multiplier = bench.calibrate(event, budget)
+        return bench.Plan(
+            budget=budget,
+            event=event(noise_multiplier),
+            training_event=event(noise_multiplier),
+            parameters={
+                "sample_rate": rate,
+                "steps": steps,
+                "noise_multiplier": noise_multiplier,
+                "optimizer": self.optimizer or facts.optimizer,
+                "learning_rate": self.learning_rate or facts.learning_rate,
+            },
+            releases=(bench.Release("clipped gradient sum", steps, noise_multiplier, rate),),
+            cost=bench.Cost(runs=1, steps=steps, examples=steps * rate * facts.n_records),
+        )
+
+    def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:
+        """Train for T steps."""
+        clipping: Clipping = bench.AutoS(self.stability) if self.clipping == "auto_s" else bench.AutoV()
+        model = session.build_model()
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        update = bench.UpdateRule(str(plan.parameters["optimizer"]), parameters)
+        average = bench.WeightAverage(parameters, self.averaging)
+        steps = int(plan.parameters["steps"])
+        with session.progress.track("Training", steps) as advance:
+            for _ in range(steps):
+                batch = session.sample(plan.parameters["sample_rate"])
+                gradient = batch.gradient(model, clipping, plan.parameters["noise_multiplier"])
+                update.apply(update.direction(gradient), plan.parameters["learning_rate"])
+                average.update()
+                advance()
+        average.copy_to(parameters)
+        return bench.Outcome(model, {"learning_rate": plan.parameters["learning_rate"]})

@@ -1,0 +1,127 @@
+"""A small task and small methods that the tests of the harness, the session and the records share."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dphpo_bench as bench
+from dphpo_bench.data.source import DataSource
+
+
+class TinyTask(bench.Task):
+    """Three Gaussian blobs in five dimensions: learnable, generated, and gone after the test."""
+
+    name = "tiny"
+    summary = "Three Gaussian blobs."
+    models = ("linear", "mlp")
+    n_records = 600
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return bench.TaskFacts(
+            task=self.name,
+            model=self.model_name,
+            n_records=self.n_records,
+            input_shape=(5,),
+            n_classes=3,
+            batch_size=100,
+            epochs=5,
+            optimizer="AdamW",
+            learning_rate=0.05,
+        )
+
+    def _split(self, n: int, seed: int) -> bench.Split:
+        generator = torch.Generator().manual_seed(seed)
+        targets = torch.randint(3, (n,), generator=generator)
+        centres = torch.tensor([[2.0, 0, 0, 0, 0], [0, 2, 0, 0, 0], [0, 0, 2, 0, 0]])
+        return bench.Split(centres[targets] + torch.randn(n, 5, generator=generator), targets)
+
+    def load_train(self, source: DataSource) -> bench.Split:
+        return self._split(self.n_records, 1)
+
+    def load_test(self, source: DataSource) -> bench.Split:
+        return self._split(300, 2)
+
+    def build_model(self) -> nn.Module:
+        if self.model_name == "linear":
+            return nn.Linear(5, 3)
+        return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def fingerprint(self, source: DataSource) -> str:
+        return "tiny-1"
+
+
+@dataclass(frozen=True)
+class FixedNoise(bench.Method):
+    """DP-SGD at a noise multiplier that the test chooses; `extra_steps` are taken beyond the plan."""
+
+    name = "fixed_noise"
+    summary = "DP-SGD with fixed noise."
+    reference = "a test"
+    tuning = ()
+    end_to_end_private = True
+
+    noise_multiplier: float = 4.0
+    steps: int = 6
+    extra_steps: int = 0
+    fault: str = ""
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        step = bench.poisson_sampled(facts.sample_rate, bench.gaussian(self.noise_multiplier))
+        event = bench.repeat(step, self.steps)
+        return bench.Plan(
+            budget=budget,
+            event=event,
+            training_event=event,
+            parameters={"noise_multiplier": self.noise_multiplier},
+            releases=(bench.Release("gradient", self.steps, self.noise_multiplier, facts.sample_rate),),
+            cost=bench.Cost(runs=1, steps=self.steps, examples=float(self.steps * facts.batch_size)),
+        )
+
+    def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:
+        model = session.build_model()
+        for _ in range(self.steps + self.extra_steps):
+            batch = session.sample(session.facts.sample_rate)
+            gradient = batch.gradient(model, bench.AutoS(), self.noise_multiplier)
+            with torch.no_grad():
+                for parameter, value in zip(model.parameters(), gradient, strict=True):
+                    parameter -= 0.5 * value
+        return self._end(model)
+
+    def _end(self, model: nn.Module) -> bench.Outcome:
+        if self.fault == "raise":
+            raise ZeroDivisionError("a bug in the method")
+        if self.fault == "interrupt":
+            raise KeyboardInterrupt
+        if self.fault == "nan":
+            with torch.no_grad():
+                next(model.parameters()).fill_(torch.nan)
+        return bench.Outcome(model, {"steps": self.steps})
+
+
+@pytest.fixture
+def tiny_task() -> TinyTask:
+    return TinyTask()
+
+
+@pytest.fixture
+def budget() -> bench.PrivacyBudget:
+    return bench.PrivacyBudget(epsilon=3.0, delta=1e-4)
+
+
+@pytest.fixture
+def fixed_noise() -> type[FixedNoise]:
+    return FixedNoise
+
+
+@pytest.fixture
+def plain_run(tiny_task: TinyTask, budget: bench.PrivacyBudget) -> Any:
+    """Run a method on the tiny task without writing a record."""
+
+    def run(method: bench.Method, **options: Any) -> Any:
+        return bench.run(method, tiny_task, budget, **{"seed": 0, **options})
+
+    return run

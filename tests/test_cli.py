@@ -1,0 +1,175 @@
+"""The command line, run as a user runs it: output, one-line errors, exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dphpo_bench import read_record
+
+COMMAND = [sys.executable, "-m", "dphpo_bench"]
+FAST = ("--set", "epochs=2")
+
+
+def dphpo_bench(*args: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *args],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", "DPHPO_BENCH_CACHE": str(cwd / "cache"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_run_prints_a_table_and_writes_a_record(tmp_path: Path) -> None:
+    done = dphpo_bench("run", "-m", "hyfreedp", "-t", "digits", *FAST, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for part in (
+        "test accuracy",
+        "ε target",
+        "ε planned",
+        "ε recomputed from the ledger",
+        "(pld, quoted)",
+        "(rdp)",
+        "share spent on tuning",
+        "steps",
+        "seconds",
+        "peak memory",
+    ):
+        assert part in done.stdout
+    (path,) = (tmp_path / "results").rglob("*.json")
+    assert str(path.relative_to(tmp_path)) in done.stdout
+    record = read_record(path)
+    assert record.status == "ok"
+    assert record.privacy.epsilon <= record.identity.epsilon
+    assert "Traceback" not in done.stderr
+
+
+def test_json_is_the_record(tmp_path: Path) -> None:
+    done = dphpo_bench("run", "-m", "auto_clipping", "-t", "digits", *FAST, "--json", cwd=tmp_path)
+    (path,) = (tmp_path / "results").rglob("*.json")
+    assert done.stdout == path.read_text()
+    assert json.loads(done.stdout)["privacy"]["tuning_share"] == 0
+
+
+def test_plan_reads_no_data_and_imports_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from dphpo_bench import cli; sys.argv[1:] = "
+        "['plan', '-m', 'hyfreedp', '-t', 'cifar10', '--epsilon', '1']\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert not {'torch', 'optuna', 'sklearn', 'pyarrow', 'pandas'} & set(sys.modules), 'too many imports'"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "What is released" in done.stdout or "what is released" in done.stdout
+    assert "Poisson(q=" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_json(tmp_path: Path) -> None:
+    done = dphpo_bench("plan", "-m", "hyfreedp", "-t", "mnist", "--json", cwd=tmp_path)
+    plan = json.loads(done.stdout)
+    assert 0.99 * 3 <= plan["epsilon"] <= 3
+    assert 0 < plan["tuning_share"] < 0.5
+    assert plan["event"]["type"] == "composed"
+
+
+@pytest.mark.parametrize("command", ["--help", "list"])
+def test_help_and_list_import_nothing_heavy(tmp_path: Path, command: str) -> None:
+    code = (
+        f"import sys; from dphpo_bench import cli; sys.argv[1:] = ['{command}']\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "heavy = {'torch', 'numpy', 'scipy', 'dp_accounting', 'pydantic', 'optuna'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_list_names_everything_and_where_it_comes_from(tmp_path: Path) -> None:
+    lines = dphpo_bench("list", cwd=tmp_path).stdout.splitlines()
+    for name in ("hyfreedp", "auto_clipping", "digits", "mnist", "fashion_mnist", "cifar10"):
+        (line,) = (line for line in lines if line.split()[:1] == [name])
+        assert "dphpo-bench" in line
+        assert len(line.split()) > 5
+
+
+def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    done = dphpo_bench("data", "--json", cwd=tmp_path, DPHPO_BENCH_DATA="")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {row["task"] for row in rows} == {"digits", "mnist", "fashion_mnist", "cifar10"}
+    assert {row["state"] for row in rows if row["task"] == "cifar10"} == {"missing"}
+    assert all(row["where"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("run", "-m", "hyfree", "-t", "digits"), "Did you mean 'hyfreedp'?"),
+        (("run", "-m", "hyfreedp", "-t", "cifar"), "Did you mean 'cifar10'?"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--model", "cnn"), "Unknown model 'cnn'"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "-1"), "epsilon=-1.0"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "0"), "epsilon=0.0"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "nan"), "epsilon=nan"),
+        (("plan", "-m", "hyfreedp", "-t", "digits", "--delta", "1"), "delta=1.0"),
+        (("plan", "-m", "hyfreedp", "-t", "digits", "--delta", "0"), "delta=0.0"),
+        (("plan", "-m", "hyfreedp", "-t", "digits", "--epsilon", "1e-9"), "epsilon"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--set", "K=5"), "Unknown parameter of hyfreedp 'K'"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--set", "update_interval"), "NAME=VALUE"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--set", "update_interval=0"), "update_interval"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--results-dir", "/proc/none"), "--results-dir"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--device", "abacus"), "Cannot use device 'abacus'"),
+        (("run", "-m", "hyfreedp", "-t", "mnist", "--data-dir", "nowhere"), "nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, args: tuple[str, ...], message: str) -> None:
+    done = dphpo_bench(*args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert done.stdout == ""
+    assert not list((tmp_path / "results").rglob("*.json"))
+
+
+def test_unknown_options_exit_with_2(tmp_path: Path) -> None:
+    assert dphpo_bench("run", "--nonsense", cwd=tmp_path).returncode == 2
+
+
+def test_delta_above_one_over_n_is_a_warning(tmp_path: Path) -> None:
+    done = dphpo_bench("plan", "-m", "auto_clipping", "-t", "digits", "--delta", "0.01", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Warning: delta=0.01 is not below 1/N" in done.stderr
+
+
+def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run", "-m", "hyfreedp", "-t", "digits", "--set", "epochs=100000"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and "Training" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip().splitlines()[-1].startswith("Interrupted. No record of this run was written")
+    assert "Traceback" not in errors
+    assert [path for path in (tmp_path / "results").rglob("*") if path.is_file()] == []

@@ -1,0 +1,172 @@
+"""Plan, run, verify: what the harness believes, refuses and records."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench import harness
+from dphpo_bench.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
+from dphpo_bench.privacy.ledger import Ledger
+
+
+def test_a_plan_over_budget_is_refused_before_data_is_read(fixed_noise, tiny_task, budget, monkeypatch) -> None:
+    monkeypatch.setattr(type(tiny_task), "load_train", lambda *_: pytest.fail("private data were read"))
+    with pytest.raises(PlanOverBudgetError, match=r"costs epsilon=.*more than the budget epsilon=3"):
+        bench.run(fixed_noise(noise_multiplier=0.5), tiny_task, budget, seed=0)
+
+
+def test_a_delta_of_one_over_n_is_warned_about(fixed_noise, tiny_task) -> None:
+    with pytest.warns(UserWarning, match="not below 1/N"):
+        bench.plan(fixed_noise(), tiny_task, bench.PrivacyBudget(3, 1 / tiny_task.n_records))
+
+
+def test_a_finished_run(fixed_noise, plain_run) -> None:
+    result = plain_run(fixed_noise())
+    record = result.record
+    assert record.status == "ok"
+    assert record.error is None
+    assert record.privacy.recomputed.by_accountant == record.privacy.planned.by_accountant
+    assert 0 < record.privacy.epsilon <= 3
+    assert record.metrics["accuracy"] > 0.6  # three classes: chance is 1/3
+    assert record.released == {"steps": 6}
+    assert result.path is None
+
+
+def test_more_releases_than_planned_are_refused_and_recorded(fixed_noise, plain_run) -> None:
+    result = plain_run(fixed_noise(extra_steps=1))
+    assert result.record.status == "over_budget"
+    assert result.record.metrics == {}
+    assert result.record.released == {}
+    assert result.model is None
+    assert result.record.privacy.recomputed.epsilon <= result.record.privacy.planned.epsilon
+
+
+def test_a_method_that_swallows_the_refusal_is_recorded_all_the_same(fixed_noise, plain_run) -> None:
+    class Stubborn(fixed_noise):
+        def run(self, plan, session):
+            try:
+                return super().run(plan, session)
+            except bench.DphpoBenchError:
+                return self._end(session.build_model())
+
+    assert plain_run(Stubborn(extra_steps=2)).record.status == "over_budget"
+
+
+def test_verification_does_not_rely_on_the_ledgers_own_refusal(fixed_noise, tiny_task, budget) -> None:
+    checked = bench.plan(fixed_noise(), tiny_task, budget)
+    ledger = Ledger()  # no allowance: refuses nothing
+    for _ in range(7):
+        ledger.open_batch(tiny_task.facts.sample_rate).charge(bench.gaussian(4.0))
+    recomputed, status, error = harness._verify(checked, ledger, "ok", None)
+    assert status == "over_budget"
+    assert recomputed is not None
+    assert recomputed.epsilon > checked.epsilon.epsilon
+    assert error is not None
+    assert "more than the planned" in error
+
+
+def test_fewer_releases_than_planned_quote_the_plan(fixed_noise, plain_run) -> None:
+    privacy = plain_run(fixed_noise(extra_steps=-3)).record.privacy
+    assert privacy.recomputed.epsilon < privacy.planned.epsilon == privacy.epsilon
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"), [("raise", "ZeroDivisionError: a bug in the method"), ("nan", "not finite")]
+)
+def test_a_failure_is_a_result(fixed_noise, plain_run, fault: str, message: str) -> None:
+    result = plain_run(fixed_noise(fault=fault))
+    assert result.record.status == "failed"
+    assert message in result.record.error
+    assert result.record.privacy.recomputed.epsilon > 0
+    assert result.model is None
+
+
+def test_an_interrupt_leaves_no_record(fixed_noise, plain_run, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        plain_run(fixed_noise(fault="interrupt"), results_dir=tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(fixed_noise, plain_run) -> None:
+    def weights(seed: int | None) -> torch.Tensor:
+        model = plain_run(fixed_noise(), seed=seed).model
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+    assert not torch.equal(weights(None), weights(None))
+
+
+def test_the_global_generator_neither_matters_nor_moves(fixed_noise, plain_run) -> None:
+    torch.manual_seed(5)
+    first = plain_run(fixed_noise()).record.metrics
+    after = torch.rand(1)
+    torch.manual_seed(6)
+    assert plain_run(fixed_noise()).record.metrics == first
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(1), after)
+
+
+def test_initial_weights_are_shared_by_methods_at_one_seed(fixed_noise, plain_run) -> None:
+    class Untrained(fixed_noise):
+        name = "untrained"
+
+        def run(self, plan, session):
+            return bench.Outcome(session.build_model())
+
+    @dataclass(frozen=True)
+    class Other(Untrained):
+        name = "other"
+
+    one, two = (plain_run(cls(), seed=4).model for cls in (Untrained, Other))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_raw_access_makes_epsilon_infinite(fixed_noise, plain_run) -> None:
+    class Oracle(fixed_noise):
+        end_to_end_private = False
+
+        def plan(self, facts, budget):
+            from dphpo_bench.privacy.events import non_private
+
+            return bench.Plan(budget, non_private(), non_private(), {}, (), bench.Cost(1, 0, 0.0))
+
+        def run(self, plan, session):
+            assert len(session.nonprivate()) == session.facts.n_records
+            return bench.Outcome(session.build_model())
+
+    privacy = plain_run(Oracle()).record.privacy
+    assert privacy.epsilon == math.inf
+    assert privacy.recomputed.epsilon == math.inf
+    assert not privacy.end_to_end_private
+
+
+def test_raw_access_that_was_not_planned_is_refused(fixed_noise, plain_run) -> None:
+    class Thief(fixed_noise):
+        def run(self, plan, session):
+            session.nonprivate()
+            pytest.fail("raw data were handed out")
+
+    assert plain_run(Thief()).record.status == "over_budget"
+
+
+def test_a_task_that_lies_about_n_is_refused(fixed_noise, tiny_task, budget, monkeypatch) -> None:
+    monkeypatch.setattr(type(tiny_task), "load_train", lambda self, _: self._split(599, 1))
+    with pytest.raises(DataError, match="declares N=600 public training records but loads 599"):
+        bench.run(fixed_noise(), tiny_task, budget, seed=0)
+
+
+def test_an_unwritable_folder_is_found_before_the_work(fixed_noise, tiny_task, budget, tmp_path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(RecordError, match="--results-dir"):
+        bench.run(fixed_noise(fault="raise"), tiny_task, budget, results_dir=blocker / "results")
+
+
+def test_an_unknown_device_is_a_clear_error() -> None:
+    with pytest.raises(InvalidValueError, match="Cannot use device 'abacus'"):
+        harness.resolve_device("abacus")

@@ -1,0 +1,152 @@
+"""The door to private data: what passes, at which noise, charged as what."""
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.privacy.events import compose, gaussian, multiset, poisson_sampled, repeat
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.randomness import Streams
+from dphpo_bench.session import Session
+from dphpo_bench.task import Split
+
+NO_NOISE = 1e-12
+
+
+@pytest.fixture
+def open_session(tiny_task, tmp_path):
+    """A session over the tiny task's records, or over others."""
+
+    def make(train: Split | None = None, ledger: Ledger | None = None, seed: int = 0) -> Session:
+        source = DataSource(data_dir=None, cache_dir=tmp_path)
+        records = train or tiny_task.load_train(source)
+        return Session(tiny_task, records, ledger or Ledger(), Streams(seed))
+
+    return make
+
+
+def test_all_of_a_batch_is_composed_first_and_sampled_once(open_session) -> None:
+    session = open_session()
+    model = session.build_model()
+    batch = session.sample(0.25)
+    direction = batch.gradient(model, bench.AutoS(), 2.0)
+    batch.losses(model, direction, (-0.1, 0.0, 0.1), bound=1.0, noise_multiplier=5.0)
+    expected = poisson_sampled(0.25, compose(gaussian(2.0), repeat(gaussian(5.0), 3)))
+    assert multiset(session.ledger.event) == multiset(expected)
+
+
+def test_the_gradient_is_divided_by_the_expected_batch_size(open_session, tiny_task) -> None:
+    session = open_session()
+    model = session.build_model()
+    batch = session.sample(0.25)
+    drawn = batch._indices
+    assert len(drawn) != 0.25 * tiny_task.n_records  # at this seed; else the test shows nothing
+    gradient = batch.gradient(model, bench.AutoS(), NO_NOISE)
+
+    total = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    records = session.nonprivate()
+    for i in drawn:
+        loss = torch.nn.functional.cross_entropy(model(records.inputs[i])[None], records.targets[i][None])
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        norm = torch.sqrt(sum(part.square().sum() for part in parts))
+        for sum_, part in zip(total, parts, strict=True):
+            sum_ += part / (norm + 0.01)
+    for ours, sum_ in zip(gradient, total, strict=True):
+        torch.testing.assert_close(ours, sum_ / (0.25 * tiny_task.n_records), rtol=1e-5, atol=1e-6)
+
+
+def test_losses_are_clipped_per_record(open_session, tiny_task) -> None:
+    session = open_session()
+    model = session.build_model()
+    records = session.nonprivate()
+    direction = [torch.ones_like(parameter) for parameter in model.parameters()]
+    (ours,) = session.sample(1.0).losses(model, direction, (0.0,), bound=0.8, noise_multiplier=NO_NOISE)
+    with torch.no_grad():
+        losses = torch.nn.functional.cross_entropy(model(records.inputs), records.targets, reduction="none")
+    assert losses.max() > 0.8
+    assert ours == pytest.approx(losses.double().clamp(max=0.8).mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e38])
+def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_task, bad: float) -> None:
+    clean = open_session().nonprivate()
+    inputs = clean.inputs.clone()
+    inputs[0] = bad
+    session = open_session(Split(inputs, clean.targets))
+    model = session.build_model()
+    gradient = session.sample(1.0).gradient(model, bench.AutoS(), NO_NOISE)
+    reference = open_session(clean).sample(1.0).gradient(model, bench.AutoS(), NO_NOISE)
+    assert all(torch.isfinite(part).all() for part in gradient)
+    distance = torch.sqrt(
+        sum((a - b).square().sum() for a, b in zip(gradient, reference, strict=True))
+    )
+    assert distance * len(clean) <= 2 * (1 + 1e-4)  # one record removed, another added
+    losses = session.sample(1.0).losses(model, gradient, (0.0,), bound=2.0, noise_multiplier=NO_NOISE)
+    assert 0 <= losses[0] <= 2.0
+
+
+def test_an_empty_batch_releases_noise_alone(open_session) -> None:
+    session = open_session()
+    model = session.build_model()
+    batch = session.sample(1e-12)
+    assert len(batch._indices) == 0
+    gradient = batch.gradient(model, bench.AutoS(), 1.0)
+    losses = batch.losses(model, gradient, (-1.0, 0.0, 1.0), bound=1.0, noise_multiplier=1.0)
+    assert all(torch.isfinite(part).all() and part.abs().max() > 0 for part in gradient)
+    assert len(set(losses)) == 3
+
+
+def test_noise_has_the_stated_deviation(open_session, tiny_task) -> None:
+    """The sample deviation of n normals is within 6/sqrt(2n) of σ but for a probability below 1e-8."""
+    session = open_session()
+    model = torch.nn.Linear(5, 3)
+    n = 200
+    gradients, losses = [], []
+    direction = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    for _ in range(n):
+        batch = session.sample(1e-12)
+        gradients.append(torch.cat([part.flatten() for part in batch.gradient(model, bench.Abadi(3.0), 2.0)]))
+        losses.append(batch.losses(model, direction, (0.0,) * 18, bound=0.5, noise_multiplier=4.0))
+    expected_size = tiny_task.n_records * 1e-12
+    for noise, sigma in ((torch.stack(gradients), 2.0 * 3.0), (torch.tensor(losses), 4.0 * 0.5)):
+        assert noise.numel() == n * 18
+        assert noise.std().item() * expected_size == pytest.approx(sigma, rel=6 / (2 * n * 18) ** 0.5)
+        assert abs(noise.mean().item()) * expected_size < 6 * sigma / (n * 18) ** 0.5
+
+
+def test_what_the_plan_does_not_cover_is_refused_before_it_is_computed(open_session) -> None:
+    allowance = poisson_sampled(0.25, gaussian(2.0))
+    session = open_session(ledger=Ledger(allowance=allowance))
+    model = session.build_model()
+    batch = session.sample(0.25)
+    with pytest.raises(OverBudgetError):
+        batch.gradient(model, bench.AutoS(), 1.0)
+    assert session.examples == 0
+    batch.gradient(model, bench.AutoS(), 2.0)
+    with pytest.raises(OverBudgetError):
+        session.sample(0.25).gradient(model, bench.AutoS(), 2.0)
+
+
+def test_streams_do_not_depend_on_what_else_is_drawn(open_session) -> None:
+    one, two = open_session(), open_session()
+    model = one.build_model()
+    two.sample(0.5, "probing").losses(model, [p.detach() for p in model.parameters()], (0.1,), 1.0, 1.0)
+    a, b = (session.sample(0.5).gradient(model, bench.AutoS(), 1.0) for session in (one, two))
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, float("nan")])
+def test_rates_out_of_range(open_session, rate: float) -> None:
+    with pytest.raises(InvalidValueError, match="0 < rate <= 1"):
+        open_session().sample(rate)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("inf"), float("nan")])
+def test_loss_bounds_out_of_range(open_session, bound: float) -> None:
+    session = open_session()
+    model = session.build_model()
+    with pytest.raises(InvalidValueError, match="loss bound > 0"):
+        session.sample(0.5).losses(model, [], (0.0,), bound=bound, noise_multiplier=1.0)
+    assert not session.ledger.entries
