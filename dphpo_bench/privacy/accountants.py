@@ -1,4 +1,4 @@
-"""From an event to ε: two accountants, each asked only about events on which it was tested, and the tighter quoted.
+"""From an event to ε: two accountants, each asked only what it was tested on; the tighter one is quoted.
 
 Every number is an upper bound. Neighbouring datasets differ by one record added or removed.
 """
@@ -22,13 +22,13 @@ ACCOUNTANTS = ("pld", "rdp")
 # Finer than the default at the large orders that small ε and small δ need.
 RDP_ORDERS = (*rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 80, 96, 160, 192, 384, 768, 1536)
 
-# A logarithm of moments is a sum of up to thousands of terms in floating point, and can come out too small by this
-# much for each composed event. Without the allowance, RDP near zero can turn negative, which reads as ε = 0.
+# A logarithm of moments is a sum of up to thousands of terms in floating point, and can come out too small by
+# this much for each composed event. Without the allowance, RDP near zero can turn negative: ε would read 0.
 _RDP_ROUNDING = 1e-12
 
-# Composition by Fourier transform misplaces about one rounding error of probability for each composed event, in
-# either direction: measured against an exponentially tilted transform, up to 1e-16 each. PLD is asked about a δ
-# smaller by twice that, and not at all where this would be half of δ.
+# Composition by Fourier transform misplaces about one rounding error of probability for each composed event,
+# in either direction: measured against an exponentially tilted transform, up to 1e-16 each. PLD is asked
+# about a δ smaller by twice that, and not at all where this would take more than an eighth of δ.
 _PLD_ROUNDING = 2.2e-16
 _PLD_ROUNDING_BASE = 50
 
@@ -60,8 +60,8 @@ def epsilon(event: DpEvent, delta: float, *, coarseness: float = 1.0) -> Epsilon
     Args:
         event: any tree of privacy events.
         delta: δ in (0, 1).
-        coarseness: how much wider than usual the grid of privacy losses is; above 1, fewer Rényi orders are tried
-            too. More is faster, and ε is an upper bound at any value, only a looser one.
+        coarseness: how much wider than usual the grid of privacy losses is; above 1, fewer Rényi orders are
+            tried too. More is faster, and ε is an upper bound at any value, only a looser one.
 
     Raises:
         InvalidValueError: if a number is out of range.
@@ -81,7 +81,7 @@ def epsilon(event: DpEvent, delta: float, *, coarseness: float = 1.0) -> Epsilon
         if unsupported:
             refused[name] = f"does not support {_name(unsupported[0])}"
     rounding = _PLD_ROUNDING * (_PLD_ROUNDING_BASE + sum(parts.values()))
-    if "pld" not in refused and rounding > delta / 2:
+    if "pld" not in refused and rounding > delta / 8:
         refused["pld"] = f"is not accurate at delta={delta} over {sum(parts.values())} releases"
     if len(refused) == len(ACCOUNTANTS):
         reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
@@ -106,8 +106,8 @@ def _report(by_accountant: Mapping[str, float], refused: Mapping[str, str], delt
     )
 
 
-# The lists below hold what the tests cover, not what dp_accounting accepts: its PLD accountant, for one, ignores
-# the repeat count of randomised response.
+# The lists below hold what the tests cover, not what dp_accounting accepts: its PLD accountant, for one,
+# ignores the repeat count of randomised response.
 
 
 def _pld_supports(event: DpEvent) -> bool:
@@ -168,15 +168,15 @@ def _quiet_absl() -> Iterator[None]:
 def _loss_interval(parts: Mapping[DpEvent, int], rough_epsilon: float) -> float:
     """Width of the grid of privacy losses on which PLD is fast and yet tight.
 
-    A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root mean
-    square; 1e-4 is enough for any ε of interest. A grid of more than some 1e5 points costs seconds, and buys
-    nothing where ε is large.
+    A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root
+    mean square; 1e-4 is enough for any ε of interest. A grid of more than some 5e4 points costs seconds, and
+    buys nothing where ε is large.
     """
     steps = sum(parts.values())
     typical = math.sqrt(sum(count * _typical_loss(part) ** 2 for part, count in parts.items()) / steps)
     largest_sum = sum(count * _largest_loss(part) for part, count in parts.items())
     reach = max(max(_largest_loss(part) for part in parts), min(rough_epsilon, largest_sum))
-    return max(min(1e-4, typical / 16), reach / 5e4, 1e-7)
+    return max(min(1e-4, typical / 16), reach / 2.5e4, 1e-7)
 
 
 def _typical_loss(event: DpEvent) -> float:

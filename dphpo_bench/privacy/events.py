@@ -1,13 +1,14 @@
 """What a mechanism released, as a tree of privacy events: building, rewriting, writing down, reading back.
 
-The vocabulary is `dp_accounting`'s: each event says what one record can have influenced, under add-or-remove-one
-adjacency. Trees are built with the functions of this module, because they turn every noise multiplier into a
-float: `dp_accounting` 0.6.0 silently keeps only the first of several composed *integer* ones in a Poisson sample.
+The vocabulary is `dp_accounting`'s: each event says what one record can have influenced, under
+add-or-remove-one adjacency. Trees are built with the functions of this module, because they turn every noise
+multiplier into a float: `dp_accounting` 0.6.0 silently keeps only the first of several composed *integer*
+ones in a Poisson sample.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dp_accounting import dp_event
@@ -19,7 +20,7 @@ MAX_DEPTH = 20
 MAX_NODES = 20_000
 MAX_COUNT = 10**9
 NEGLIGIBLE_NOISE = 0.01
-"""Noise multipliers below this are accounted as no noise at all: ε is in the thousands, and its exponential overflows."""
+"""Multipliers below this are accounted as no noise at all: ε is in the thousands, and exp(ε) overflows."""
 
 # ------------------------------------------------------------------------------------------------- building
 
@@ -55,8 +56,8 @@ def repeat_and_select(event: DpEvent, mean: float, shape: float) -> DpEvent:
     Args:
         event: a single run, together with its score.
         mean: expected number of runs, at least 1.
-        shape: the distribution of the number of runs: 0 logarithmic, 1 geometric, other finite values truncated
-            negative binomial, infinity Poisson (Papernot and Steinke 2022, arXiv:2110.03620).
+        shape: the distribution of the number of runs: 0 logarithmic, 1 geometric, other finite values
+            truncated negative binomial, infinity Poisson (Papernot and Steinke 2022, arXiv:2110.03620).
     """
     if shape != math.inf:
         shape = _number("shape", shape, low=0)
@@ -79,9 +80,9 @@ def no_op() -> DpEvent:
 def multiset(event: DpEvent) -> Counter[DpEvent]:
     """The events that are composed at the top of a tree, with their counts.
 
-    Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples too, numbers
-    become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in the order of a
-    composition give equal results, so the keys serve to compare releases with a plan.
+    Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples too,
+    numbers become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in the
+    order of a composition give equal results, so the keys serve to compare releases with a plan.
 
     Raises:
         InvalidValueError: if the tree holds a number out of range.
@@ -130,10 +131,10 @@ def simplify(event: DpEvent) -> DpEvent:
 
     Used are only exact equivalences, proved in docs/accounting.md:
 
-    - Gaussians of multipliers σᵢ on the same data are one Gaussian of the joint multiplier (Σ σᵢ⁻²)^(-1/2), also
-      inside a Poisson sample, where all of them see the same batch.
-    - A sample of rate 0 releases nothing. Noise of multiplier below `NEGLIGIBLE_NOISE` is no privacy, and neither is anything composed
-      with, or sampled from, a release that is not private.
+    - Gaussians of multipliers σᵢ on the same data are one Gaussian of the joint multiplier (Σ σᵢ⁻²)^(-1/2),
+      also inside a Poisson sample, where all of them see the same batch.
+    - A sample of rate 0 releases nothing. Noise of multiplier below `NEGLIGIBLE_NOISE` is no privacy, and
+      neither is anything composed with, or sampled from, a release that is not private.
 
     What no rule covers is left as it stands, for the accountants to refuse by name.
 
@@ -171,7 +172,7 @@ def _simplify_part(event: DpEvent) -> DpEvent:
             part = simplify(part)
             if rate == 0:
                 return no_op()
-            # The batch of a private record is drawn again and again: a raw look at a sample is a raw look.
+            # Whoever is in the sample is seen raw, hence no amplification of a release that is not private.
             passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
             return part if passes_through else poisson_sampled(rate, part)
         case dp_event.RepeatAndSelectDpEvent(event=part, mean=mean, shape=shape):
@@ -236,11 +237,11 @@ _FIELDS: dict[str, set[str]] = {
 
 
 def from_json(obj: object) -> DpEvent:
-    """Read what `to_json` wrote. Files come from strangers: names are looked up in a fixed list, never imported.
+    """Read what `to_json` wrote. Files come from strangers: types are looked up in a list, never imported.
 
     Raises:
-        InvalidValueError: at an unknown type, a missing or extra key, a number of the wrong type or out of range,
-            or a tree of more than `MAX_DEPTH` levels or `MAX_NODES` events.
+        InvalidValueError: at an unknown type, a missing or extra key, a number of the wrong type or out of
+            range, or a tree of more than `MAX_DEPTH` levels or `MAX_NODES` events.
     """
     nodes = 0
 
@@ -284,11 +285,12 @@ def describe(event: DpEvent) -> str:
 
     Equal events are counted together; nothing is rewritten by a theorem.
     """
-    return _describe_counts(multiset(event).items(), " + ")
+    return _describe_counts(event, " + ")
 
 
-def _describe_counts(counts: Iterable[tuple[DpEvent, int]], separator: str) -> str:
-    texts = [_describe_one(event) if n == 1 else f"{n} × {_describe_one(event)}" for event, n in counts]
+def _describe_counts(event: DpEvent, separator: str) -> str:
+    counts = multiset(event).items()
+    texts = [_describe_one(part) if n == 1 else f"{n} × {_describe_one(part)}" for part, n in counts]
     return separator.join(texts) or "nothing"
 
 
@@ -301,9 +303,9 @@ def _describe_one(event: DpEvent) -> str:
         case dp_event.LaplaceDpEvent(noise_multiplier=noise):
             return f"Laplace b={noise:.4g}"
         case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
-            return f"Poisson(q={rate:.4g}; {_describe_counts(multiset(part).items(), ', ')})"
+            return f"Poisson(q={rate:.4g}; {_describe_counts(part, ', ')})"
         case dp_event.RepeatAndSelectDpEvent(event=part, mean=mean, shape=shape):
-            return f"BestOf(mean={mean:.4g}, shape={shape:.4g}; {_describe_counts(multiset(part).items(), ', ')})"
+            return f"BestOf(mean={mean:.4g}, shape={shape:.4g}; {_describe_counts(part, ', ')})"
         case _:
             return _type_name(event)
 

@@ -51,7 +51,8 @@ class Ledger:
         """Write down a release that is not from a sampled batch. Call it before releasing.
 
         Raises:
-            OverBudgetError: if the plan does not cover it. Nothing is written then, and nothing may be released.
+            OverBudgetError: if the plan does not cover it. Nothing is written then, and nothing may be
+                released.
         """
         self._replace(Counter(), events.multiset(event), event)
 
@@ -84,9 +85,9 @@ class Ledger:
     def _left(self, spent: Counter[DpEvent]) -> Counter[DpEvent] | None:
         """What the plan still allows after these releases, or None if it does not cover them.
 
-        Equal events cover each other. A batch is also covered by a planned batch of its rate that contains it,
-        since it is charged bit by bit; the largest batches take the smallest that contain them, which is optimal
-        when the planned batches of a rate contain one another.
+        Equal events cover each other. A batch is also covered by a planned batch of its rate that contains
+        it, since it is charged bit by bit; the largest batches take the smallest that contain them, which is
+        optimal when the planned batches of a rate contain one another.
         """
         assert self._allowed is not None
         if events.non_private() in self._allowed:

@@ -1,4 +1,4 @@
-"""A third opinion on subsampled Gaussians, which shares no code and no method with the accountants under test.
+"""A third opinion on subsampled Gaussians, with no code and no method in common with the accountants.
 
 δ(ε) is the hockey-stick divergence of the dominating pair, which has the inverse Laplace transform
 
