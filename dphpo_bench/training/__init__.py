@@ -1,1 +1,1 @@
-"""The training engine: clipping, per-sample gradients, sampling and optimisers. It knows nothing of budgets."""
+"""The training engine: clipping, per-sample gradients, sampling and optimisers. It knows no budgets."""

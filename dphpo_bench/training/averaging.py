@@ -1,0 +1,47 @@
+"""Exponential moving average of weights: free, since it is computed from released weights."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from dphpo_bench.errors import InvalidValueError
+
+
+class WeightAverage:
+    """An exponential moving average with a warm-up.
+
+    Update t = 0, 1, ... uses the decay min(decay, (1 + t) / (10 + t)) (as De et al. 2022, arXiv:2204.13650,
+    do). The window grows with t, to a tenth of the updates so far, and so forgets the poor first weights
+    even in a run much shorter than 1 / (1 - decay). The usual bias correction does not: in a short run it is
+    the plain mean of all weights. The first update replaces the average, so the initial weights never enter
+    it.
+
+    Args:
+        parameters: the tensors to follow; only read, except by `copy_to`.
+        decay: from 0 to below 1.
+
+    Raises:
+        InvalidValueError: if `decay` is out of range.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise InvalidValueError(f"Expected decay={decay} from 0 to below 1.")
+        self.decay = decay
+        self.updates = 0
+        self._parameters = list(parameters)
+        self.average = [parameter.detach().clone() for parameter in self._parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the current weights into the average."""
+        t = self.updates
+        decay = min(self.decay, (1 + t) / (10 + t)) if t else 0.0
+        torch._foreach_lerp_(self.average, self._parameters, 1 - decay)
+        self.updates += 1
+
+    @torch.no_grad()
+    def copy_to(self, parameters: Iterable[Tensor]) -> None:
+        """Write the average into tensors of the same shapes, such as those of the model to hand over."""
+        torch._foreach_copy_(list(parameters), self.average)

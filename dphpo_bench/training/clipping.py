@@ -1,0 +1,138 @@
+"""Clipping: how much of one record's gradient enters the sum, as a function of its norm alone.
+
+A record whose gradient norm is not finite gets the factor 0. The engines make sure that such a record then
+adds exactly nothing, although 0 · inf is not 0 in floating point.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from dphpo_bench.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.names import unknown_name_message
+
+
+class Clipping(Protocol):
+    """What the engines ask of a clipping rule."""
+
+    @property
+    def sensitivity(self) -> float:
+        """Upper bound of the L2 norm of factor · gradient, for any gradient."""
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """The factor of each gradient.
+
+        Args:
+            norms: shape (n,), L2 norms of per-sample gradients; may hold inf and nan.
+
+        Returns:
+            Shape (n,), finite and non-negative; 0 where the norm is not finite.
+        """
+
+
+@dataclass(frozen=True)
+class Abadi:
+    """Scale gradients longer than a threshold down to it (Abadi et al. 2016, Algorithm 1).
+
+    Attributes:
+        max_grad_norm: the threshold C.
+    """
+
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_positive("max_grad_norm", self.max_grad_norm)
+
+    @property
+    def sensitivity(self) -> float:
+        """C."""
+        return self.max_grad_norm
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """min(1, C / norm)."""
+        return _zero_unless_finite((self.max_grad_norm / norms).clamp(max=1.0), norms)
+
+
+@dataclass(frozen=True)
+class AutoS:
+    """Automatic clipping with a stability constant (Bu et al. 2023, "Automatic Clipping", AUTO-S, Theorem 3).
+
+    Attributes:
+        stability: the constant γ added to the norm.
+    """
+
+    stability: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_positive("stability", self.stability)
+
+    @property
+    def sensitivity(self) -> float:
+        """1: norm / (norm + γ) stays below it."""
+        return 1.0
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """1 / (norm + γ)."""
+        return _zero_unless_finite(1.0 / (norms + self.stability), norms)
+
+
+@dataclass(frozen=True)
+class AutoV:
+    """Every gradient scaled to length 1 (Bu et al. 2023, "Automatic Clipping", AUTO-V).
+
+    Gradients shorter than `smallest_norm` are dropped. Rounding can make a norm far too small there, since
+    squares underflow, and its reciprocal would break the sensitivity.
+    """
+
+    smallest_norm: ClassVar[float] = 1e-12
+
+    @property
+    def sensitivity(self) -> float:
+        """1."""
+        return 1.0
+
+    def factors(self, norms: Tensor) -> Tensor:
+        """1 / norm."""
+        return _zero_unless_finite(1.0 / norms, norms) * (norms > self.smallest_norm)
+
+
+def parse_clipping(text: str) -> Clipping:
+    """A clipping rule from its name, as given on a command line.
+
+    Args:
+        text: "abadi", "auto_s" or "auto_v"; the first two take a number after a colon, as in "abadi:0.5".
+
+    Raises:
+        UnknownNameError: if there is no such rule.
+        InvalidValueError: if the number is not one, not positive, or not wanted.
+    """
+    rules: dict[str, Callable[..., Clipping]] = {"abadi": Abadi, "auto_s": AutoS, "auto_v": AutoV}
+    name, colon, number = text.strip().lower().replace("-", "_").partition(":")
+    if name not in rules:
+        raise UnknownNameError(unknown_name_message("clipping", name, rules))
+    rule = rules[name]
+    if not colon:
+        return rule()
+    if rule is AutoV:
+        raise InvalidValueError(f"Expected 'auto_v' without a number, got {text!r}.")
+    try:
+        return rule(float(number))
+    except ValueError as error:
+        if isinstance(error, InvalidValueError):
+            raise
+        raise InvalidValueError(
+            f"Expected a number after the colon, such as '{name}:0.5', got {text!r}."
+        ) from None
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidValueError(f"Expected {name}={value} > 0 and finite.")
+
+
+def _zero_unless_finite(factors: Tensor, norms: Tensor) -> Tensor:
+    return torch.where(norms.isfinite() & factors.isfinite(), factors, 0.0)

@@ -1,0 +1,211 @@
+"""Linear classifiers with cross-entropy: clipped sums in closed form, at the cost of two matrix products.
+
+The gradient of record i is (p_i - e_i) ⊗ (x_i, 1), with p_i the predicted probabilities and e_i the one-hot
+target. Its norm is ‖p_i - e_i‖ · √(‖x_i‖² + 1), so it is never formed.
+"""
+
+import weakref
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.training.engine import ClippedSum, GradientEngine, cross_entropy
+from dphpo_bench.training.norms import row_norms
+
+# A micro-batch that is gathered or converted is read twice more, so its copy should stay in cache. Where
+# nothing is copied, larger ones save overhead.
+_COPY_BYTES = 2**23
+_CPU_BYTES = 2**25
+_GPU_BYTES = 2**28
+_FLOAT_BYTES = 4
+
+
+def linear_layer(model: nn.Module) -> nn.Linear | None:
+    """The layer of a linear classifier (Linear, or Flatten and Linear in a row); None for other models."""
+    layers = list(model) if type(model) is nn.Sequential else [model]
+    if (
+        len(layers) == 2
+        and type(layers[0]) is nn.Flatten
+        and (layers[0].start_dim, layers[0].end_dim) == (1, -1)
+    ):
+        layers = layers[1:]
+    return layers[0] if len(layers) == 1 and type(layers[0]) is nn.Linear else None
+
+
+class LinearEngine(GradientEngine):
+    """Closed form for linear classifiers. See `GradientEngine`.
+
+    The norms of a dataset's rows are kept from the second call with the same tensor on. As autograd does,
+    this trusts the version counter of the tensor: do not change a dataset in place behind torch's back.
+
+    Raises:
+        InvalidValueError: if the model is not a linear classifier.
+    """
+
+    def __init__(self, model: nn.Module, micro_batch_size: int | None = None) -> None:
+        super().__init__(model, cross_entropy, micro_batch_size)
+        layer = linear_layer(model)
+        if layer is None:
+            raise InvalidValueError(
+                "Expected backend='linear' with a Linear, or a Sequential of Flatten and Linear, "
+                f"got a {type(model).__name__}. Use backend='auto'."
+            )
+        self._layer = layer
+        self._norms = _KnownNorms()
+
+    def clipped_sum(
+        self, inputs: Tensor, targets: Tensor, clipping: Clipping, indices: Tensor | None = None
+    ) -> ClippedSum:
+        """See `GradientEngine.clipped_sum`."""
+        layer = self._layer
+        with torch.no_grad():
+            known = self._norms.of(inputs, self._row_norms)
+            weight = torch.zeros_like(layer.weight)
+            bias = torch.zeros_like(layer.bias) if layer.bias is not None else None
+            losses = []
+            for rows in self._micro_batches(inputs, indices, self._rows(inputs, indices)):
+                x, y = self._flat(inputs, rows), self._gather(targets, rows)
+                norms = row_norms(x).double() if known is None else self._known(known, rows)
+                residuals, loss = _residuals(_logits(x, layer.weight, layer.bias), y)
+                losses.append(loss)
+                x, residuals = self._clip(x, residuals, norms, clipping)
+                weight.addmm_(residuals, x)
+                if bias is not None:
+                    bias += residuals.sum(1)
+        sums = {layer.weight: weight, layer.bias: bias}
+        return ClippedSum([sums[parameter] for parameter in self.parameters], self._join(losses))
+
+    def losses_along(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        direction: Sequence[Tensor],
+        steps: Sequence[float],
+        indices: Tensor | None = None,
+    ) -> Tensor:
+        """See `GradientEngine.losses_along`. Logits are linear in h: one product serves every step."""
+        self._check_direction(direction)
+        moves: dict[Tensor, Tensor] = dict(zip(self.parameters, direction, strict=True))
+        layer = self._layer
+        with torch.no_grad():
+            weight = moves.get(layer.weight, torch.zeros_like(layer.weight))
+            stacked = torch.cat([layer.weight, weight])
+            bias = None
+            if layer.bias is not None:
+                bias = torch.cat([layer.bias, moves.get(layer.bias, torch.zeros_like(layer.bias))])
+            h = torch.tensor(list(steps), dtype=self._dtype, device=self._device)
+            curve = []
+            for rows in self._micro_batches(inputs, indices, self._rows(inputs, indices)):
+                logits, slopes = _logits(self._flat(inputs, rows), stacked, bias).tensor_split(2)
+                # Where h is 0 the slope must not matter, even if it is not finite.
+                moved = torch.where(h[:, None, None] == 0, logits, logits - h[:, None, None] * slopes)
+                target = self._gather(targets, rows).expand(len(h), 1, -1)
+                curve.append(moved.logsumexp(1) - moved.gather(1, target).squeeze(1))
+        n = len(targets) if indices is None else len(indices)
+        return torch.cat(curve, dim=1) if curve else h.new_empty(len(h), n)
+
+    def losses(self, inputs: Tensor, targets: Tensor, indices: Tensor | None = None) -> Tensor:
+        """See `GradientEngine.losses`."""
+        losses = []
+        with torch.no_grad():
+            for rows in self._micro_batches(inputs, indices, self._rows(inputs, indices)):
+                logits = _logits(self._flat(inputs, rows), self._layer.weight, self._layer.bias)
+                losses.append(_cross_entropy(logits, self._gather(targets, rows)))
+        return self._join(losses)
+
+    def _clip(self, x: Tensor, residuals: Tensor, norms: Tensor, clipping: Clipping) -> tuple[Tensor, Tensor]:
+        """Inputs (n, d) and residuals (classes, n) whose product is the clipped sum.
+
+        Norms are combined in float64: in float32 the square of a residual below 1e-23 underflows, and that
+        record would pass unclipped however large its input.
+        """
+        squared = norms.square() if self._layer.weight.requires_grad else torch.zeros_like(norms)
+        if self._layer.bias is not None and self._layer.bias.requires_grad:
+            squared = squared + 1
+        gradient_norms = squared.sqrt() * torch.linalg.vector_norm(residuals, dim=0, dtype=torch.float64)
+        factors = clipping.factors(gradient_norms).to(residuals.dtype)
+        finite = gradient_norms.isfinite() & norms.isfinite()
+        if finite.all():
+            return x, residuals.mul_(factors)
+        return x.masked_fill(~finite[:, None], 0.0), torch.where(finite, residuals * factors, 0.0)
+
+    def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+        return self.clipped_sum(inputs, targets, clipping)
+
+    def _rows(self, inputs: Tensor, indices: Tensor | None) -> int:
+        if self._micro_batch_size is not None:
+            return self._micro_batch_size
+        copied = indices is not None or inputs.dtype != self._dtype
+        return self._default_rows(_COPY_BYTES if copied else _CPU_BYTES)
+
+    def _default_rows(self, size: int = _COPY_BYTES) -> int:
+        size = size if self._device.type == "cpu" else _GPU_BYTES
+        return max(32, size // (_FLOAT_BYTES * self._layer.in_features))
+
+    def _flat(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
+        x = self._gather(inputs, rows).flatten(1)
+        if x.shape[1] != self._layer.in_features:
+            raise InvalidValueError(
+                f"Expected {self._layer.in_features} features a record, got {x.shape[1]}."
+            )
+        return x
+
+    def _row_norms(self, inputs: Tensor) -> Tensor:
+        pieces = self._micro_batches(inputs, None, self._rows(inputs, None))
+        return self._join([row_norms(self._flat(inputs, rows)) for rows in pieces]).double()
+
+    def _known(self, norms: Tensor, rows: slice | Tensor) -> Tensor:
+        return norms[rows if isinstance(rows, slice) else rows.to(norms.device)]
+
+
+class _KnownNorms:
+    """Norms of all rows of the dataset in use, once it has been seen twice.
+
+    They depend on the data alone and would cost a fifth of a step. A tensor seen once may be a batch that
+    was gathered for one call, so nothing is computed ahead for it.
+    """
+
+    def __init__(self) -> None:
+        self._seen: tuple[weakref.ref[Tensor], int] | None = None
+        self._norms: Tensor | None = None
+
+    def of(self, inputs: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor | None:
+        if inputs.is_inference():  # has no version counter
+            return None
+        version = inputs._version
+        if self._seen is None or self._seen[0]() is not inputs or self._seen[1] != version:
+            self._seen, self._norms = (weakref.ref(inputs), version), None
+            return None
+        if self._norms is None:
+            self._norms = compute(inputs)
+        return self._norms
+
+
+def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Logits of shape (classes, n): sums over classes are then vectorised over records.
+
+    The product itself is taken as (n, d) · (d, classes): W · xᵀ is half as fast for few classes.
+    """
+    return functional.linear(x, weight, bias).t().contiguous()
+
+
+def _residuals(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities minus one-hot targets (classes, n), and cross-entropies (n,). Overwrites `logits`."""
+    target = targets[None]
+    at_target = logits.gather(0, target)
+    largest = logits.amax(0, keepdim=True)
+    exponentials = logits.sub_(largest).exp_()
+    exponential_at_target = exponentials.gather(0, target)
+    # Not p - 1, which cancels where the prediction is sure: minus the probability of all other classes.
+    others = exponentials.scatter_(0, target, 0.0).sum(0, keepdim=True)
+    total = others + exponential_at_target
+    losses = (total.log() + (largest - at_target)).squeeze(0)
+    return exponentials.scatter_(0, target, -others).div_(total), losses
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    return logits.logsumexp(0) - logits.gather(0, targets[None])[0]

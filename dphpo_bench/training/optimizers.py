@@ -1,0 +1,118 @@
+"""Optimisers as maps from a gradient to an update, so that a step can be probed before it is taken."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from dphpo_bench.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.names import unknown_name_message
+
+OptimizerFactory = Callable[..., torch.optim.Optimizer]
+
+# Their update is the learning rate times something that does not depend on it, and without weight decay that
+# does not depend on the weights either.
+_WEIGHT_FREE = {"adadelta", "adagrad", "adam", "adamax", "adamw", "nadam", "radam", "rmsprop", "sgd"}
+_REFUSED = {
+    "adafactor": "its step is not proportional to the learning rate",
+    "asgd": "its step is not proportional to the learning rate",
+    "rprop": "its step is not proportional to the learning rate",
+    "lbfgs": "it evaluates the loss several times a step",
+    "sparseadam": "it takes sparse gradients only",
+}
+_DEFAULTS: dict[str, dict[str, object]] = {"sgd": {"momentum": 0.9}}
+
+
+class UpdateRule:
+    """An optimiser that proposes a direction and leaves the step size to the caller.
+
+    `direction` followed by `apply(direction, lr)` at each step is the trajectory of the optimiser at that
+    learning rate. The state of the optimiser (momentum and the like) advances with `direction`.
+
+    Args:
+        optimizer: name of a `torch.optim` class, in any case; or a callable that takes a list of tensors and
+            `lr` and returns an optimiser whose step is proportional to `lr`.
+        parameters: the tensors that `apply` moves.
+        options: keyword arguments of the optimiser except `lr`. SGD gets momentum 0.9 unless it is given.
+
+    Raises:
+        UnknownNameError: if there is no optimiser of that name.
+        InvalidValueError: if it cannot serve as a map from gradient to update, or refuses an option.
+    """
+
+    def __init__(
+        self,
+        optimizer: str | OptimizerFactory,
+        parameters: Iterable[Tensor],
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        self.parameters = list(parameters)
+        factory = _find(optimizer) if isinstance(optimizer, str) else optimizer
+        key = optimizer.lower() if isinstance(optimizer, str) else ""
+        given = {**_DEFAULTS.get(key, {}), **(options or {})}
+        if "lr" in given:
+            raise InvalidValueError("Expected options without 'lr': the step size is an argument of apply.")
+        weight_decay = given.get("weight_decay", _default(factory, "weight_decay"))
+        self._weight_free = key in _WEIGHT_FREE and not weight_decay
+        # The optimiser steps on stand-ins. They start each step at 0 where the weights do not matter: the
+        # step is then exact. Elsewhere they are float64 copies, for a difference of nearby float32 weights
+        # is mostly rounding.
+        dtype = None if self._weight_free else torch.float64
+        self._stand_ins = [torch.zeros_like(parameter, dtype=dtype) for parameter in self.parameters]
+        try:
+            self._optimizer = factory(self._stand_ins, lr=1.0, **given)
+        except (TypeError, ValueError) as error:
+            raise InvalidValueError(f"Optimiser {optimizer!r} refuses options {given!r}: {error}") from error
+
+    @torch.no_grad()
+    def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """The update at learning rate 1: weights before minus weights after. Moves no weights.
+
+        Args:
+            gradients: one tensor for each parameter, of its shape.
+
+        Returns:
+            Fresh tensors of the shapes and dtypes of the parameters.
+        """
+        for stand_in, parameter, gradient in zip(self._stand_ins, self.parameters, gradients, strict=True):
+            if self._weight_free:
+                stand_in.zero_()
+            else:
+                stand_in.copy_(parameter)
+            stand_in.grad = gradient.to(stand_in.dtype, copy=True)
+        self._optimizer.step()
+        if self._weight_free:
+            return [-stand_in for stand_in in self._stand_ins]
+        return [
+            (parameter - stand_in).to(parameter.dtype)
+            for parameter, stand_in in zip(self.parameters, self._stand_ins, strict=True)
+        ]
+
+    @torch.no_grad()
+    def apply(self, direction: Sequence[Tensor], step_size: float) -> None:
+        """Move the weights in place: w ← w - step_size · direction."""
+        torch._foreach_add_(self.parameters, list(direction), alpha=-step_size)
+
+
+def _find(name: str) -> OptimizerFactory:
+    known: dict[str, OptimizerFactory] = {
+        attribute.lower(): value
+        for attribute, value in vars(torch.optim).items()
+        if inspect.isclass(value)
+        and issubclass(value, torch.optim.Optimizer)
+        and value is not torch.optim.Optimizer
+    }
+    key = name.lower()
+    if key not in known:
+        raise UnknownNameError(unknown_name_message("optimizer", name, set(known) - set(_REFUSED)))
+    if key in _REFUSED:
+        raise InvalidValueError(
+            f"Optimiser {name!r} cannot be used here: {_REFUSED[key]}. Use 'adamw' or 'sgd'."
+        )
+    return known[key]
+
+
+def _default(factory: OptimizerFactory, option: str) -> object:
+    parameter = inspect.signature(factory).parameters.get(option)
+    return parameter.default if parameter is not None else None

@@ -1,0 +1,81 @@
+"""Per-sample gradients of any module by `torch.func`: one record at a time, vectorised.
+
+A record is a batch of its own here, so nothing in the model can mix records.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.training.engine import ClippedSum, GradientEngine, PerSampleLoss
+from dphpo_bench.training.norms import row_norms
+
+MEMORY_BYTES = 2**29
+"""Most memory that per-sample gradients of one micro-batch take on a CPU, unless one record needs more."""
+
+_CACHE_BYTES = 2**24
+_GPU_MEMORY_BYTES = 2**31
+_EFFICIENT_ROWS = 16
+
+
+class VmapEngine(GradientEngine):
+    """Per-sample gradients by vmap. See `GradientEngine`. Dropout draws a mask for each record."""
+
+    def __init__(self, model: nn.Module, loss: PerSampleLoss, micro_batch_size: int | None = None) -> None:
+        super().__init__(model, loss, micro_batch_size)
+        self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        gradients = grad_and_value(self._loss_of_one)
+        self._per_sample = vmap(gradients, in_dims=(None, None, 0, 0), randomness="different")
+
+    def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+        weights = {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
+        constants = {name: t.detach() for name, t in self.model.named_parameters() if not t.requires_grad}
+        constants.update(self.model.named_buffers())
+        gradients, losses = self._per_sample(weights, constants, inputs, targets)
+        with torch.no_grad():
+            rows = [gradients[name].flatten(1) for name in self._names]
+            sums = sum_clipped(rows, clipping)
+        shaped = [part.view_as(parameter) for part, parameter in zip(sums, self.parameters, strict=True)]
+        return ClippedSum(shaped, losses.detach())
+
+    def _default_rows(self) -> int:
+        return per_sample_rows(self.parameters)
+
+    def _loss_of_one(
+        self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensor, target: Tensor
+    ) -> Tensor:
+        outputs = functional_call(self.model, (weights, constants), (record[None],))
+        return self.loss(outputs, target[None]).squeeze(0)
+
+
+def sum_clipped(rows: list[Tensor], clipping: Clipping) -> list[Tensor]:
+    """Clip per-sample gradients and add them up.
+
+    Args:
+        rows: for each parameter its per-sample gradients, shape (n, numel).
+        clipping: the clipping rule.
+
+    Returns:
+        For each parameter the sum, shape (numel,).
+    """
+    norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
+    factors = clipping.factors(norms)
+    finite = norms.isfinite()
+    if not finite.all():
+        rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
+    return [factors @ part for part in rows]
+
+
+def per_sample_rows(parameters: Sequence[Tensor]) -> int:
+    """Records in a micro-batch whose per-sample gradients are all in memory.
+
+    On a CPU as many as fit in cache, at least 16 to keep the products efficient, at most `MEMORY_BYTES`.
+    """
+    size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    if parameters[0].device.type != "cpu":
+        return max(1, min(_GPU_MEMORY_BYTES // size, 4096))
+    cached = min(_CACHE_BYTES // size, 1024)
+    return max(1, cached, min(_EFFICIENT_ROWS, MEMORY_BYTES // size))

@@ -1,0 +1,74 @@
+"""Small models, data and a brute-force reference for the tests of the training engine."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dphpo_bench.training.clipping import Clipping
+
+BACKENDS = ("vmap", "opacus_hooks", "opacus_ghost")
+
+
+def linear(features: int = 20, classes: int = 5) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(features, classes)
+
+
+def flat_linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(20, 5, bias=False))
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 7), nn.ReLU(), nn.Linear(7, 5))
+
+
+def tanh_cnn() -> nn.Module:
+    """The network of Papernot et al. 2021 for 28x28 grey pictures: 26,010 parameters."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=2, padding=3),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.Tanh(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.Tanh(),
+        nn.Linear(32, 10),
+    )
+
+
+def vectors(n: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    scale = 10 ** torch.linspace(-2, 1, n)[:, None]
+    return scale * torch.randn(n, 20, generator=generator), torch.randint(0, 5, (n,), generator=generator)
+
+
+def pictures(n: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 1, 28, 28, generator=generator), torch.randint(0, 10, (n,), generator=generator)
+
+
+def brute_force(
+    model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Clipping
+) -> tuple[list[Tensor], Tensor]:
+    """Clipped sum and losses by one backward pass for each record, in the dtype of the model."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    total = [torch.zeros_like(p, requires_grad=False) for p in parameters]
+    losses = []
+    for x, y in zip(inputs, targets, strict=True):
+        loss = functional.cross_entropy(model(x[None]), y[None])
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.sqrt(sum((g.double() ** 2).sum() for g in gradients))  # type: ignore[arg-type]
+        losses.append(loss.detach())
+        if norm.isfinite():
+            factor = clipping.factors(norm[None])[0].to(inputs.dtype)
+            total = [t + factor * g for t, g in zip(total, gradients, strict=True)]
+    return total, torch.stack(losses) if losses else torch.empty(0)
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])

@@ -1,0 +1,80 @@
+"""Statistical tests at fixed seeds. Each states the probability that a right implementation fails."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.training.noise import add_gaussian_noise
+from dphpo_bench.training.sampling import poisson_sample
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.7])
+def test_size_of_a_poisson_sample_is_binomial(rate):
+    n, rounds = 20_000, 200
+    source = generator()
+    total = sum(len(poisson_sample(n, rate, source)) for _ in range(rounds))
+    # False alarm: 1e-7, by construction of the interval.
+    low, high = stats.binom.interval(1 - 1e-7, n * rounds, rate)
+    assert low <= total <= high
+
+
+def test_every_record_is_drawn_at_the_same_rate_and_on_its_own():
+    n, rounds, rate = 50, 20_000, 0.3
+    source = generator(1)
+    drawn = torch.zeros(rounds, n, dtype=torch.float64)
+    for row in drawn:
+        row[poisson_sample(n, rate, source)] = 1
+    deviations = (drawn.mean(0) - rate) / math.sqrt(rate * (1 - rate) / rounds)
+    # False alarm: 50 two-sided normal tails beyond 6, below 1e-6 together (2e-9 each).
+    assert deviations.abs().max() < 6
+    correlations = torch.corrcoef(drawn.T) - torch.eye(n)
+    # 1225 pairs with standard deviation 1/√rounds: 1225 · 2e-11 at 6.7 of them.
+    assert correlations.abs().max() * math.sqrt(rounds) < 6.7
+
+
+def test_poisson_sample_edges():
+    assert poisson_sample(5, 1.0, generator()).tolist() == [0, 1, 2, 3, 4]
+    assert len(poisson_sample(5, 0.0, generator())) == 0
+    assert len(poisson_sample(0, 0.5, generator())) == 0
+    one = poisson_sample(1000, 0.2, generator(7))
+    assert one.dtype == torch.int64
+    assert torch.equal(one, poisson_sample(1000, 0.2, generator(7)))
+    assert torch.equal(one, one.sort().values)
+    for rate in (-0.1, 1.1, math.nan):
+        with pytest.raises(InvalidValueError):
+            poisson_sample(5, rate, generator())
+    with pytest.raises(InvalidValueError):
+        poisson_sample(-1, 0.5, generator())
+
+
+def test_noise_is_gaussian_of_the_stated_standard_deviation():
+    gradients = [torch.full((300, 100), 2.0), torch.full((10_000,), -1.0)]
+    std = 3.0
+    noisy = add_gaussian_noise(gradients, std, generator())
+    noise = torch.cat([(a - b).flatten() for a, b in zip(noisy, gradients, strict=True)]).double()
+    n = len(noise)
+    # False alarm: 1e-7 each, from the exact laws of the sample's sum of squares and mean.
+    low, high = stats.chi2.interval(1 - 1e-7, n)
+    assert low <= float((noise / std).square().sum()) <= high
+    assert abs(float(noise.mean())) <= stats.norm.isf(0.5e-7) * std / math.sqrt(n)
+    assert stats.kstest((noise / std).numpy(), "norm").pvalue > 1e-7
+
+
+def test_noise_leaves_its_input_alone_and_depends_on_the_generator_only():
+    gradients = [torch.zeros(3, 4), torch.zeros(5)]
+    first = add_gaussian_noise(gradients, 1.0, generator(2))
+    assert not any(g.any() for g in gradients)
+    again = add_gaussian_noise([torch.zeros(17)], 1.0, generator(2))
+    assert torch.equal(torch.cat([g.flatten() for g in first]), again[0])
+    silent = add_gaussian_noise(gradients, 0.0, generator())
+    assert all(torch.equal(a, b) and a is not b for a, b in zip(silent, gradients, strict=True))
+    for std in (-1.0, math.inf, math.nan):
+        with pytest.raises(InvalidValueError):
+            add_gaussian_noise(gradients, std, generator())
