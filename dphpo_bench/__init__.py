@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dphpo_bench.privacy.accountants import epsilon as epsilon
     from dphpo_bench.privacy.budget import PrivacyBudget as PrivacyBudget
     from dphpo_bench.privacy.calibration import calibrate as calibrate
+    from dphpo_bench.privacy.calibration import calibrate_roughly as calibrate_roughly
     from dphpo_bench.privacy.events import compose as compose
     from dphpo_bench.privacy.events import gaussian as gaussian
     from dphpo_bench.privacy.events import poisson_sampled as poisson_sampled
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from dphpo_bench.training.clipping import AutoS as AutoS
     from dphpo_bench.training.clipping import AutoV as AutoV
     from dphpo_bench.training.clipping import Clipping as Clipping
+    from dphpo_bench.training.clipping import parse_clipping as parse_clipping
     from dphpo_bench.training.optimizers import UpdateRule as UpdateRule
 
 _HOMES = {
@@ -70,11 +72,13 @@ _HOMES = {
     "UpdateRule": "training.optimizers",
     "WeightAverage": "training.averaging",
     "calibrate": "privacy.calibration",
+    "calibrate_roughly": "privacy.calibration",
     "compose": "privacy.events",
     "epsilon": "privacy.accountants",
     "gaussian": "privacy.events",
     "make_method": "registry",
     "make_task": "registry",
+    "parse_clipping": "training.clipping",
     "plan": "harness",
     "poisson_sampled": "privacy.events",
     "read_record": "records",

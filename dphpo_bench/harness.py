@@ -278,8 +278,11 @@ def _verify(
 
 
 def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[str, float]:
-    """Accuracy and mean cross-entropy on the test records."""
+    """Accuracy and mean cross-entropy on the test records; nothing if there are none."""
     import torch
+
+    if not len(test):
+        return {}
 
     model.eval()
     device = next(model.parameters()).device

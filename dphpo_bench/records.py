@@ -124,8 +124,6 @@ class RunRecord(_Part):
                 raise ValueError("a run of status 'ok' has a recomputed epsilon")
             if self.privacy.epsilon < max(recomputed.epsilon, self.privacy.planned.epsilon):
                 raise ValueError("the quoted epsilon is not smaller than the planned and the recomputed one")
-            if not self.metrics:
-                raise ValueError("a run of status 'ok' has metrics")
         elif not self.error:
             raise ValueError(f"a run of status {self.status!r} says why in 'error'")
         return self

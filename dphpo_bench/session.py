@@ -5,7 +5,6 @@ apart. What is asked of one batch is composed first and subsampled once (docs/ac
 """
 
 import math
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -62,7 +61,7 @@ class Session:
         self._streams = streams
         self._model_streams = model_streams or streams
         self._generators: dict[tuple[str, str], torch.Generator] = {}
-        self._engines: weakref.WeakKeyDictionary[nn.Module, GradientEngine] = weakref.WeakKeyDictionary()
+        self._current: GradientEngine | None = None
         # Expected, not drawn: the size of a Poisson batch is private.
         self.examples = 0.0
 
@@ -92,9 +91,10 @@ class Session:
         return self._train
 
     def _engine(self, model: "nn.Module") -> GradientEngine:
-        if model not in self._engines:
-            self._engines[model] = gradient_engine(model)
-        return self._engines[model]
+        """The engine of the model in use; engines remember what they measured of a model and of the data."""
+        if self._current is None or self._current.model is not model:
+            self._current = gradient_engine(model)
+        return self._current
 
     def _generator(self, kind: str, purpose: str, device: "torch.device | str") -> torch.Generator:
         key = (kind, purpose)
@@ -165,24 +165,71 @@ class Batch:
             k noisy means; the noise of each has standard deviation noise_multiplier · bound / (N · rate).
 
         Raises:
+            InvalidValueError: if the bound is not positive and finite.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
+        losses = self._losses_along(model, direction, steps, bound, noise_multiplier, len(steps))
+        # A diverged record counts as the worst one: NaN and infinities become the bound, a function of
+        # that record alone.
+        clipped = torch.nan_to_num(losses, nan=bound, posinf=bound).clamp_(0.0, bound)
+        return self._noisy_means(clipped, bound, noise_multiplier)
+
+    def loss_changes(
+        self,
+        model: "nn.Module",
+        direction: "Sequence[Tensor]",
+        steps: Sequence[float],
+        bound: float,
+        noise_multiplier: float,
+    ) -> list[float]:
+        """Mean changes of the loss along a line, each clipped per record to [-bound, bound], with noise.
+
+        A record's loss changes far less along a step than the loss itself is large, so a small bound, and
+        with it little noise, is enough. The sensitivity of each sum is the bound: the change is a function of
+        one record.
+
+        Args:
+            model: at weights w.
+            direction: G, one tensor for each trainable parameter.
+            steps: h₁, ..., h_k; change j is the loss at w − h_j · G minus the loss at w.
+            bound: clipping bound C > 0 of one record's change.
+            noise_multiplier: noise standard deviation / bound, of each of the k sums.
+
+        Returns:
+            k noisy means; the noise of each has standard deviation noise_multiplier · bound / (N · rate).
+
+        Raises:
+            InvalidValueError: if the bound is not positive and finite.
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+        """
+        losses = self._losses_along(model, direction, (0.0, *steps), bound, noise_multiplier, len(steps))
+        changes = losses[1:] - losses[0]
+        clipped = torch.nan_to_num(changes, nan=bound, posinf=bound, neginf=-bound).clamp_(-bound, bound)
+        return self._noisy_means(clipped, bound, noise_multiplier)
+
+    def _losses_along(
+        self,
+        model: "nn.Module",
+        direction: "Sequence[Tensor]",
+        steps: Sequence[float],
+        bound: float,
+        noise_multiplier: float,
+        releases: int,
+    ) -> "Tensor":
+        """Charge the releases, then compute raw losses, float64 of shape (len(steps), drawn size)."""
         if not (math.isfinite(bound) and bound > 0):
             raise InvalidValueError(f"Expected a finite loss bound > 0, got bound={bound}.")
         session = self._session
-        self._charges.charge(repeat(gaussian(noise_multiplier), len(steps)))
-        engine = session._engine(model)
-        train = session._train
-        losses = engine.losses_along(
-            train.inputs, train.targets, list(direction), steps, indices=self._indices
-        )
+        self._charges.charge(repeat(gaussian(noise_multiplier), releases))
         session.examples += self._expected_size * len(steps)
-        # A diverged record counts as the worst one: NaN and infinities become the bound, a function of
-        # that record alone.
-        clipped = torch.nan_to_num(losses.double(), nan=bound, posinf=bound).clamp_(0.0, bound)
-        sums = add_gaussian_noise(
-            [clipped.sum(dim=1)],
-            noise_multiplier * bound,
-            session._generator("noise", "losses", device=session.device),
-        )[0]
+        train = session._train
+        engine = session._engine(model)
+        return engine.losses_along(
+            train.inputs, train.targets, list(direction), steps, indices=self._indices
+        ).double()
+
+    def _noisy_means(self, clipped: "Tensor", bound: float, noise_multiplier: float) -> list[float]:
+        session = self._session
+        generator = session._generator("noise", "losses", device=session.device)
+        (sums,) = add_gaussian_noise([clipped.sum(dim=1)], noise_multiplier * bound, generator)
         return (sums / self._expected_size).tolist()  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from optuna.distributions import BaseDistribution
 
-    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.data.source import DataSource, HubDataset
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,17 @@ class Task(ABC):
     Args:
         model: one of `models`; the first is the default.
 
+    Attributes:
+        datasets: what is read from the hub or a mirror, for `dphpo-bench data`; none by default.
+
     Raises:
         UnknownNameError: if there is no such model.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
+    name: str
+    summary: str
     models: ClassVar[tuple[str, ...]]
+    datasets: "ClassVar[tuple[HubDataset, ...]]" = ()
 
     def __init__(self, model: str | None = None) -> None:
         self.model_name = model or self.models[0]
@@ -150,7 +154,7 @@ class Task(ABC):
 
     @abstractmethod
     def load_test(self, source: "DataSource") -> Split:
-        """The test records. The harness opens them once, after the method has returned its model."""
+        """The test records, an empty split if there are none. The harness opens them once, after the run."""
 
     @abstractmethod
     def build_model(self) -> "torch.nn.Module":

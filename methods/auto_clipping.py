@@ -1,14 +1,12 @@
 """DP-SGD with automatic clipping: the clipping threshold is gone, the learning rate stays at its default."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
-
-    from dphpo_bench.training.clipping import Clipping
 
 
 @dataclass(frozen=True)
@@ -21,8 +19,7 @@ class AutoClipping(bench.Method):
     T × Poisson(q; Gaussian σ).
 
     Attributes:
-        clipping: "auto_s" (with the stability constant) or "auto_v" (g / ‖g‖).
-        stability: the constant γ of AUTO-S.
+        clipping: "auto_s", "auto_s:γ" with another stability constant than 0.01, or "auto_v" for g / ‖g‖.
         learning_rate: default: the task's.
         optimizer: a `torch.optim` name; default: the task's.
         batch_size: expected batch size; default: the task's.
@@ -36,8 +33,7 @@ class AutoClipping(bench.Method):
     tuning = ("clipping threshold",)
     end_to_end_private = True
 
-    clipping: Literal["auto_s", "auto_v"] = "auto_s"
-    stability: float = 0.01
+    clipping: str = "auto_s"
     learning_rate: float | None = None
     optimizer: str | None = None
     batch_size: int | None = None
@@ -45,6 +41,8 @@ class AutoClipping(bench.Method):
     averaging: float = 0.0
 
     def __post_init__(self) -> None:
+        if not self.clipping.startswith("auto"):
+            raise bench.InvalidValueError(f"Expected clipping auto_s or auto_v, got {self.clipping!r}.")
         if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
             raise bench.InvalidValueError(f"Expected learning_rate > 0, got {self.learning_rate}.")
 
@@ -74,7 +72,7 @@ class AutoClipping(bench.Method):
 
     def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:
         """Train for T steps."""
-        clipping: Clipping = bench.AutoS(self.stability) if self.clipping == "auto_s" else bench.AutoV()
+        clipping = bench.parse_clipping(self.clipping)
         model = session.build_model()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         update = bench.UpdateRule(str(plan.parameters["optimizer"]), parameters)

@@ -50,7 +50,6 @@ def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
         (("schema_version",), 2, "schema_version"),
         (("status",), "excellent", "status"),
         (("status",), "failed", "says why"),
-        (("metrics",), {}, "has metrics"),
         (("privacy", "epsilon"), 0.001, "not smaller"),
         (("privacy", "epsilon"), -1, "privacy.epsilon"),
         (("privacy", "epsilon"), "NaN", "privacy.epsilon"),

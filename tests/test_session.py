@@ -20,7 +20,7 @@ def open_session(tiny_task, tmp_path):
     """A session over the tiny task's records, or over others."""
 
     def make(train: Split | None = None, ledger: Ledger | None = None, seed: int = 0) -> Session:
-        source = DataSource(data_dir=None, cache_dir=tmp_path)
+        source = DataSource.resolve(cache_dir=tmp_path)
         records = train or tiny_task.load_train(source)
         return Session(tiny_task, records, ledger or Ledger(), Streams(seed))
 

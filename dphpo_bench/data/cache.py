@@ -1,0 +1,140 @@
+"""Arrays that are computed once and kept on disk.
+
+An array is a `.npy` file that appears under its name only when it is complete: written beside it, flushed
+to disk, renamed. A lock keeps processes from computing the same array at once; on a file system that ignores
+locks, as some clusters' do, the work is done twice and the last rename wins. Arrays are memory-mapped, so
+that processes running side by side share one copy.
+"""
+
+import hashlib
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from dphpo_bench.data.source import CACHE_VARIABLE
+from dphpo_bench.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+Array = NDArray[Any]
+
+_ABANDONED_SECONDS = 3600  # a file that is still being written is younger
+
+
+def cached_array(
+    path: Path,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    compute: Callable[[], Iterable[Array]],
+    check: Callable[[Array], bool] | None = None,
+) -> Array:
+    """The array stored at `path`, computed first if it is missing or damaged.
+
+    Args:
+        path: a `.npy` file. Its name must identify the content: everything that `compute` depends on.
+        shape: shape of the array.
+        dtype: its type.
+        compute: called without a cached array; yields consecutive blocks of rows, so that the whole need not
+            fit into memory.
+        check: whether a stored array is intact, beyond its shape, type and size.
+
+    Returns:
+        The array, memory-mapped copy-on-write: writing to it changes neither the file nor other processes.
+
+    Raises:
+        DataError: if the folder cannot be written to.
+    """
+    array = _open(path, shape, dtype, check)
+    if array is not None:
+        return array
+    with locked(path):
+        array = _open(path, shape, dtype, check)  # another process may have finished it while we waited
+        if array is None:
+            if path.exists():
+                logger.warning("Cached file %s is damaged; computing it again.", path)
+            blocks = compute()
+            with _writing(path):
+                _write(path, shape, dtype, blocks)
+            array = _open(path, shape, dtype, check)
+    if array is None:
+        raise DataError(f"Cached file {path} cannot be read back after it was written; is the disk failing?")
+    return array
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock that belongs to `path`; makes its folder.
+
+    The operating system releases the lock of a process that dies.
+
+    Raises:
+        DataError: if the folder cannot be written to.
+    """
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(path.name + ".lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            logger.warning("Waiting for another process that is preparing %s.", path.name)
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _open(
+    path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], check: Callable[[Array], bool] | None
+) -> Array | None:
+    try:
+        array: Array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (OSError, ValueError, EOFError):  # missing, truncated, or not a .npy file
+        return None
+    intact = array.shape == shape and array.dtype == dtype and (check is None or check(array))
+    return array if intact else None
+
+
+def _write(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], blocks: Iterable[Array]) -> None:
+    for leftover in path.parent.glob(f"{path.name}.*.tmp"):  # of processes that were killed
+        if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
+            leftover.unlink(missing_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for block in blocks:
+                file.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"Cannot write {path.name} into the cache folder {path.parent}: {error.strerror or error}. "
+            f"Make room there or choose another folder with {CACHE_VARIABLE}."
+        ) from error

@@ -1,0 +1,126 @@
+"""Labelled pictures: decoded from parquet, checked, and put in an order that does not depend on the file.
+
+A record is its pixels and its label. Its digest is a SHA-256 of both. Records are sorted by digest, and the
+content hash of a split is the SHA-256 of the sorted digests: mirrors of one dataset that differ in the order
+of rows or in how the pictures are encoded give the same records in the same order.
+"""
+
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+from dphpo_bench.data.cache import Array, cached_array
+from dphpo_bench.data.source import DataSource, HubDataset, HubSplit
+from dphpo_bench.errors import DataError
+
+_ROWS_PER_BLOCK = 1000
+
+
+def record_type(image_shape: tuple[int, int, int]) -> np.dtype[Any]:
+    """NumPy type of one record: `pixels` of shape (channels, height, width), then `label`, all uint8."""
+    return np.dtype([("pixels", np.uint8, image_shape), ("label", np.uint8)])
+
+
+def record_digests(records: Array) -> list[bytes]:
+    """SHA-256 of each record's bytes, for records of shape (n,)."""
+    rows = np.ascontiguousarray(records).view(np.uint8).reshape(len(records), -1)
+    return [hashlib.sha256(row.data).digest() for row in rows]
+
+
+def canonical_order(records: Array) -> Array:
+    """The records sorted by digest; equal records are interchangeable."""
+    digests = record_digests(records)
+    return records[sorted(range(len(digests)), key=digests.__getitem__)]
+
+
+def content_hash(records: Array) -> str:
+    """Hash of the multiset of records, whatever their order."""
+    return hashlib.sha256(b"".join(sorted(record_digests(records)))).hexdigest()
+
+
+def load_records(source: DataSource, dataset: HubDataset, split: HubSplit) -> Array:
+    """The records of a split in canonical order, shape (n,), of `record_type`; decoded once, then cached.
+
+    Raises:
+        DataError: if the file is missing, damaged, or holds other records than it should.
+    """
+    if source.data_dir:
+        source.parquet(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
+
+    def compute() -> Iterator[Array]:
+        path = source.parquet(dataset, split)
+        records = canonical_order(decode_parquet(path, dataset, split, source))
+        if content_hash(records) != split.content_hash:
+            raise _unusable(path, dataset, "its images or labels are not those of the published dataset")
+        yield records
+
+    return cached_array(
+        source.cache_dir / "decoded" / f"{dataset.name}-{split.name}-{split.content_hash[:16]}.npy",
+        (split.rows,),
+        record_type(dataset.image_shape),
+        compute,
+        check=lambda records: content_hash(records) == split.content_hash,
+    )
+
+
+def decode_parquet(path: Path, dataset: HubDataset, split: HubSplit, source: DataSource) -> Array:
+    """Decode a parquet file into records, shape (n,), in the file's order.
+
+    Raises:
+        DataError: if the file is truncated, has other columns or another number of rows, or holds a picture
+            or a label that is not one of this dataset's.
+    """
+    columns = [dataset.image_column, "label"]
+    records = np.empty(split.rows, record_type(dataset.image_shape))
+    try:
+        with (
+            pq.ParquetFile(path) as file,
+            source.progress.track(f"Decoding {dataset.name} ({split.name})", split.rows) as advance,
+        ):
+            missing = [column for column in columns if column not in file.schema_arrow.names]
+            if missing:
+                raise ValueError(f"it lacks column {missing[0]!r}")
+            if file.metadata.num_rows != split.rows:
+                raise ValueError(f"expected {split.rows} rows, got {file.metadata.num_rows}")
+            row = 0
+            for batch in file.iter_batches(_ROWS_PER_BLOCK, columns=columns):
+                images, labels = (batch[column].to_pylist() for column in columns)
+                for image, label in zip(images, labels, strict=True):
+                    records[row] = _decode(image, label, row, dataset)
+                    row += 1
+                advance(len(batch))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _unusable(path, dataset, error) from error
+    return records
+
+
+def _decode(image: Any, label: Any, row: int, dataset: HubDataset) -> tuple[NDArray[np.uint8], int]:
+    """One parquet row as (pixels of shape (c, h, w), label)."""
+    if not isinstance(label, int) or not 0 <= label < dataset.n_classes:
+        raise ValueError(f"row {row} has label {label!r}, expected 0 ... {dataset.n_classes - 1}")
+    channels, height, width = dataset.image_shape
+    expected = ("RGB" if channels == 3 else "L", (width, height))
+    try:
+        picture = Image.open(io.BytesIO(image["bytes"]))
+        if (picture.mode, picture.size) != expected:
+            raise ValueError(f"expected {expected}, got {(picture.mode, picture.size)}")
+        pixels = np.asarray(picture).reshape(height, width, channels)
+    except Exception as error:  # Pillow raises many types for broken pictures
+        raise ValueError(f"row {row} holds no picture of this dataset: {error}") from error
+    return pixels.transpose(2, 0, 1), label
+
+
+def _unusable(path: Path, dataset: HubDataset, reason: object) -> DataError:
+    first_line = str(reason).strip().split("\n")[0][:200].rstrip(".")
+    return DataError(
+        f"File {path} is not usable as {dataset.name}: {first_line}. Delete it and get it again from "
+        f"https://huggingface.co/datasets/{dataset.repo_id}."
+    )

@@ -1,0 +1,150 @@
+"""ScatterNet features: a fixed wavelet transform of pictures, on which linear models train well in private.
+
+Source: Tramèr and Boneh, "Differentially private learning needs better features (or much more data)", ICLR
+2021. Nothing here depends on a dataset: no means, no variances of it, only constants and the picture at hand.
+Features may therefore be computed before any privacy is spent.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+_IMAGES_PER_CALL = 16  # intermediate results of so few pictures fit into a processor's cache
+_IMAGES_PER_BLOCK = 1024
+_SYNTHETIC_IMAGES = 2000
+
+
+@dataclass(frozen=True)
+class ScatteringFeatures:
+    """Second-order scattering coefficients, normalised without a look at the data.
+
+    Attributes:
+        scales: J; the picture shrinks by 2^J in each direction.
+        angles: L, the number of orientations of the wavelets.
+        normalisation: "group_norm" normalises each picture by itself, in groups of consecutive channels.
+            "pink_noise" takes square roots of all but the averages and standardises every channel by its mean
+            and deviation over synthetic pictures of 1/f noise, a public model of natural pictures.
+        groups: number of groups of "group_norm".
+        symmetric: average the features of a picture and of its mirror image, and keep the right half of the
+            columns; the left half says the same again. Half the dimensions need half the noise.
+    """
+
+    version: ClassVar[int] = 1  # part of the cache key: raise it when the same parameters give other features
+
+    scales: int = 2
+    angles: int = 8
+    normalisation: Literal["group_norm", "pink_noise"] = "group_norm"
+    groups: int = 27
+    symmetric: bool = False
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What identifies these features, for the cache and for the identity of a run."""
+        return {"features": type(self).__name__, "version": self.version, **asdict(self)}
+
+    def size(self, image_shape: tuple[int, int, int]) -> int:
+        """Number of features of one picture of shape (channels, height, width)."""
+        channels, height, width = image_shape
+        paths = 1 + self.scales * self.angles + self.angles**2 * self.scales * (self.scales - 1) // 2
+        columns = width >> self.scales
+        kept = columns - columns // 2 if self.symmetric else columns
+        return channels * paths * (height >> self.scales) * kept
+
+    def extract(self, pixels: "torch.Tensor") -> "Iterator[torch.Tensor]":
+        """Features of pictures, in blocks, so that the whole need not fit into memory.
+
+        Args:
+            pixels: uint8, shape (n, channels, height, width).
+
+        Yields:
+            Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
+        """
+        import torch
+        from kymatio.torch import Scattering2D
+
+        transform = Scattering2D(J=self.scales, L=self.angles, shape=pixels.shape[2:])
+        normalise = self._normaliser(transform, pixels)
+
+        def features(few: torch.Tensor) -> torch.Tensor:
+            images = few.float().div(255).contiguous()
+            values: torch.Tensor = normalise(transform(images))
+            if self.symmetric:
+                values = (values + normalise(transform(images.flip(-1)))) / 2
+                values = values[..., values.shape[-1] // 2 :]
+            return values.flatten(1).bfloat16()
+
+        yield from _in_parallel(features, pixels)
+
+    def _normaliser(self, transform: Any, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
+        """Maps coefficients of shape (n, channels, paths, height, width); `pixels` lends its shape only."""
+        import torch
+        from torch.nn.functional import group_norm
+
+        if self.normalisation == "group_norm":
+            return lambda values: group_norm(values.flatten(1, 2), self.groups).view_as(values)
+        synthetic = _pink_noise(_SYNTHETIC_IMAGES, *pixels.shape[1:])
+        values = torch.cat(list(_in_parallel(lambda few: _root(transform(few)), synthetic)))
+        deviation, mean = torch.std_mean(values, dim=(0, 3, 4), keepdim=True)
+        return lambda values: (_root(values) - mean) / deviation
+
+
+def _in_parallel(
+    function: "Callable[[torch.Tensor], torch.Tensor]", rows: "torch.Tensor"
+) -> "Iterator[torch.Tensor]":
+    """Blocks of `function` of a few rows at a time; every core works on rows of its own.
+
+    Splitting each small operation between cores instead, as torch does by itself, is slower, and crawls where
+    other processes keep the cores busy.
+    """
+    import torch
+
+    def without_gradients(few: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():  # a setting of each thread
+            return function(few)
+
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for start in range(0, len(rows), _IMAGES_PER_BLOCK):
+                block = rows[start : start + _IMAGES_PER_BLOCK]
+                parts = [block[i : i + _IMAGES_PER_CALL] for i in range(0, len(block), _IMAGES_PER_CALL)]
+                yield torch.cat(list(pool.map(without_gradients, parts)))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _root(coefficients: "torch.Tensor") -> "torch.Tensor":
+    """Square roots, which tame the long tails, of all but the first path, the local averages."""
+    import torch
+
+    averages, rest = coefficients[:, :, :1], coefficients[:, :, 1:]
+    return torch.cat([averages, rest.clamp(min=0).add(1e-3).sqrt()], 2)
+
+
+def _pink_noise(n: int, channels: int, height: int, width: int) -> "torch.Tensor":
+    """Synthetic pictures with amplitudes 1/frequency and channels that correlate, float32 in [0, 1].
+
+    Amplitudes fall as 1/f in natural pictures too: Field, "Relations between the statistics of natural images
+    and the response properties of cortical cells", JOSA A 1987.
+    """
+    import numpy as np
+    import torch
+
+    # Twice the size, then cropped, because a Fourier series joins opposite edges. NumPy's legacy generator
+    # because its numbers never change between versions.
+    tall, wide = 2 * height, 2 * width
+    white = np.random.RandomState(0).standard_normal((n, channels, tall, wide)).astype(np.float32)
+    frequency = torch.hypot(torch.fft.fftfreq(tall)[:, None], torch.fft.rfftfreq(wide)[None])
+    frequency[0, 0] = 1 / max(tall, wide)
+    spectrum = torch.fft.rfft2(torch.from_numpy(white)) / frequency
+    noise = torch.fft.irfft2(spectrum, s=(tall, wide))[..., :height, :width]
+    noise = noise / noise.std()
+    if channels > 1:
+        noise = 0.95 * noise[:, :1] + 0.3 * noise
+        noise = noise / noise.std()
+    pictures: torch.Tensor = (0.5 + 0.22 * noise).clamp(0, 1)
+    return pictures.contiguous()

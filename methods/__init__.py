@@ -1,0 +1,1 @@
+"""Built-in methods, one file each."""

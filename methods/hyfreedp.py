@@ -1,0 +1,318 @@
+"""HyFreeDP: the learning rate is found during training, from a few privatised losses."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import Tensor
+
+SMALLEST_LOSS_BOUND = 0.05
+LARGEST_LOSS_BOUND = 100.0
+SMALLEST_INFLATION = 1.001
+LARGEST_INFLATION = 1.05
+
+
+@dataclass(frozen=True)
+class HyFreeDP(bench.Method):
+    """Learning-rate-free and clipping-free DP training (Liu and Bu 2025, "Towards hyperparameter-free DP optimization").
+
+    Gradients are clipped automatically. Every so often the loss is probed on both sides of the weights,
+    along the direction of the next step; a parabola through the noisy values gives the learning rate. The noise on
+    gradients is raised by a factor γ, which pays for the probes.
+
+    What is released is accounted jointly, unlike in the paper (docs/accounting.md). Loss batch of rate q_l:
+
+    - `fresh`: T × Poisson(q; Gaussian σ_g) + n × Poisson(q_l; k × Gaussian σ_l)
+    - `same`: (T − n) × Poisson(q; Gaussian σ_g) + n × Poisson(q; Gaussian σ_g, k × Gaussian σ_l)
+
+    with n probes of k values each. Learning rates, radii and bounds are computed from released values and public
+    constants, hence free.
+
+    Attributes:
+        rule: how probes become learning rates. "paper": Algorithm 1 to the letter. "gen": with the safeguards
+            of its authors' non-private optimiser GeN. "noise_aware": see `NoiseAwareRule`; releases clipped changes
+            of the loss instead of clipped losses.
+        loss_batch: "fresh" draws a batch for the losses alone; "same" takes the gradient's.
+        update_interval: K, steps between probes.
+        noise_inflation: γ ≥ 1, the factor on the gradient noise; default: the smallest at which the noise on a
+            probed value is at most `probe_noise`.
+        probe_noise: standard deviation aimed at, of one probed mean. Only used to choose γ.
+        initial_learning_rate: η₀, where the search starts; not to be tuned.
+        initial_loss_bound: R, bound of one record's loss in "paper" and "gen"; not to be tuned.
+        clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
+        optimizer: a `torch.optim` name; "task" takes the task's.
+        batch_size: expected batch size; default: the task's.
+        epochs: expected passes over the data; default: the task's.
+        averaging: decay of the exponential average of weights that is returned; 0 returns the last weights.
+    """
+
+    name = "hyfreedp"
+    summary = "Finds the learning rate while it trains, from privatised losses; no clipping threshold."
+    reference = "Liu and Bu 2025, Towards hyperparameter-free optimization with differential privacy, Algorithm 1"
+    tuning = ("learning rate", "clipping threshold")
+    end_to_end_private = True
+
+    rule: Literal["noise_aware", "gen", "paper"] = "noise_aware"
+    loss_batch: Literal["fresh", "same"] = "fresh"
+    update_interval: int = 5
+    noise_inflation: float | None = None
+    probe_noise: float = 2e-3
+    initial_learning_rate: float = 1e-4
+    initial_loss_bound: float = 1.0
+    clipping: str = "auto_s"
+    optimizer: str = "SGD"
+    batch_size: int | None = None
+    epochs: float | None = None
+    averaging: float = 0.99
+
+    def __post_init__(self) -> None:
+        bench.parse_clipping(self.clipping)
+        for name, options in (("rule", RULES), ("loss_batch", ("fresh", "same"))):
+            if getattr(self, name) not in options:
+                raise bench.InvalidValueError(f"Expected {name} in {', '.join(options)}, got {getattr(self, name)!r}.")
+        if self.update_interval < 1:
+            raise bench.InvalidValueError(f"Expected update_interval >= 1, got {self.update_interval}.")
+        if self.noise_inflation is not None and not 1 < self.noise_inflation < math.inf:
+            raise bench.InvalidValueError(f"Expected noise_inflation > 1, got {self.noise_inflation}.")
+        for name in ("probe_noise", "initial_learning_rate", "initial_loss_bound"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise bench.InvalidValueError(f"Expected {name} > 0, got {getattr(self, name)}.")
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """Noise of gradients and probes, for the whole training at once."""
+        facts = facts.with_schedule(self.batch_size, self.epochs)
+        rate, steps = facts.sample_rate, facts.steps
+        rule = RULES[self.rule]
+        probes = len(self._probe_times(steps))
+        step = bench.poisson_sampled
+        alone = bench.calibrate_roughly(lambda noise: bench.repeat(step(rate, bench.gaussian(noise)), steps), budget)
+        inflation = self.noise_inflation or self._cheapest_inflation(alone, facts, probes)
+        gradient_noise = inflation * alone
+        gradient = bench.gaussian(gradient_noise)
+
+        def event(loss_noise: float) -> "DpEvent":
+            losses = bench.repeat(bench.gaussian(loss_noise), rule.releases)
+            if self.loss_batch == "fresh":
+                return bench.compose(
+                    bench.repeat(step(rate, gradient), steps), bench.repeat(step(rate, losses), probes)
+                )
+            return bench.compose(
+                bench.repeat(step(rate, gradient), steps - probes),
+                bench.repeat(step(rate, bench.compose(gradient, losses)), probes),
+            )
+
+        loss_noise = bench.calibrate(event, budget)
+        batch = rate * facts.n_records
+        passes = rule.releases if rule.releases == 3 else rule.releases + 1
+        return bench.Plan(
+            budget=budget,
+            event=event(loss_noise),
+            training_event=bench.repeat(step(rate, gradient), steps),
+            parameters={
+                "sample_rate": rate,
+                "steps": steps,
+                "noise_multiplier": gradient_noise,
+                "loss_noise_multiplier": loss_noise,
+                "noise_inflation": inflation,
+                "probes": probes,
+                "optimizer": facts.optimizer if self.optimizer == "task" else self.optimizer,
+            },
+            releases=(
+                bench.Release("clipped gradient sum", steps, gradient_noise, rate),
+                bench.Release(rule.released, probes * rule.releases, loss_noise, rate),
+            ),
+            cost=bench.Cost(runs=1, steps=steps, examples=batch * (steps + probes * passes)),
+        )
+
+    def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:
+        """Train for T steps, probing at the planned ones."""
+        rate, steps = float(plan.parameters["sample_rate"]), int(plan.parameters["steps"])
+        loss_noise = float(plan.parameters["loss_noise_multiplier"])
+        optimizer = str(plan.parameters["optimizer"])
+        clipping = bench.parse_clipping(self.clipping)
+        model = session.build_model()
+        weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        update = bench.UpdateRule(optimizer, weights)
+        average = bench.WeightAverage(weights, self.averaging)
+        rule = RULES[self.rule](self.initial_learning_rate, self.initial_loss_bound)
+        probe_times = self._probe_times(steps)
+        path: list[dict[str, float]] = []
+        with session.progress.track("Training", steps) as advance:
+            for step in range(steps):
+                batch = session.sample(rate)
+                gradient = batch.gradient(model, clipping, plan.parameters["noise_multiplier"])
+                direction = update.direction(gradient)
+                if step in probe_times:
+                    probed = batch if self.loss_batch == "same" else session.sample(rate, "probing")
+                    ask = probed.losses if rule.releases == 3 else probed.loss_changes
+                    along = gradient if rule.skips_momentum and optimizer.lower() == "sgd" else direction
+                    bound, radius = rule.bound, rule.radius
+                    values = ask(model, along, rule.offsets, bound, loss_noise)
+                    rule.observe(values, loss_noise * bound / (rate * session.facts.n_records))
+                    path.append(
+                        {"step": step, "learning_rate": rule.learning_rate, "radius": radius, "loss_bound": bound}
+                        | {f"probe_{i}": value for i, value in enumerate(values)}
+                    )
+                update.apply(direction, rule.learning_rate)
+                average.update()
+                advance()
+        average.copy_to(weights)
+        return bench.Outcome(model, {"learning_rate": rule.learning_rate, "path": path})
+
+    def _probe_times(self, steps: int) -> frozenset[int]:
+        """The steps with a probe: public, since the number of probes is accounted for in advance."""
+        return RULES[self.rule].probe_times(steps, self.update_interval)
+
+    def _cheapest_inflation(self, alone: float, facts: bench.TaskFacts, probes: int) -> float:
+        """γ for which the noise on a probed mean is about `probe_noise`; from public constants.
+
+        Uses that T subsampled Gaussians cost about T (q/σ)² while σ is large. An error makes the probes less
+        or more accurate than aimed at, and never changes ε, which is calibrated afterwards.
+        """
+        releases = RULES[self.rule].releases
+        loss_noise = self.probe_noise * facts.batch_size / self.initial_loss_bound
+        share = probes * releases * alone**2 / (facts.steps * loss_noise**2)
+        wanted = 1 / math.sqrt(1 - share) if share < 1 else math.inf
+        return min(max(wanted, SMALLEST_INFLATION), LARGEST_INFLATION)
+
+
+class Rule(ABC):
+    """How probes become learning rates. Sees released values and public constants only.
+
+    Attributes:
+        learning_rate: η of the coming step.
+        radius: the probes are taken at w ± radius · G.
+        bound: clipping bound of what is probed.
+        releases: values released by one probe.
+        released: what they are.
+        skips_momentum: whether probes go along the privatised gradient where the optimiser only accumulates it.
+    """
+
+    releases = 3
+    released = "clipped loss sum"
+    skips_momentum = False
+
+    def __init__(self, learning_rate: float, bound: float) -> None:
+        self.learning_rate = learning_rate
+        self.radius = learning_rate
+        self.bound = bound
+
+    @staticmethod
+    def probe_times(steps: int, interval: int) -> frozenset[int]:
+        """Every K-th step, the first included."""
+        return frozenset(range(0, steps, interval))
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """Values h at which w − h · G is probed."""
+        return (-self.radius, 0.0, self.radius)
+
+    @abstractmethod
+    def observe(self, values: Sequence[float], deviation: float) -> None:
+        """Take in one probe: a noisy value for each of `offsets`, each with noise of this standard deviation."""
+
+
+class PaperRule(Rule):
+    """Algorithm 1 to the letter: η is the minimiser b/a of the parabola L(w − hG) ≈ L₀ − b h + a h²/2.
+
+    The paper does not say what to do where b/a is not positive; η is kept then. R becomes the sum of the three
+    losses ("in practice"), within public limits.
+    """
+
+    def observe(self, values: Sequence[float], deviation: float) -> None:
+        """Set η and R."""
+        del deviation
+        slope, curvature = _parabola(values, self.radius)
+        if slope > 0 and curvature > 0:
+            self.learning_rate = self._limited(slope / curvature)
+        self.radius = self.learning_rate
+        self.bound = min(max(sum(values), SMALLEST_LOSS_BOUND), LARGEST_LOSS_BOUND)
+
+    def _limited(self, proposed: float) -> float:
+        return proposed
+
+
+class GenRule(PaperRule):
+    """The safeguards of GeN (Bu and Xu 2024): b/a is held within a factor 2 of η, and smoothed: 0.9 η + 0.1 new."""
+
+    def _limited(self, proposed: float) -> float:
+        rate = self.learning_rate
+        return 0.9 * rate + 0.1 * min(max(proposed, rate / 2), 2 * rate)
+
+
+class NoiseAwareRule(Rule):
+    """Trust a probe as far as its noise, which is public, allows.
+
+    - What is released are changes of the loss against the loss at w, clipped per record. They are far smaller
+      than the losses, so the same noise multiplier hides less of them.
+    - The probing radius and the step are two things. The radius grows fourfold until the curvature stands out
+      of the noise (three standard deviations), then follows the estimate. Until there is an estimate, the step is
+      the radius: never farther than was probed.
+    - Probes are dense in the first steps, where the loss moves most, and end after a quarter of the run. Later the
+      slope along one noisy direction says little about where many steps lead, and following it freezes the
+      training.
+    - SGD is probed along the privatised gradient rather than the momentum, most of which has been walked already.
+    - Estimates are averaged in the logarithm, with forgetting.
+    """
+
+    releases = 2
+    released = "clipped sum of loss changes"
+    skips_momentum = True
+    growth = 4.0
+    visible = 3.0
+    forgetting = 0.8
+    dense_probes = 16
+    probing_share = 0.25
+
+    def __init__(self, learning_rate: float, bound: float) -> None:
+        super().__init__(learning_rate, bound)
+        self._log_mean = 0.0
+        self._weight = 0.0
+
+    @staticmethod
+    def probe_times(steps: int, interval: int) -> frozenset[int]:
+        """Each of the first steps, then every K-th in the first quarter."""
+        dense = NoiseAwareRule.dense_probes
+        last = math.ceil(steps * NoiseAwareRule.probing_share)
+        return frozenset({*range(min(dense, steps)), *range(dense, last, interval)})
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """On both sides; the loss at w is the reference."""
+        return (-self.radius, self.radius)
+
+    def observe(self, values: Sequence[float], deviation: float) -> None:
+        """Update the estimate of the best step, the radius and η."""
+        behind, ahead = values
+        slope, curvature = _parabola((behind, 0.0, ahead), self.radius)
+        # The second difference has noise of variance 2, in units of `deviation`; the first, halved, of 1/2.
+        sees_curvature = behind + ahead > self.visible * math.sqrt(2) * deviation
+        sees_slope = (behind - ahead) / 2 > self.visible * math.sqrt(0.5) * deviation
+        if sees_curvature and sees_slope:
+            self._average(math.log(slope / curvature))
+            estimate = math.exp(self._log_mean)
+            self.radius = min(max(estimate, self.radius / self.growth), self.radius * self.growth)
+            self.learning_rate = estimate
+        elif not sees_curvature and not self._weight:
+            self.learning_rate = self.radius
+            self.radius *= self.growth
+
+    def _average(self, log_rate: float) -> None:
+        old = self.forgetting * self._weight
+        self._log_mean = (old * self._log_mean + log_rate) / (old + 1)
+        self._weight = old + 1
+
+
+def _parabola(values: Sequence[float], radius: float) -> tuple[float, float]:
+    """Slope b and curvature a of L(w − hG) ≈ L₀ − b h + a h²/2 through h = −radius, 0, radius."""
+    behind, here, ahead = values
+    return (behind - ahead) / (2 * radius), (behind + ahead - 2 * here) / radius**2
+
+
+RULES: dict[str, type[Rule]] = {"noise_aware": NoiseAwareRule, "gen": GenRule, "paper": PaperRule}

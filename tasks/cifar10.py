@@ -1,0 +1,41 @@
+"""CIFAR-10: 32x32 colour pictures of ten kinds of things."""
+
+from dphpo_bench.data.image_task import ImageTask, Schedule
+from dphpo_bench.data.scattering import ScatteringFeatures
+from dphpo_bench.data.source import HubDataset, HubSplit
+
+DATASET = HubDataset(
+    name="cifar10",
+    repo_id="uoft-cs/cifar10",
+    image_column="img",
+    image_shape=(3, 32, 32),
+    n_classes=10,
+    # The order of rows differs between copies of CIFAR-10; these hashes do not depend on it.
+    splits=(
+        HubSplit(
+            "train",
+            "plain_text/train-00000-of-00001.parquet",
+            50_000,
+            "fc36ff26702a9efdf08d3de274034c378032d3423bf7dd6c1022bebe6a7b810a",
+        ),
+        HubSplit(
+            "test",
+            "plain_text/test-00000-of-00001.parquet",
+            10_000,
+            "11be7cf3ed0bf1df2a473c0d4d3db6eafcac4518b49a5b4224077d754106b38d",
+        ),
+    ),
+    licence="none stated by the publisher",
+    homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+)
+
+
+class Cifar10(ImageTask):
+    """50,000 training and 10,000 test pictures."""
+
+    name = "cifar10"
+    summary = "CIFAR-10: 32x32 colour pictures, 10 classes, N=50,000."
+    datasets = (DATASET,)
+    # Things look the same in a mirror; digits do not.
+    features = ScatteringFeatures(normalisation="pink_noise", symmetric=True)
+    cnn_schedule = Schedule(batch_size=2048, epochs=10)  # a quarter of an hour on two cores

@@ -1,0 +1,105 @@
+"""Digits: scikit-learn's 8x8 handwritten digits. No download, seconds per run: for trying things out."""
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from dphpo_bench.errors import DataError
+from dphpo_bench.task import Split, Task, TaskFacts
+
+if TYPE_CHECKING:
+    import torch
+
+    from dphpo_bench.data.cache import Array
+    from dphpo_bench.data.source import DataSource
+
+IMAGE_SHAPE = (1, 8, 8)
+CONTENT_HASH = "803c750a95a08ee5266adaddaf25a2f5cda68619e07a62b4739201e650c10ab4"
+N_TRAIN = 1438
+# A record is a training record if the first byte of its digest is below this: about four in five.
+TRAIN_BELOW = 205
+
+
+class Digits(Task):
+    """1,797 pictures, split by a rule on each record alone, so that the split tells nothing about the others.
+
+    Two models: "linear", a linear layer from zero on the 64 pixels, and "mlp", with 32 hidden tanh units.
+    """
+
+    name = "digits"
+    summary = "scikit-learn's 8x8 handwritten digits, 10 classes; packaged, seconds per run."
+    models = ("linear", "mlp")
+
+    @property
+    def facts(self) -> TaskFacts:
+        """Public facts; reads no data."""
+        return TaskFacts(
+            task=self.name,
+            model=self.model_name,
+            n_records=N_TRAIN,
+            input_shape=(64,),
+            n_classes=10,
+            batch_size=512,
+            epochs=40,
+            optimizer="AdamW",
+            learning_rate=1e-3,  # AdamW's own default: tuned on nothing
+        )
+
+    def load_train(self, source: "DataSource") -> Split:
+        """The private training records in canonical order."""
+        del source
+        return self._load(train=True)
+
+    def load_test(self, source: "DataSource") -> Split:
+        """The test records in canonical order."""
+        del source
+        return self._load(train=False)
+
+    def build_model(self) -> "torch.nn.Module":
+        """The linear layer, of zeros, or the small network with torch's initial weights."""
+        from torch import nn
+
+        if self.model_name == "mlp":
+            return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+        model = nn.Linear(64, 10)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        return model
+
+    def fingerprint(self, source: "DataSource") -> str:
+        """Hash of what identifies the inputs; both models get the same."""
+        del source
+        return hashlib.sha256(f"{CONTENT_HASH} {TRAIN_BELOW} x / 8 - 1".encode()).hexdigest()
+
+    def _load(self, train: bool) -> Split:
+        import numpy as np
+        import torch
+
+        from dphpo_bench.data.images import record_digests
+
+        records = packaged_records()
+        in_train = np.array([digest[0] < TRAIN_BELOW for digest in record_digests(records)])
+        chosen = records[in_train == train]
+        inputs = torch.from_numpy(chosen["pixels"].reshape(-1, 64)).float().div_(8).sub_(1)
+        return Split(inputs, torch.from_numpy(chosen["label"]).long())
+
+
+def packaged_records() -> "Array":
+    """All 1,797 records in canonical order; pixels are 0 ... 16.
+
+    Raises:
+        DataError: if scikit-learn ships other pictures than those known here.
+    """
+    import numpy as np
+    from sklearn.datasets import load_digits
+
+    from dphpo_bench.data.images import canonical_order, content_hash, record_type
+
+    bunch = load_digits()
+    records = np.empty(len(bunch.target), record_type(IMAGE_SHAPE))
+    records["pixels"] = bunch.images[:, None]
+    records["label"] = bunch.target
+    if content_hash(records) != CONTENT_HASH:
+        raise DataError(
+            "The installed scikit-learn ships other digits than expected; install scikit-learn 1.x."
+        )
+    return canonical_order(records)

@@ -1,0 +1,37 @@
+"""MNIST: 28x28 grey pictures of handwritten digits."""
+
+from dphpo_bench.data.image_task import ImageTask, Schedule
+from dphpo_bench.data.source import HubDataset, HubSplit
+
+DATASET = HubDataset(
+    name="mnist",
+    repo_id="ylecun/mnist",
+    image_column="image",
+    image_shape=(1, 28, 28),
+    n_classes=10,
+    splits=(
+        HubSplit(
+            "train",
+            "mnist/train-00000-of-00001.parquet",
+            60_000,
+            "54e1ab866c9484947dd4821c52bb7a43938f555d6b046be6af55247f8e6ffc64",
+        ),
+        HubSplit(
+            "test",
+            "mnist/test-00000-of-00001.parquet",
+            10_000,
+            "97b756d55950f1841ebd48df7379b9b2fc87a10d63e08d6213dad41d564e8508",
+        ),
+    ),
+    licence="MIT (as stated on the hub)",
+    homepage="http://yann.lecun.com/exdb/mnist/",
+)
+
+
+class Mnist(ImageTask):
+    """60,000 training and 10,000 test pictures."""
+
+    name = "mnist"
+    summary = "MNIST: 28x28 handwritten digits, 10 classes, N=60,000."
+    datasets = (DATASET,)
+    cnn_schedule = Schedule(batch_size=2048, epochs=30)  # a few minutes on two cores

@@ -1,0 +1,143 @@
+"""Built-in tasks: what they declare without data, and what the real files hold (marked real_data)."""
+
+import hashlib
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from dphpo_bench.tasks.cifar10 import Cifar10
+from dphpo_bench.tasks.digits import Digits
+from dphpo_bench.tasks.fashion_mnist import FashionMnist
+from dphpo_bench.tasks.mnist import Mnist
+
+from dphpo_bench.data.image_task import ImageTask
+from dphpo_bench.data.images import canonical_order, content_hash, decode_parquet, load_records
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.task import Task
+
+IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)
+TASKS = (*IMAGE_TASKS, Digits)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "digits", "fashion_mnist", "mnist"])
+def test_import_and_facts_are_cheap(name: str) -> None:
+    code = (
+        f"import sys; import dphpo_bench.tasks.{name} as module\n"
+        "from dphpo_bench.task import Task\n"
+        "cls, = (c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Task)\n"
+        "        and c.__module__ == module.__name__)\n"
+        "[cls(model).facts for model in cls.models]\n"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'kymatio', 'sklearn', 'PIL', 'huggingface_hub'}\n"
+        "heavy &= set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("task_class", TASKS)
+def test_models_accept_what_the_facts_announce(task_class: type[Task]) -> None:
+    for name in task_class.models:
+        task = task_class(name)
+        facts = task.facts
+        outputs = task.build_model()(torch.zeros(2, *facts.input_shape))
+        assert outputs.shape == (2, facts.n_classes)
+        assert (facts.task, facts.model, facts.n_classes) == (task_class.name, name, 10)
+
+
+@pytest.mark.parametrize("task_class", IMAGE_TASKS)
+def test_first_model_is_linear_on_features(task_class: type[ImageTask]) -> None:
+    facts = task_class().facts
+    assert facts.model == "linear"
+    assert (facts.batch_size, facts.epochs) == (8192, 60)
+    assert facts.n_records == {"cifar10": 50_000}.get(facts.task, 60_000)
+
+
+class TestDigits:
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> DataSource:
+        return DataSource.resolve(cache_dir=tmp_path)
+
+    def test_sizes(self, source: DataSource) -> None:
+        task = Digits()
+        train, test = task.load_train(source), task.load_test(source)
+        assert (len(train), len(test)) == (task.facts.n_records, 1797 - task.facts.n_records) == (1438, 359)
+        assert (train.inputs.min(), train.inputs.max()) == (-1, 1)
+        assert torch.bincount(train.targets).min() > 120
+        assert torch.bincount(test.targets).min() > 20
+
+    def test_every_record_is_in_one_split(self, source: DataSource) -> None:
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        wanted = sorted(
+            (*image, label) for image, label in zip(bunch.data.tolist(), bunch.target, strict=True)
+        )
+        task = Digits()
+        splits = (task.load_train(source), task.load_test(source))
+        inputs = torch.cat([split.inputs for split in splits]).mul(8).add(8).tolist()
+        labels = torch.cat([split.targets for split in splits]).tolist()
+        assert sorted((*image, label) for image, label in zip(inputs, labels, strict=True)) == wanted
+
+
+@pytest.fixture(scope="module")
+def real_source(tmp_path_factory: pytest.TempPathFactory) -> DataSource:
+    if not os.environ.get("DPHPO_BENCH_DATA"):
+        pytest.skip("set DPHPO_BENCH_DATA to a mirror of the datasets")
+    return DataSource.resolve(cache_dir=tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.real_data
+@pytest.mark.parametrize("split_name", ["train", "test"])
+@pytest.mark.parametrize("task_class", IMAGE_TASKS)
+def test_real_files_hold_the_pinned_records(
+    task_class: type[ImageTask], split_name: str, real_source: DataSource
+) -> None:
+    dataset = task_class.datasets[0]
+    split = dataset.train if split_name == "train" else dataset.test
+    records = load_records(real_source, dataset, split)  # checks the content hash
+    assert len(records) == split.rows
+    assert content_hash(records) == split.content_hash
+    if task_class is not Mnist:
+        assert np.bincount(records["label"]).tolist() == [split.rows // 10] * 10
+
+
+@pytest.mark.real_data
+def test_real_cifar10_has_the_published_moments(real_source: DataSource) -> None:
+    """Channel means and deviations of the training set, as widely published to four digits."""
+    dataset = Cifar10.datasets[0]
+    pixels = load_records(real_source, dataset, dataset.train)["pixels"]
+    share = np.stack([np.bincount(pixels[:, c].ravel(), minlength=256) for c in range(3)]) / pixels[:, 0].size
+    levels = np.arange(256) / 255
+    mean = share @ levels
+    np.testing.assert_allclose(mean, [0.4914, 0.4822, 0.4465], atol=5e-5)
+    np.testing.assert_allclose(np.sqrt(share @ levels**2 - mean**2), [0.2470, 0.2435, 0.2616], atol=5e-5)
+
+
+CANONICAL_MNIST = {
+    "train": (
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    ),
+    "test": (
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+}
+
+
+@pytest.mark.real_data
+def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> None:
+    """SHA-256 of the four original IDX files, rebuilt; the mirror keeps the original order."""
+    dataset = Mnist.datasets[0]
+    for split in dataset.splits:
+        records = decode_parquet(real_source.parquet(dataset, split), dataset, split, real_source)
+        images = struct.pack(">4i", 0x803, split.rows, 28, 28) + records["pixels"].tobytes()
+        labels = struct.pack(">2i", 0x801, split.rows) + records["label"].tobytes()
+        found = tuple(hashlib.sha256(content).hexdigest() for content in (images, labels))
+        assert found == CANONICAL_MNIST[split.name]
+        assert content_hash(canonical_order(records)) == split.content_hash
