@@ -86,7 +86,7 @@ _HOMES = {
     "run": "harness",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,8 @@ ModelOption = Annotated[str | None, typer.Option(help="The task's model; default
 EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
 DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable.")
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable."),
 ]
 DataDirOption = Annotated[
     Path | None,
@@ -120,23 +121,19 @@ def list_command(as_json: JsonOption = False) -> None:
     """List methods and tasks, and where each plug-in comes from."""
     from dphpo_bench.registry import methods, tasks
 
-    found = {"methods": methods(), "tasks": tasks()}
+    found = {
+        "methods": [(name, item.cls.summary, item.origin) for name, item in methods().items()],
+        "tasks": [(name, item.cls.summary, item.origin) for name, item in tasks().items()],
+    }
     if as_json:
-        _print_json(
-            {
-                kind: [
-                    {"name": name, "summary": item.cls.summary, "origin": item.origin}
-                    for name, item in items.items()
-                ]
-                for kind, items in found.items()
-            }
-        )
+        keys = ("name", "summary", "origin")
+        _print_json({kind: [dict(zip(keys, row, strict=True)) for row in rows] for kind, rows in found.items()})
         return
-    for kind, items in found.items():
+    for kind, rows in found.items():
         sys.stdout.write(f"{kind.capitalize()}\n")
-        width = max(map(len, items), default=0)
-        for name, item in items.items():
-            sys.stdout.write(f"  {name:<{width}}  {item.cls.summary}  [{item.origin}]\n")
+        width = max((len(name) for name, _, _ in rows), default=0)
+        for name, summary, origin in rows:
+            sys.stdout.write(f"  {name:<{width}}  {summary}  [{origin}]\n")
 
 
 @app.command("data")
@@ -160,20 +157,18 @@ def data_command(data_dir: DataDirOption = None, as_json: JsonOption = False) ->
 
 def main() -> None:
     """Entry point: turns errors into one line and an exit code."""
-    import click
-
     warnings.showwarning = _show_warning
     try:
         code = app(standalone_mode=False)
     except DphpoBenchError as error:
         _complain(str(error))
         code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         _complain("Interrupted. No record of this run was written; datasets and features already here are kept.")
         code = INTERRUPTED
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+    except typer.TyperException as error:
+        _complain(f"{getattr(error, 'format_message', error.__str__)()} Try dphpo-bench --help.")
+        code = getattr(error, "exit_code", 2)
     except BrokenPipeError:
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
@@ -250,7 +245,10 @@ def _plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     releases = Table("what is released", "times", "noise multiplier", "sample rate", title="Releases")
     for release in made.releases:
         releases.add_row(
-            release.name, f"{release.count:,}", f"{release.noise_multiplier:.5g}", f"{release.sample_rate:.5g}"
+            release.name,
+            f"{release.count:,}",
+            f"{release.noise_multiplier:.5g}",
+            f"{release.sample_rate:.5g}",
         )
     return summary, releases
 
@@ -295,9 +293,7 @@ def _epsilon_text(report: "EpsilonReport") -> str:
 def _bounds_text(by_accountant: Any, quoted: str) -> str:
     """All bounds, the quoted one first and named as such."""
     names = sorted(by_accountant, key=lambda name: (name != quoted, name))
-    return ", ".join(
-        f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names
-    )
+    return ", ".join(f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names)
 
 
 def _print(*renderables: Any) -> None:

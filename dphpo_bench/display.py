@@ -3,9 +3,9 @@
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from dphpo_bench.progress import Advance, TrackContext
+from dphpo_bench.progress import Advance
 
 LOG_SECONDS = 10.0
 
@@ -13,7 +13,7 @@ LOG_SECONDS = 10.0
 class TerminalProgress:
     """Reports to standard error: a bar if it is a terminal, else a line every ten seconds."""
 
-    def track(self, description: str, total: int) -> TrackContext:
+    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Open a display of `total` units."""
         return _bar(description, total) if sys.stderr.isatty() else _lines(description, total)
 

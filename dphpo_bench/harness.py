@@ -288,9 +288,10 @@ def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[
     device = next(model.parameters()).device
     correct, loss = 0, 0.0
     with torch.inference_mode():
-        for inputs, targets in zip(test.inputs.split(1024), test.targets.split(1024), strict=True):
-            logits = model(inputs.to(device).float())
-            labels = targets.to(device)
+        for start in range(0, len(test), 1024):
+            rows = slice(start, start + 1024)
+            logits = model(test.inputs[rows].to(device).float())
+            labels = test.targets[rows].to(device)
             correct += int((logits.argmax(dim=1) == labels).sum())
             loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
     return {facts.metric.name: correct / len(test), "cross_entropy": loss / len(test)}
@@ -389,6 +390,4 @@ class _Clock:
 def _epsilon_record(report: EpsilonReport) -> "Any":
     from dphpo_bench.records import Epsilon
 
-    return Epsilon(
-        epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant)
-    )
+    return Epsilon(epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant))

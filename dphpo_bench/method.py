@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from dphpo_bench.session import Session
 
-Scalar = str | int | float | bool | None
-
 
 @dataclass(frozen=True)
 class Release:
@@ -66,7 +64,7 @@ class Plan:
     budget: PrivacyBudget
     event: "DpEvent"
     training_event: "DpEvent"
-    parameters: Mapping[str, Scalar]
+    parameters: Mapping[str, Any]
     releases: tuple[Release, ...]
     cost: Cost
 

@@ -1,7 +1,6 @@
 """Progress of long work: the library reports, whoever called it decides how that looks."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 
@@ -14,29 +13,19 @@ class Advance(Protocol):
 class Progress(Protocol):
     """Where long work reports to."""
 
-    def track(self, description: str, total: int) -> "TrackContext":
+    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Open a display of `total` units; the context yields an `Advance`."""
         ...
-
-
-class TrackContext(Protocol):
-    """Context manager around one piece of long work."""
-
-    def __enter__(self) -> Advance: ...
-    def __exit__(self, *exc_info: object) -> bool | None: ...
 
 
 class SilentProgress:
     """Reports nowhere; the default of the library."""
 
-    def track(self, description: str, total: int) -> TrackContext:
+    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
+        """Open nothing."""
         del description, total
-        return _silent()
+        return nullcontext(_ignore)
 
 
-@contextmanager
-def _silent() -> Iterator[Advance]:
-    def advance(amount: int = 1) -> None:
-        del amount
-
-    yield advance
+def _ignore(amount: int = 1) -> None:
+    del amount

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dphpo_bench.errors import InvalidValueError, RecordError
 from dphpo_bench.privacy.ledger import Ledger
 
-SCHEMA_VERSION = 1
 MAX_RECORD_BYTES = 4 * 2**20
 
 Status = Literal["ok", "failed", "over_budget", "unverified"]
@@ -103,7 +102,7 @@ class CostRecord(_Part):
 class RunRecord(_Part):
     """One run of one method on one task."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1] = 1
     identity: Identity
     status: Status
     error: str | None = None

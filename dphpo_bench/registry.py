@@ -90,8 +90,8 @@ def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[Plu
             continue
         if not (isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name):
             warnings.warn(
-                f"Skipped the {kind} plug-in {name!r} ({point.value}, {_origin(point)}): it is not a subclass "
-                f"of {base.__name__} whose `name` is {name!r}.",
+                f"Skipped the {kind} plug-in {name!r} ({point.value}, {_origin(point)}): it is not a "
+                f"subclass of {base.__name__} whose `name` is {name!r}.",
                 stacklevel=3,
             )
             continue

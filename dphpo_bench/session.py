@@ -115,9 +115,7 @@ class Batch:
         self._charges = charges
         self._expected_size = session.facts.n_records * rate
 
-    def gradient(
-        self, model: "nn.Module", clipping: "Clipping", noise_multiplier: float
-    ) -> "list[Tensor]":
+    def gradient(self, model: "nn.Module", clipping: "Clipping", noise_multiplier: float) -> "list[Tensor]":
         """The mean clipped gradient with Gaussian noise.
 
         Args:
@@ -224,12 +222,10 @@ class Batch:
         session.examples += self._expected_size * len(steps)
         train = session._train
         engine = session._engine(model)
-        return engine.losses_along(
-            train.inputs, train.targets, list(direction), steps, indices=self._indices
-        ).double()
+        return engine.losses_along(train.inputs, train.targets, list(direction), steps, indices=self._indices).double()
 
     def _noisy_means(self, clipped: "Tensor", bound: float, noise_multiplier: float) -> list[float]:
         session = self._session
         generator = session._generator("noise", "losses", device=session.device)
         (sums,) = add_gaussian_noise([clipped.sum(dim=1)], noise_multiplier * bound, generator)
-        return (sums / self._expected_size).tolist()  # type: ignore[no-any-return]
+        return (sums / self._expected_size).tolist()

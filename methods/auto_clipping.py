@@ -70,14 +70,14 @@ class AutoClipping(bench.Method):
             cost=bench.Cost(runs=1, steps=steps, examples=steps * rate * facts.n_records),
         )
 
-    def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Train for T steps."""
         clipping = bench.parse_clipping(self.clipping)
         model = session.build_model()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        update = bench.UpdateRule(str(plan.parameters["optimizer"]), parameters)
+        update = bench.UpdateRule(plan.parameters["optimizer"], parameters)
         average = bench.WeightAverage(parameters, self.averaging)
-        steps = int(plan.parameters["steps"])
+        steps = plan.parameters["steps"]
         with session.progress.track("Training", steps) as advance:
             for _ in range(steps):
                 batch = session.sample(plan.parameters["sample_rate"])

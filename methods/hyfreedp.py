@@ -10,7 +10,6 @@ import dphpo_bench as bench
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
-    from torch import Tensor
 
 SMALLEST_LOSS_BOUND = 0.05
 LARGEST_LOSS_BOUND = 100.0
@@ -20,36 +19,37 @@ LARGEST_INFLATION = 1.05
 
 @dataclass(frozen=True)
 class HyFreeDP(bench.Method):
-    """Learning-rate-free and clipping-free DP training (Liu and Bu 2025, "Towards hyperparameter-free DP optimization").
+    """Training without a learning rate or a clipping threshold to choose (Liu and Bu 2025, Algorithm 1).
 
     Gradients are clipped automatically. Every so often the loss is probed on both sides of the weights,
-    along the direction of the next step; a parabola through the noisy values gives the learning rate. The noise on
-    gradients is raised by a factor γ, which pays for the probes.
+    along the direction of a step; a parabola through the noisy values gives the learning rate. The noise
+    on gradients is raised by a factor γ, which pays for the probes.
 
-    What is released is accounted jointly, unlike in the paper (docs/accounting.md). Loss batch of rate q_l:
+    What is released is accounted jointly, unlike in the paper (docs/accounting.md):
 
-    - `fresh`: T × Poisson(q; Gaussian σ_g) + n × Poisson(q_l; k × Gaussian σ_l)
+    - `fresh`: T × Poisson(q; Gaussian σ_g) + n × Poisson(q; k × Gaussian σ_l)
     - `same`: (T − n) × Poisson(q; Gaussian σ_g) + n × Poisson(q; Gaussian σ_g, k × Gaussian σ_l)
 
-    with n probes of k values each. Learning rates, radii and bounds are computed from released values and public
-    constants, hence free.
+    with n probes of k values each. Learning rates, radii and bounds are computed from released values and
+    public constants, hence free.
 
     Attributes:
-        rule: how probes become learning rates. "paper": Algorithm 1 to the letter. "gen": with the safeguards
-            of its authors' non-private optimiser GeN. "noise_aware": see `NoiseAwareRule`; releases clipped changes
-            of the loss instead of clipped losses.
+        rule: how probes become learning rates. "paper": Algorithm 1 to the letter. "gen": with the
+            safeguards of its authors' non-private optimiser GeN. "noise_aware": see `NoiseAwareRule`;
+            releases clipped changes of the loss instead of clipped losses.
         loss_batch: "fresh" draws a batch for the losses alone; "same" takes the gradient's.
-        update_interval: K, steps between probes.
-        noise_inflation: γ ≥ 1, the factor on the gradient noise; default: the smallest at which the noise on a
-            probed value is at most `probe_noise`.
-        probe_noise: standard deviation aimed at, of one probed mean. Only used to choose γ.
+        update_interval: K, steps between probes ("noise_aware" also probes each of the first steps).
+        noise_inflation: γ > 1, the factor on the gradient noise; default: the smallest, within public
+            limits, for which the noise on a probed mean is about `probe_noise`.
+        probe_noise: standard deviation aimed at, of one probed mean, in nats. Only used to choose γ.
         initial_learning_rate: η₀, where the search starts; not to be tuned.
-        initial_loss_bound: R, bound of one record's loss in "paper" and "gen"; not to be tuned.
+        initial_loss_bound: bound of one record's loss at first ("paper", "gen"), or of its change
+            throughout ("noise_aware"); not to be tuned.
         clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         optimizer: a `torch.optim` name; "task" takes the task's.
         batch_size: expected batch size; default: the task's.
         epochs: expected passes over the data; default: the task's.
-        averaging: decay of the exponential average of weights that is returned; 0 returns the last weights.
+        averaging: decay of the exponential average of weights that is returned; 0 returns the last ones.
     """
 
     name = "hyfreedp"
@@ -60,9 +60,9 @@ class HyFreeDP(bench.Method):
 
     rule: Literal["noise_aware", "gen", "paper"] = "noise_aware"
     loss_batch: Literal["fresh", "same"] = "fresh"
-    update_interval: int = 5
+    update_interval: int = 10
     noise_inflation: float | None = None
-    probe_noise: float = 2e-3
+    probe_noise: float = 4e-3
     initial_learning_rate: float = 1e-4
     initial_loss_bound: float = 1.0
     clipping: str = "auto_s"
@@ -130,17 +130,23 @@ class HyFreeDP(bench.Method):
             cost=bench.Cost(runs=1, steps=steps, examples=batch * (steps + probes * passes)),
         )
 
-    def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Train for T steps, probing at the planned ones."""
-        rate, steps = float(plan.parameters["sample_rate"]), int(plan.parameters["steps"])
-        loss_noise = float(plan.parameters["loss_noise_multiplier"])
-        optimizer = str(plan.parameters["optimizer"])
+        rate, steps = plan.parameters["sample_rate"], plan.parameters["steps"]
+        loss_noise = plan.parameters["loss_noise_multiplier"]
+        optimizer = plan.parameters["optimizer"]
         clipping = bench.parse_clipping(self.clipping)
         model = session.build_model()
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         update = bench.UpdateRule(optimizer, weights)
         average = bench.WeightAverage(weights, self.averaging)
-        rule = RULES[self.rule](self.initial_learning_rate, self.initial_loss_bound)
+        noise_norm = (
+            plan.parameters["noise_multiplier"]
+            * clipping.sensitivity
+            * math.sqrt(sum(parameter.numel() for parameter in weights))
+            / (rate * session.facts.n_records)
+        )
+        rule = RULES[self.rule](self.initial_learning_rate, self.initial_loss_bound, math.sqrt(steps) * noise_norm)
         probe_times = self._probe_times(steps)
         path: list[dict[str, float]] = []
         with session.progress.track("Training", steps) as advance:
@@ -156,7 +162,12 @@ class HyFreeDP(bench.Method):
                     values = ask(model, along, rule.offsets, bound, loss_noise)
                     rule.observe(values, loss_noise * bound / (rate * session.facts.n_records))
                     path.append(
-                        {"step": step, "learning_rate": rule.learning_rate, "radius": radius, "loss_bound": bound}
+                        {
+                            "step": step,
+                            "learning_rate": rule.learning_rate,
+                            "radius": radius,
+                            "loss_bound": bound,
+                        }
                         | {f"probe_{i}": value for i, value in enumerate(values)}
                     )
                 update.apply(direction, rule.learning_rate)
@@ -198,7 +209,15 @@ class Rule(ABC):
     released = "clipped loss sum"
     skips_momentum = False
 
-    def __init__(self, learning_rate: float, bound: float) -> None:
+    def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
+        """Start.
+
+        Args:
+            learning_rate: η₀.
+            bound: R₀.
+            noise_walk: √T · (norm of the noise on one gradient), from the plan.
+        """
+        del noise_walk
         self.learning_rate = learning_rate
         self.radius = learning_rate
         self.bound = bound
@@ -247,18 +266,21 @@ class GenRule(PaperRule):
 
 
 class NoiseAwareRule(Rule):
-    """Trust a probe as far as its noise, which is public, allows.
+    """Trust a probe as far as its noise, which is public, allows; then hold what was found.
 
     - What is released are changes of the loss against the loss at w, clipped per record. They are far smaller
       than the losses, so the same noise multiplier hides less of them.
-    - The probing radius and the step are two things. The radius grows fourfold until the curvature stands out
-      of the noise (three standard deviations), then follows the estimate. Until there is an estimate, the step is
-      the radius: never farther than was probed.
-    - Probes are dense in the first steps, where the loss moves most, and end after a quarter of the run. Later the
-      slope along one noisy direction says little about where many steps lead, and following it freezes the
-      training.
+    - The probing radius and the step are two things. The radius grows fourfold until slope and curvature stand
+      out of the noise (three standard deviations), then follows the estimate b/a. Until there is an
+      estimate, the step is the radius: never farther than was probed.
     - SGD is probed along the privatised gradient rather than the momentum, most of which has been walked already.
-    - Estimates are averaged in the logarithm, with forgetting.
+    - The geometric mean of the first `estimates` visible values of b/a counts. Later ones, every K steps, may lower
+      the learning rate (if their moving average falls below), not raise it: with clipped gradients they follow
+      whatever rate is in force, upwards without end. A slope that is lost in the noise changes nothing: along one
+      noisy direction it vanishes long before many steps together cease to lead somewhere.
+    - b/a is best for one step. A run of many steps that ends in an average of weights bears a larger one, unless
+      noise limits it: η = `reach` · b/a / (1 + ρ), where ρ = `drift` · √T · (norm of the noise on one gradient), a
+      public number, compares the random walk of the noise with steps of length one.
     """
 
     releases = 2
@@ -266,21 +288,23 @@ class NoiseAwareRule(Rule):
     skips_momentum = True
     growth = 4.0
     visible = 3.0
-    forgetting = 0.8
     dense_probes = 16
-    probing_share = 0.25
+    estimates = 4
+    memory = 0.8
+    reach = 3.5
+    drift = 0.75
 
-    def __init__(self, learning_rate: float, bound: float) -> None:
-        super().__init__(learning_rate, bound)
-        self._log_mean = 0.0
-        self._weight = 0.0
+    def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
+        super().__init__(learning_rate, bound, noise_walk)
+        self._factor = self.reach / (1 + self.drift * noise_walk)
+        self._logs: list[float] = []
+        self._recent = 0.0
 
     @staticmethod
     def probe_times(steps: int, interval: int) -> frozenset[int]:
-        """Each of the first steps, then every K-th in the first quarter."""
+        """Each of the first 16 steps, enough to cover seven orders of magnitude and estimate; then every K-th."""
         dense = NoiseAwareRule.dense_probes
-        last = math.ceil(steps * NoiseAwareRule.probing_share)
-        return frozenset({*range(min(dense, steps)), *range(dense, last, interval)})
+        return frozenset({*range(min(dense, steps)), *range(dense, steps, interval)})
 
     @property
     def offsets(self) -> tuple[float, ...]:
@@ -295,18 +319,21 @@ class NoiseAwareRule(Rule):
         sees_curvature = behind + ahead > self.visible * math.sqrt(2) * deviation
         sees_slope = (behind - ahead) / 2 > self.visible * math.sqrt(0.5) * deviation
         if sees_curvature and sees_slope:
-            self._average(math.log(slope / curvature))
-            estimate = math.exp(self._log_mean)
+            estimate = math.exp(self._average(math.log(slope / curvature)))
             self.radius = min(max(estimate, self.radius / self.growth), self.radius * self.growth)
-            self.learning_rate = estimate
-        elif not sees_curvature and not self._weight:
+            self.learning_rate = self._factor * estimate
+        elif not sees_curvature and not self._logs:
             self.learning_rate = self.radius
             self.radius *= self.growth
 
-    def _average(self, log_rate: float) -> None:
-        old = self.forgetting * self._weight
-        self._log_mean = (old * self._log_mean + log_rate) / (old + 1)
-        self._weight = old + 1
+    def _average(self, log_step: float) -> float:
+        """Take in log(b/a) and return the log of the step to believe in."""
+        if len(self._logs) < self.estimates:
+            self._logs.append(log_step)
+            self._recent = sum(self._logs) / len(self._logs)
+            return self._recent
+        self._recent = self.memory * self._recent + (1 - self.memory) * log_step
+        return min(self._recent, sum(self._logs) / len(self._logs))
 
 
 def _parabola(values: Sequence[float], radius: float) -> tuple[float, float]:

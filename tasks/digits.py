@@ -99,7 +99,5 @@ def packaged_records() -> "Array":
     records["pixels"] = bunch.images[:, None]
     records["label"] = bunch.target
     if content_hash(records) != CONTENT_HASH:
-        raise DataError(
-            "The installed scikit-learn ships other digits than expected; install scikit-learn 1.x."
-        )
+        raise DataError("The installed scikit-learn ships other digits than expected; install scikit-learn 1.x.")
     return canonical_order(records)

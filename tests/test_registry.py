@@ -1,7 +1,7 @@
 """Plug-ins are found by entry points; broken, unknown and duplicate ones are handled in one line each."""
 
 import sys
-from importlib.metadata import Distribution, EntryPoint
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
@@ -62,7 +62,11 @@ def test_a_strangers_method_stands_beside_the_built_ins(install) -> None:  # typ
 
 @pytest.mark.parametrize(
     ("source", "reason"),
-    [("import no_such_module", "No module named 'no_such_module'"), ("1 / 0", "ZeroDivisionError"), ("", "Toy")],
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("", "Toy"),
+    ],
 )
 def test_a_broken_plug_in_is_one_warning_that_names_it(install, source: str, reason: str) -> None:  # type: ignore[no-untyped-def]
     install("broken", "dphpo_bench.methods", "toy", "broken_toy:Toy", source)

@@ -79,9 +79,7 @@ def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_
     gradient = session.sample(1.0).gradient(model, bench.AutoS(), NO_NOISE)
     reference = open_session(clean).sample(1.0).gradient(model, bench.AutoS(), NO_NOISE)
     assert all(torch.isfinite(part).all() for part in gradient)
-    distance = torch.sqrt(
-        sum((a - b).square().sum() for a, b in zip(gradient, reference, strict=True))
-    )
+    distance = torch.sqrt(sum((a - b).square().sum() for a, b in zip(gradient, reference, strict=True)))
     assert distance * len(clean) <= 2 * (1 + 1e-4)  # one record removed, another added
     losses = session.sample(1.0).losses(model, gradient, (0.0,), bound=2.0, noise_multiplier=NO_NOISE)
     assert 0 <= losses[0] <= 2.0

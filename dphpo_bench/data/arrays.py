@@ -123,9 +123,7 @@ class ArrayTask(Task):
         """
         model = copy.deepcopy(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
-            raise InvalidValueError(
-                f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}."
-            )
+            raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
@@ -151,8 +149,7 @@ def _as_split(data: Any, which: str) -> Split:
         data = _stack(data, which)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InvalidValueError(
-            f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, "
-            f"got {type(data).__name__}."
+            f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, got {type(data).__name__}."
         )
     inputs, targets = _as_tensor(data[0], f"{which} inputs"), _as_tensor(data[1], f"{which} labels")
     if inputs.ndim < 2 or targets.ndim != 1 or len(inputs) != len(targets):
@@ -164,15 +161,12 @@ def _as_split(data: Any, which: str) -> Split:
         raise InvalidValueError(f"Expected at least one record in {which}, got none.")
     if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
         raise InvalidValueError(
-            f"Expected integer class labels in {which}, got {targets.dtype}; "
-            "convert them to 0 ... n_classes - 1."
+            f"Expected integer class labels in {which}, got {targets.dtype}; convert them to 0 ... n_classes - 1."
         )
     if inputs.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         inputs = inputs.float()
     if not inputs.isfinite().all():
-        raise InvalidValueError(
-            f"Expected finite inputs in {which}, got NaN or infinity; impute or drop them."
-        )
+        raise InvalidValueError(f"Expected finite inputs in {which}, got NaN or infinity; impute or drop them.")
     return Split(inputs, targets.long())
 
 

@@ -42,7 +42,7 @@ class ImageTask(Task):
 
     models = ("linear", "cnn")
     features: ClassVar[ScatteringFeatures] = ScatteringFeatures()
-    linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=60)
+    linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)
     cnn_schedule: ClassVar[Schedule]
 
     @property

@@ -92,9 +92,7 @@ class ScatteringFeatures:
         return lambda values: (_root(values) - mean) / deviation
 
 
-def _in_parallel(
-    function: "Callable[[torch.Tensor], torch.Tensor]", rows: "torch.Tensor"
-) -> "Iterator[torch.Tensor]":
+def _in_parallel(function: "Callable[[torch.Tensor], torch.Tensor]", rows: "torch.Tensor") -> "Iterator[torch.Tensor]":
     """Blocks of `function` of a few rows at a time; every core works on rows of its own.
 
     Splitting each small operation between cores instead, as torch does by itself, is slower, and crawls where

@@ -157,9 +157,7 @@ def dataset_status(task: "Task", source: DataSource) -> list[dict[str, Any]]:
         bytes (of the file), where (its path, or how to get it), licence and source (where it was published).
     """
     return [
-        _split_status(task.name, dataset, split, source)
-        for dataset in task.datasets
-        for split in dataset.splits
+        _split_status(task.name, dataset, split, source) for dataset in task.datasets for split in dataset.splits
     ] or [
         {
             "task": task.name,

@@ -85,9 +85,7 @@ def epsilon(event: DpEvent, delta: float, *, coarseness: float = 1.0) -> Epsilon
         refused["pld"] = f"is not accurate at delta={delta} over {sum(parts.values())} releases"
     if len(refused) == len(ACCOUNTANTS):
         reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
-        raise UnsupportedEventError(
-            f"No accountant bounds this event: {reasons}. Use events that one supports."
-        )
+        raise UnsupportedEventError(f"No accountant bounds this event: {reasons}. Use events that one supports.")
 
     by_accountant: dict[str, float] = {}
     if "rdp" not in refused:
@@ -101,9 +99,7 @@ def epsilon(event: DpEvent, delta: float, *, coarseness: float = 1.0) -> Epsilon
 def _report(by_accountant: Mapping[str, float], refused: Mapping[str, str], delta: float) -> EpsilonReport:
     ordered = {name: by_accountant[name] for name in ACCOUNTANTS if name in by_accountant}
     quoted = min(ordered, key=lambda name: ordered[name])
-    return EpsilonReport(
-        ordered[quoted], quoted, MappingProxyType(ordered), MappingProxyType(dict(refused)), delta
-    )
+    return EpsilonReport(ordered[quoted], quoted, MappingProxyType(ordered), MappingProxyType(dict(refused)), delta)
 
 
 # The lists below hold what the tests cover, not what dp_accounting accepts: its PLD accountant, for one,

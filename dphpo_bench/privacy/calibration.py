@@ -20,9 +20,7 @@ _HOPED_UNSPENT = 3e-4  # what the first attempts must reach; near the limits of 
 _COARSENESS = 8.0
 
 
-def calibrate(
-    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, bracket: Bracket = BRACKET
-) -> float:
+def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, bracket: Bracket = BRACKET) -> float:
     """The smallest noise for which `epsilon(event_of(noise), budget.delta).epsilon <= budget.epsilon` holds.
 
     The inequality is checked at the very number returned, by the very function that verifies the run later.
@@ -80,9 +78,7 @@ def calibrate_roughly(
     return math.exp(_coarse_root(event_of, budget, bracket)[0])
 
 
-def _coarse_root(
-    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, bracket: Bracket
-) -> tuple[float, float]:
+def _coarse_root(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, bracket: Bracket) -> tuple[float, float]:
     """Solve on the coarse grid: log noise, and the slope of log ε there."""
     first, last = _log_bracket(bracket)
     excess = _log_excess(event_of, budget, _COARSENESS)

@@ -118,9 +118,7 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
 
 def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:
     """The tree of a multiset, in one order whatever the order it was collected in."""
-    parts = [
-        event if counts[event] == 1 else repeat(event, counts[event]) for event in sorted(counts, key=repr)
-    ]
+    parts = [event if counts[event] == 1 else repeat(event, counts[event]) for event in sorted(counts, key=repr)]
     if len(parts) == 1:
         return parts[0]
     return compose(*parts) if parts else no_op()
@@ -164,9 +162,7 @@ def simplify(event: DpEvent) -> DpEvent:
 
 def _simplify_part(event: DpEvent) -> DpEvent:
     match event:
-        case (
-            dp_event.GaussianDpEvent(noise_multiplier=noise) | dp_event.LaplaceDpEvent(noise_multiplier=noise)
-        ):
+        case dp_event.GaussianDpEvent(noise_multiplier=noise) | dp_event.LaplaceDpEvent(noise_multiplier=noise):
             return event if noise >= NEGLIGIBLE_NOISE else non_private()
         case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
             part = simplify(part)

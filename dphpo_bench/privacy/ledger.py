@@ -135,9 +135,7 @@ class Ledger:
         if not isinstance(obj, Mapping) or obj.keys() != {"version", "refused", "entries"}:
             raise InvalidValueError("Expected a ledger with the keys version, refused, entries.")
         if type(obj["version"]) is not int or obj["version"] != VERSION:
-            raise InvalidValueError(
-                f"Expected a ledger of version {VERSION}, got {str(obj['version'])[:20]}."
-            )
+            raise InvalidValueError(f"Expected a ledger of version {VERSION}, got {str(obj['version'])[:20]}.")
         if not (obj["refused"] is None or (isinstance(obj["refused"], str) and len(obj["refused"]) <= 1000)):
             raise InvalidValueError("Expected refused to be a text of at most 1000 characters, or null.")
         if not isinstance(obj["entries"], list) or len(obj["entries"]) > MAX_ENTRIES:

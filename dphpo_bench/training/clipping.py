@@ -124,9 +124,7 @@ def parse_clipping(text: str) -> Clipping:
     except ValueError as error:
         if isinstance(error, InvalidValueError):
             raise
-        raise InvalidValueError(
-            f"Expected a number after the colon, such as '{name}:0.5', got {text!r}."
-        ) from None
+        raise InvalidValueError(f"Expected a number after the colon, such as '{name}:0.5', got {text!r}.") from None
 
 
 def _check_positive(name: str, value: float) -> None:

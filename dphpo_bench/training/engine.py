@@ -66,9 +66,7 @@ class GradientEngine(ABC):
             raise InvalidValueError("Expected a model with at least one parameter that requires a gradient.")
         for name, parameter in model.named_parameters():
             if parameter.dtype not in (torch.float32, torch.float64):
-                raise InvalidValueError(
-                    f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}."
-                )
+                raise InvalidValueError(f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}.")
         if micro_batch_size is not None and micro_batch_size < 1:
             raise InvalidValueError(f"Expected micro_batch_size={micro_batch_size} >= 1.")
         self._micro_batch_size = micro_batch_size

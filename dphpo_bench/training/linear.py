@@ -27,11 +27,7 @@ _FLOAT_BYTES = 4
 def linear_layer(model: nn.Module) -> nn.Linear | None:
     """The layer of a linear classifier (Linear, or Flatten and Linear in a row); None for other models."""
     layers = list(model) if type(model) is nn.Sequential else [model]
-    if (
-        len(layers) == 2
-        and type(layers[0]) is nn.Flatten
-        and (layers[0].start_dim, layers[0].end_dim) == (1, -1)
-    ):
+    if len(layers) == 2 and type(layers[0]) is nn.Flatten and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
         layers = layers[1:]
     return layers[0] if len(layers) == 1 and type(layers[0]) is nn.Linear else None
 
@@ -149,9 +145,7 @@ class LinearEngine(GradientEngine):
     def _flat(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
         x = self._gather(inputs, rows).flatten(1)
         if x.shape[1] != self._layer.in_features:
-            raise InvalidValueError(
-                f"Expected {self._layer.in_features} features a record, got {x.shape[1]}."
-            )
+            raise InvalidValueError(f"Expected {self._layer.in_features} features a record, got {x.shape[1]}.")
         return x
 
     def _row_norms(self, inputs: Tensor) -> Tensor:

@@ -49,9 +49,7 @@ class _OpacusEngine(GradientEngine):
             warnings.filterwarnings("ignore", "Full backward hook is firing")
             return self._clip_with(hooks, self._fast_layout(inputs), targets, clipping)
 
-    def _clip_with(
-        self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping
-    ) -> ClippedSum:
+    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
         raise NotImplementedError
 
     @contextmanager
@@ -96,9 +94,7 @@ class HooksEngine(_OpacusEngine):
 
     _attach = _ContiguousHooks
 
-    def _clip_with(
-        self, _hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping
-    ) -> ClippedSum:
+    def _clip_with(self, _hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
         losses = self._per_sample_loss(inputs, targets)
         torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
         with torch.no_grad():
@@ -117,11 +113,7 @@ def _linear_norms(layer: nn.Linear, activations: list[Tensor], backprops: Tensor
     Opacus multiplies sums of squares. In float32 these underflow below 1e-45, and a record of tiny
     backpropagated gradients and huge activations would pass unclipped; so both are scaled to 1 first.
     """
-    inputs = (
-        activations[0].to(backprops.dtype).flatten(1, -2)
-        if backprops.dim() > 2
-        else activations[0].unsqueeze(1)
-    )
+    inputs = activations[0].to(backprops.dtype).flatten(1, -2) if backprops.dim() > 2 else activations[0].unsqueeze(1)
     outer = backprops.flatten(1, -2) if backprops.dim() > 2 else backprops.unsqueeze(1)
     a, a_scale = _scaled(inputs)
     g, g_scale = _scaled(outer)
@@ -155,9 +147,7 @@ class GhostEngine(_OpacusEngine):
 
     _attach = _GhostHooks
 
-    def _clip_with(
-        self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping
-    ) -> ClippedSum:
+    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
         losses = self._per_sample_loss(inputs, targets)
         torch.autograd.grad(losses.sum(), self.parameters, retain_graph=True, allow_unused=True)
         with torch.no_grad():
@@ -173,9 +163,7 @@ class GhostEngine(_OpacusEngine):
         total = torch.autograd.grad((factors * losses).sum(), self.parameters)
         return ClippedSum(list(total), losses.detach())
 
-    def _without(
-        self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping
-    ) -> list[Tensor]:
+    def _without(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> list[Tensor]:
         if len(inputs):
             return self._clip_with(hooks, inputs, targets, clipping).gradients
         return [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]

@@ -99,17 +99,13 @@ def _find(name: str) -> OptimizerFactory:
     known: dict[str, OptimizerFactory] = {
         attribute.lower(): value
         for attribute, value in vars(torch.optim).items()
-        if inspect.isclass(value)
-        and issubclass(value, torch.optim.Optimizer)
-        and value is not torch.optim.Optimizer
+        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
     key = name.lower()
     if key not in known:
         raise UnknownNameError(unknown_name_message("optimizer", name, set(known) - set(_REFUSED)))
     if key in _REFUSED:
-        raise InvalidValueError(
-            f"Optimiser {name!r} cannot be used here: {_REFUSED[key]}. Use 'adamw' or 'sgd'."
-        )
+        raise InvalidValueError(f"Optimiser {name!r} cannot be used here: {_REFUSED[key]}. Use 'adamw' or 'sgd'.")
     return known[key]
 
 

@@ -94,7 +94,7 @@ def test_linear_step_on_an_indexed_dataset_in_bfloat16(benchmark, threads):
         assert ratios["step"] <= 1.25
 
 
-def test_backends_on_a_convolutional_network(benchmark, threads):  # noqa: ARG001
+def test_backends_on_a_convolutional_network(benchmark, threads):
     inputs, targets = pictures(512)
     model = tanh_cnn()
 

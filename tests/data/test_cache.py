@@ -53,9 +53,7 @@ def test_failure_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 5, 140, -1])
-def test_truncated_file_is_computed_again(
-    tmp_path: Path, keep: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_truncated_file_is_computed_again(tmp_path: Path, keep: int, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "array.npy"
     cached_array(path, (6, 2), DTYPE, blocks)
     content = path.read_bytes()[:keep]

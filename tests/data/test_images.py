@@ -45,9 +45,7 @@ def test_order_and_encoding_of_the_file_do_not_matter(
 
 
 def test_content_hash_is_what_its_definition_says(records: np.ndarray) -> None:
-    digests = sorted(
-        hashlib.sha256(one["pixels"].tobytes() + bytes([one["label"]])).digest() for one in records
-    )
+    digests = sorted(hashlib.sha256(one["pixels"].tobytes() + bytes([one["label"]])).digest() for one in records)
     assert content_hash(records) == hashlib.sha256(b"".join(digests)).hexdigest()
     assert content_hash(canonical_order(records)) == content_hash(records)
 

@@ -80,9 +80,7 @@ class TestDownload:
         records = load_records(downloads, dataset, dataset.train)
         assert (records == load_records(mirror, dataset, dataset.train)).all()
 
-    def test_wrong_checksum(
-        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: HubDataset
-    ) -> None:
+    def test_wrong_checksum(self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: HubDataset) -> None:
         hub.add(dataset, dataset.train, mirror.parquet(dataset, dataset.train))
         hub.announced = "ab" * 32
         with pytest.raises(DataError) as error:
@@ -101,9 +99,7 @@ class TestDownload:
         assert downloads.parquet(dataset, dataset.train).read_bytes() == file.read_bytes()
         assert [method for method, _ in hub.requests].count("GET") == 2
 
-    def test_file_that_is_gone_from_the_hub(
-        self, hub: FakeHub, downloads: DataSource, dataset: HubDataset
-    ) -> None:
+    def test_file_that_is_gone_from_the_hub(self, hub: FakeHub, downloads: DataSource, dataset: HubDataset) -> None:
         with pytest.raises(DataError) as error:
             downloads.parquet(dataset, dataset.train)
         assert hub.url in one_line(error)

@@ -29,11 +29,7 @@ def _log_mgf(z: NDArray[np.complex128], sigma: float, q: float, remove: bool) ->
     top = float(exponent[0].real)
     low, high = min(0.0, top) - 11 * sigma, max(0.0, top) + 11 * sigma
     x = np.linspace(low, high, int(max(2000, (high - low) / (sigma * min(sigma, 1.0)) * 60)))
-    loss = (
-        np.logaddexp(np.log1p(-q), np.log(q) + (2 * x - 1) / (2 * sigma**2))
-        if q < 1
-        else (x - 0.5) / sigma**2
-    )
+    loss = np.logaddexp(np.log1p(-q), np.log(q) + (2 * x - 1) / (2 * sigma**2)) if q < 1 else (x - 0.5) / sigma**2
     log_density = -(x**2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi)) + np.log(x[1] - x[0])
     log_weight = log_density + top * loss
     peak = log_weight.max()

@@ -68,9 +68,7 @@ class Conformance:
     def test_integers_cost_the_same_as_floats(self, leaf: Callable[[float], DpEvent]) -> None:
         assert self.bound(leaf(2)) == self.bound(leaf(2.0))
 
-    def test_nothing_adds_nothing_and_raw_access_adds_everything(
-        self, leaf: Callable[[float], DpEvent]
-    ) -> None:
+    def test_nothing_adds_nothing_and_raw_access_adds_everything(self, leaf: Callable[[float], DpEvent]) -> None:
         event = repeat(leaf(2.0), 3)
         assert self.bound(compose(event, no_op(), repeat(leaf(1.0), 0))) == self.bound(event)
         assert self.bound(compose(event, non_private())) == math.inf
@@ -153,9 +151,7 @@ class TestQuoting:
         assert report.delta == DELTA
         assert not report.refused
 
-    @pytest.mark.parametrize(
-        ("event", "value"), [(no_op(), 0.0), (non_private(), math.inf), (gaussian(0), math.inf)]
-    )
+    @pytest.mark.parametrize(("event", "value"), [(no_op(), 0.0), (non_private(), math.inf), (gaussian(0), math.inf)])
     def test_all_accountants_agree_on_the_extremes(self, event: DpEvent, value: float) -> None:
         assert epsilon(event, DELTA).by_accountant == {"pld": value, "rdp": value}
 

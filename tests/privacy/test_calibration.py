@@ -48,9 +48,7 @@ class TestCalibrate:
     @pytest.mark.parametrize(
         ("rate", "steps"), [(1e-4, 100_000), (1e-3, 100), (0.02, 500), (0.1, 1), (0.3, 2000), (1.0, 1)]
     )
-    def test_ends_just_below_the_target_everywhere(
-        self, target: float, delta: float, rate: float, steps: int
-    ) -> None:
+    def test_ends_just_below_the_target_everywhere(self, target: float, delta: float, rate: float, steps: int) -> None:
         noise = calibrate(sgd(rate, steps), PrivacyBudget(target, delta))
         assert 0.998 * target <= epsilon(sgd(rate, steps)(noise), delta).epsilon <= target
 
@@ -92,9 +90,7 @@ class TestCalibrate:
         assert epsilon(sgd(0.001, 1)(noise), 1e-3).epsilon < 50
 
     def test_says_when_the_largest_noise_is_not_enough(self) -> None:
-        with pytest.raises(
-            BudgetTooSmallError, match=r"Expected epsilon <= 0.01 .* largest noise, 10.*Raise"
-        ):
+        with pytest.raises(BudgetTooSmallError, match=r"Expected epsilon <= 0.01 .* largest noise, 10.*Raise"):
             calibrate(sgd(0.02, 500), PrivacyBudget(0.01, 1e-5), bracket=(0.1, 10))
 
     def test_says_when_another_part_alone_is_over_the_budget(self) -> None:

@@ -125,9 +125,7 @@ class TestSimplify:
     def test_is_idempotent_and_blind_to_order(self, event: dp_event.DpEvent) -> None:
         simple = simplify(event)
         assert simplify(simple) == simple
-        assert simplify(compose(event, gaussian(2), laplace(3))) == simplify(
-            compose(laplace(3), gaussian(2), event)
-        )
+        assert simplify(compose(event, gaussian(2), laplace(3))) == simplify(compose(laplace(3), gaussian(2), event))
 
 
 class TestJson:
@@ -187,8 +185,7 @@ class TestDescribe:
         step = poisson_sampled(0.16384, gaussian(2.41))
         loss_step = poisson_sampled(0.16384, compose(gaussian(2.41), repeat(gaussian(31), 3)))
         assert describe(compose(repeat(step, 292), loss_step, step, repeat(loss_step, 72))) == (
-            "293 × Poisson(q=0.1638; Gaussian σ=2.41)"
-            " + 73 × Poisson(q=0.1638; Gaussian σ=2.41, 3 × Gaussian σ=31)"
+            "293 × Poisson(q=0.1638; Gaussian σ=2.41) + 73 × Poisson(q=0.1638; Gaussian σ=2.41, 3 × Gaussian σ=31)"
         )
 
     @pytest.mark.parametrize(

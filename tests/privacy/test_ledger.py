@@ -175,11 +175,7 @@ class TestAllowance:
                 assert ledger.refused
         allowed = sorted((1 / 4 + n / 31**2 for n in planned), reverse=True)
         spent = sorted(
-            (
-                simplify(event).event.noise_multiplier ** -2
-                for event, count in ledger.entries
-                for _ in range(count)
-            ),
+            (simplify(event).event.noise_multiplier ** -2 for event, count in ledger.entries for _ in range(count)),
             reverse=True,
         )
         assert len(spent) <= len(allowed)

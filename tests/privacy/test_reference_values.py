@@ -30,9 +30,7 @@ def hyfreedp(case: dict[str, Any], *, joint: bool) -> DpEvent:
             repeat(poisson_sampled(rate, gradient), steps - loss_steps),
             repeat(poisson_sampled(rate, compose(gradient, repeat(loss, 3))), loss_steps),
         )
-    return compose(
-        repeat(poisson_sampled(rate, gradient), steps), repeat(poisson_sampled(rate, loss), 3 * loss_steps)
-    )
+    return compose(repeat(poisson_sampled(rate, gradient), steps), repeat(poisson_sampled(rate, loss), 3 * loss_steps))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["case_id"] for row in ROWS])

@@ -53,7 +53,7 @@ def test_models_accept_what_the_facts_announce(task_class: type[Task]) -> None:
 def test_first_model_is_linear_on_features(task_class: type[ImageTask]) -> None:
     facts = task_class().facts
     assert facts.model == "linear"
-    assert (facts.batch_size, facts.epochs) == (8192, 60)
+    assert (facts.batch_size, facts.epochs) == (8192, 30)
     assert facts.n_records == {"cifar10": 50_000}.get(facts.task, 60_000)
 
 
@@ -74,9 +74,7 @@ class TestDigits:
         from sklearn.datasets import load_digits
 
         bunch = load_digits()
-        wanted = sorted(
-            (*image, label) for image, label in zip(bunch.data.tolist(), bunch.target, strict=True)
-        )
+        wanted = sorted((*image, label) for image, label in zip(bunch.data.tolist(), bunch.target, strict=True))
         task = Digits()
         splits = (task.load_train(source), task.load_test(source))
         inputs = torch.cat([split.inputs for split in splits]).mul(8).add(8).tolist()

@@ -52,9 +52,7 @@ def pictures(n: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 1, 28, 28, generator=generator), torch.randint(0, 10, (n,), generator=generator)
 
 
-def brute_force(
-    model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Clipping
-) -> tuple[list[Tensor], Tensor]:
+def brute_force(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Clipping) -> tuple[list[Tensor], Tensor]:
     """Clipped sum and losses by one backward pass for each record, in the dtype of the model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     total = [torch.zeros_like(p, requires_grad=False) for p in parameters]

@@ -139,9 +139,7 @@ def test_one_more_record_moves_the_sum_by_the_sensitivity_at_most(case, clipping
     inputs, targets = vectors(4)
     without = engine.clipped_sum(inputs, targets, clipping)
     record = torch.tensor([values], dtype=torch.float32)
-    both = engine.clipped_sum(
-        torch.cat([inputs, record]), torch.cat([targets, torch.tensor([target])]), clipping
-    )
+    both = engine.clipped_sum(torch.cat([inputs, record]), torch.cat([targets, torch.tensor([target])]), clipping)
     alone = engine.clipped_sum(record, torch.tensor([target]), clipping)
     moved = (flat(both.gradients).double() - flat(without.gradients).double()).norm()
     assert moved <= clipping.sensitivity * (1 + 1e-5)
@@ -320,8 +318,7 @@ def test_sequences_in_ghost_mode_agree_with_vmap():
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), Pool())
     inputs, targets = torch.randn(5, 2, 3, 6), torch.randint(0, 5, (5,))
     a, b = (
-        gradient_engine(model, backend=name).clipped_sum(inputs, targets, AutoV())
-        for name in ("vmap", "opacus_ghost")
+        gradient_engine(model, backend=name).clipped_sum(inputs, targets, AutoV()) for name in ("vmap", "opacus_ghost")
     )
     assert relative_error(a.gradients, b.gradients) < 1e-5
 

@@ -1,0 +1,36 @@
+"""What the README shows works."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dphpo_bench import cli, registry
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_the_practitioners_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    epsilon, accuracy = map(float, capsys.readouterr().out.split())
+    assert 2.9 < epsilon <= 3
+    assert accuracy > 0.75  # the larger class alone gives 0.75 of these 100 test records
+
+
+def test_every_command_shown_exists() -> None:
+    shown = re.findall(r"^    (?:.* )?(?:\.venv/bin/)?dphpo-bench (.*)$", README, flags=re.MULTILINE)
+    assert len(shown) >= 3
+    for line in shown:
+        command, *args = shlex.split(line)
+        assert command in {info.name for info in cli.app.registered_commands}
+        options = dict(zip(args[::2], args[1::2], strict=True))
+        assert options["--method"] in registry.methods()
+        assert options["--task"] in registry.tasks()
+
+
+def test_every_method_and_task_is_listed() -> None:
+    for name in (*registry.methods(), *registry.tasks()):
+        assert f"`{name}`" in README
