@@ -268,19 +268,21 @@ class GenRule(PaperRule):
 class NoiseAwareRule(Rule):
     """Trust a probe as far as its noise, which is public, allows; then hold what was found.
 
-    - What is released are changes of the loss against the loss at w, clipped per record. They are far smaller
-      than the losses, so the same noise multiplier hides less of them.
-    - The probing radius and the step are two things. The radius grows fourfold until slope and curvature stand
-      out of the noise (three standard deviations), then follows the estimate b/a. Until there is an
-      estimate, the step is the radius: never farther than was probed.
-    - SGD is probed along the privatised gradient rather than the momentum, most of which has been walked already.
-    - The geometric mean of the first `estimates` visible values of b/a counts. Later ones, every K steps, may lower
-      the learning rate (if their moving average falls below), not raise it: with clipped gradients they follow
-      whatever rate is in force, upwards without end. A slope that is lost in the noise changes nothing: along one
-      noisy direction it vanishes long before many steps together cease to lead somewhere.
-    - b/a is best for one step. A run of many steps that ends in an average of weights bears a larger one, unless
-      noise limits it: η = `reach` · b/a / (1 + ρ), where ρ = `drift` · √T · (norm of the noise on one gradient), a
-      public number, compares the random walk of the noise with steps of length one.
+    - What is released are changes of the loss against the loss at w, clipped per record. They are far
+      smaller than the losses, so the same noise multiplier hides less of them.
+    - The probing radius and the step are two things. The radius grows fourfold until slope and curvature
+      stand out of the noise (three standard deviations), then follows the estimate b/a. Until there is
+      an estimate, the step is the radius: never farther than was probed.
+    - SGD is probed along the privatised gradient rather than the momentum, most of which has been walked
+      already.
+    - The geometric mean of the first `estimates` visible values of b/a counts. Later ones, every K
+      steps, may lower it (if their moving average falls below), not raise it: with clipped gradients
+      they follow whatever rate is in force, upwards without end. A slope that is lost in the noise changes
+      nothing: along one noisy direction it vanishes long before many steps cease to lead somewhere.
+    - b/a is best for one step, and taken as it is while estimates are gathered. A run of many steps that
+      ends in an average of weights bears a larger one, unless noise limits it: η = `reach` · (b/a) / (1 + ρ),
+      where ρ = `drift` · √T · (norm of the noise on one gradient), a public number, compares the random walk
+      of the noise with steps of length one.
     """
 
     releases = 2
@@ -291,7 +293,7 @@ class NoiseAwareRule(Rule):
     dense_probes = 16
     estimates = 4
     memory = 0.8
-    reach = 3.5
+    reach = 6.0
     drift = 0.75
 
     def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
@@ -321,7 +323,7 @@ class NoiseAwareRule(Rule):
         if sees_curvature and sees_slope:
             estimate = math.exp(self._average(math.log(slope / curvature)))
             self.radius = min(max(estimate, self.radius / self.growth), self.radius * self.growth)
-            self.learning_rate = self._factor * estimate
+            self.learning_rate = estimate * (self._factor if len(self._logs) == self.estimates else 1.0)
         elif not sees_curvature and not self._logs:
             self.learning_rate = self.radius
             self.radius *= self.growth

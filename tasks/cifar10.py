@@ -37,5 +37,5 @@ class Cifar10(ImageTask):
     summary = "CIFAR-10: 32x32 colour pictures, 10 classes, N=50,000."
     datasets = (DATASET,)
     # Things look the same in a mirror; digits do not.
-    features = ScatteringFeatures(normalisation="pink_noise", symmetric=True)
+    features = ScatteringFeatures(symmetric=True)
     cnn_schedule = Schedule(batch_size=2048, epochs=10)  # a quarter of an hour on two cores

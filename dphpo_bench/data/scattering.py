@@ -37,7 +37,7 @@ class ScatteringFeatures:
 
     scales: int = 2
     angles: int = 8
-    normalisation: Literal["group_norm", "pink_noise"] = "group_norm"
+    normalisation: Literal["group_norm", "pink_noise"] = "pink_noise"
     groups: int = 27
     symmetric: bool = False
 
