@@ -6,6 +6,7 @@ the ε of the ledger after the run, and quotes the larger.
 
 import hashlib
 import inspect
+import json
 import math
 import platform
 import resource
@@ -106,8 +107,9 @@ def plan(method: str | Method, task: str | Task, budget: PrivacyBudget) -> Check
         )
     made = method.plan(facts, budget)
     total = epsilon(made.event, budget.delta)
-    # A method that is honest about not being private may plan for ε = ∞; its row stands apart.
-    if method.end_to_end_private and not total.epsilon <= budget.epsilon:
+    # A reference that says it is not private may plan for ε = ∞; its row stands apart.
+    reference = not method.end_to_end_private and total.epsilon == math.inf
+    if not (total.epsilon <= budget.epsilon or reference):
         raise PlanOverBudgetError(
             f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
@@ -154,13 +156,14 @@ def run(
     store = None if results_dir is None else RecordStore(Path(results_dir))
     if store:
         store.check_writable()
+    device = resolve_device(device)
     clock = _Clock()
     with clock.measure("plan"):
         checked = plan(method, task, budget)
     source = source or DataSource.resolve(progress=progress)
     with clock.measure("data"):
         train = task.load_train(source)
-        fingerprint = task.fingerprint(source)
+        identity = _identity(checked, task.fingerprint(source), seed)
     if len(train) != checked.facts.n_records:
         raise DataError(
             f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
@@ -173,11 +176,14 @@ def run(
     metrics: dict[str, float] = {}
     if status == "ok":
         assert outcome is not None
-        with clock.measure("test"):
-            metrics = _measure_on_test(outcome.model, task.load_test(source), checked.facts)
+        try:
+            with clock.measure("test"):
+                metrics = _measure_on_test(outcome.model, task.load_test(source), checked.facts)
+        except DphpoBenchError as failure:
+            status, error = "failed", str(failure)
     record = _record(
         checked,
-        _identity(checked, fingerprint, seed),
+        identity,
         ledger,
         recomputed,
         status=status,
@@ -240,7 +246,7 @@ def _attempt(
         ledger,
         streams.within(checked.method.name, repr(sorted(checked.method.parameters.items())), repr(budget)),
         model_streams=streams,
-        device=resolve_device(device),
+        device=device,
         progress=progress,
     )
     try:
@@ -251,6 +257,10 @@ def _attempt(
         return None, "failed", str(error)
     except Exception as error:
         return None, "failed", f"{type(error).__name__}: {error}"
+    try:
+        json.dumps(outcome.released)
+    except (TypeError, ValueError) as error:
+        return outcome, "failed", f"Expected released values that JSON can hold: {error}."
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
         return outcome, "failed", "The trained model has weights that are not finite."
     return outcome, "ok", None
@@ -366,7 +376,7 @@ def _environment(device: str) -> dict[str, str]:
         "python": platform.python_version(),
         "platform": platform.system(),
         "machine": platform.machine(),
-        "device": resolve_device(device),
+        "device": device,
         "threads": str(torch.get_num_threads()),
         **{name: version(name) for name in ("dphpo-bench", "torch", "opacus", "dp-accounting")},
     }

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from dphpo_bench.errors import InvalidValueError, RecordError
 from dphpo_bench.privacy.ledger import Ledger
@@ -34,7 +34,7 @@ class Identity(_Part):
     """What makes two runs the same run: names and values, no times and no places."""
 
     method: Name
-    parameters: dict[str, str | int | float | bool | None]
+    parameters: dict[str, JsonValue]
     task: Name
     model: Name
     data_fingerprint: str
@@ -108,7 +108,7 @@ class RunRecord(_Part):
     error: str | None = None
     metrics: dict[str, float] = {}
     privacy: Privacy
-    released: dict[str, Any] = {}
+    released: dict[str, JsonValue] = {}
     cost: CostRecord
     seconds: dict[str, NonNegative]
     peak_memory_bytes: Count
@@ -191,22 +191,29 @@ class RecordStore:
             Where it lies.
 
         Raises:
-            RecordError: if it cannot be written; the message carries on where the record would have been.
+            RecordError: if it cannot be written there; the message says where it was kept instead.
         """
         path = self.path_of(record.identity)
-        temporary = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-            temporary = Path(name)
-            with os.fdopen(descriptor, "w") as file:
-                file.write(record.to_json())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            return _write_whole(path, record.to_json())
         except OSError as error:
-            raise RecordError(f"Cannot write the record {path}: {error.strerror}.") from None
-        finally:
-            if temporary is not None:
-                temporary.unlink(missing_ok=True)
-        return path
+            reason = error.strerror or str(error)
+        try:
+            kept = _write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, record.to_json())
+        except OSError:
+            raise RecordError(f"Cannot write the record {path}: {reason}.") from None
+        raise RecordError(f"Cannot write the record {path}: {reason}. It was kept at {kept}.")
+
+
+def _write_whole(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -170,3 +170,36 @@ def test_an_unwritable_folder_is_found_before_the_work(fixed_noise, tiny_task, b
 def test_an_unknown_device_is_a_clear_error() -> None:
     with pytest.raises(InvalidValueError, match="Cannot use device 'abacus'"):
         harness.resolve_device("abacus")
+
+
+def test_only_infinity_excuses_a_reference_from_the_budget(fixed_noise, tiny_task, budget) -> None:
+    class Careless(fixed_noise):
+        end_to_end_private = False
+
+    with pytest.raises(PlanOverBudgetError):
+        bench.plan(Careless(noise_multiplier=0.5), tiny_task, budget)
+
+
+def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
+    fixed_noise, tiny_task, budget, tmp_path, monkeypatch
+) -> None:
+    def missing(*_: object) -> bench.Split:
+        raise DataError("test.parquet is gone")
+
+    monkeypatch.setattr(type(tiny_task), "load_test", missing)
+    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, results_dir=tmp_path)
+    assert result.record.status == "failed"
+    assert result.record.error == "test.parquet is gone"
+    assert result.path is not None
+    assert bench.read_record(result.path) == result.record
+
+
+def test_released_values_that_json_cannot_hold_fail_the_run(fixed_noise, plain_run) -> None:
+    class Leaky(fixed_noise):
+        def _end(self, model):
+            return bench.Outcome(model, {"weights": torch.zeros(3)})
+
+    record = plain_run(Leaky()).record
+    assert record.status == "failed"
+    assert "JSON" in record.error
+    assert record.released == {}

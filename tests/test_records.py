@@ -121,3 +121,15 @@ def test_a_write_that_breaks_leaves_neither_half_a_record_nor_rubbish(
         store.write(record.model_copy(update={"error": "changed"}))
     assert path.read_text() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_record_that_cannot_be_written_where_it_belongs_is_kept(
+    record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(RecordError, match="It was kept at") as caught:
+        RecordStore(blocker).write(record)
+    kept = Path(str(caught.value).rpartition("kept at ")[2].rstrip("."))
+    assert read_record(kept) == record
