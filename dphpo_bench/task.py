@@ -77,7 +77,11 @@ class TaskFacts:
         Raises:
             InvalidValueError: if a value is out of range.
         """
-        return replace(self, batch_size=batch_size or self.batch_size, epochs=epochs or self.epochs)
+        return replace(
+            self,
+            batch_size=self.batch_size if batch_size is None else batch_size,
+            epochs=self.epochs if epochs is None else epochs,
+        )
 
     @property
     def sample_rate(self) -> float:

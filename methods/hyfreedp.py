@@ -272,7 +272,8 @@ class NoiseAwareRule(Rule):
       smaller than the losses, so the same noise multiplier hides less of them.
     - The probing radius and the step are two things. The radius grows fourfold until slope and curvature
       stand out of the noise (three standard deviations), then follows the estimate b/a. Until there is
-      an estimate, the step is the radius: never farther than was probed.
+      an estimate, the step is the radius: never farther than was probed. Where the noise hides even the
+      largest change that clipping lets through, nothing moves.
     - SGD is probed along the privatised gradient rather than the momentum, most of which has been walked
       already.
     - The geometric mean of the first `estimates` visible values of b/a counts. Later ones, every K
@@ -324,7 +325,7 @@ class NoiseAwareRule(Rule):
             estimate = math.exp(self._average(math.log(slope / curvature)))
             self.radius = min(max(estimate, self.radius / self.growth), self.radius * self.growth)
             self.learning_rate = estimate * (self._factor if len(self._logs) == self.estimates else 1.0)
-        elif not sees_curvature and not self._logs:
+        elif not sees_curvature and not self._logs and 2 * self.bound > self.visible * math.sqrt(2) * deviation:
             self.learning_rate = self.radius
             self.radius *= self.growth
 

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from dphpo_bench.tasks.digits import Digits
-from dphpo_bench.tasks.mnist import Mnist
 
 from dphpo_bench.data.images import load_records
 from dphpo_bench.data.source import DataSource, HubDataset, dataset_status
 from dphpo_bench.errors import DataError
+from dphpo_bench.tasks.digits import Digits
+from dphpo_bench.tasks.mnist import Mnist
 from tests.data.conftest import FakeHub
 
 

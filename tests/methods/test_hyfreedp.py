@@ -1,0 +1,175 @@
+"""HyFreeDP: what it costs, against published analysis; how its rules behave, against exact parabolas."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dphpo_bench as bench
+from dphpo_bench.methods.hyfreedp import RULES, HyFreeDP, NoiseAwareRule
+
+# The setting of the table in docs/accounting.md.
+FACTS = bench.TaskFacts(
+    "table", "none", 50_000, (1,), 2, batch_size=1000, epochs=10, optimizer="SGD", learning_rate=1.0
+)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "interval", "loss_batch", "loss_noise"),
+    [
+        (1, 5, "same", 10.479),
+        (1, 10, "fresh", 5.983),
+        (3, 5, "same", 5.592),
+        (3, 10, "same", 4.180),
+        (3, 5, "fresh", 2.635),
+        (8, 5, "same", 3.848),
+        (8, 5, "fresh", 1.397),
+    ],
+)
+def test_loss_noise_of_the_joint_analysis(epsilon: float, interval: int, loss_batch: str, loss_noise: float) -> None:
+    """Computed beforehand with another accountant, for γ = 1.01.
+
+    What is left for the losses is 1 % of the noise of the gradients, so an error of 1e-4 in that noise, which is
+    calibrated roughly, becomes 1 % here.
+    """
+    method = HyFreeDP(rule="paper", update_interval=interval, loss_batch=loss_batch, noise_inflation=1.01)  # type: ignore[arg-type]
+    plan = method.plan(FACTS, bench.PrivacyBudget(epsilon, 1e-5))
+    assert FACTS.steps == 500
+    assert plan.parameters["probes"] == 500 // interval
+    assert plan.parameters["loss_noise_multiplier"] == pytest.approx(loss_noise, rel=0.02)
+
+
+@pytest.mark.parametrize("task", ["digits", "mnist", "cifar10"])
+@pytest.mark.parametrize("epsilon", [0.5, 3, 8])
+@pytest.mark.parametrize("rule", list(RULES))
+def test_plans_spend_the_budget_and_no_more(task: str, epsilon: float, rule: str) -> None:
+    method = HyFreeDP(rule=rule, loss_batch="same" if epsilon == 3 else "fresh")  # type: ignore[arg-type]
+    checked = bench.plan(method, task, bench.PrivacyBudget(epsilon, 1e-5))
+    assert 0.99 * epsilon <= checked.epsilon.epsilon <= epsilon
+    assert 0 < checked.tuning_share < 0.3
+    assert checked.plan.parameters["noise_inflation"] <= 1.05
+
+
+@pytest.mark.parametrize("rule", list(RULES))
+@pytest.mark.parametrize("loss_batch", ["fresh", "same"])
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+def test_runs_release_exactly_what_is_planned(plain_run, rule: str, loss_batch: str, optimizer: str) -> None:
+    method = HyFreeDP(rule=rule, loss_batch=loss_batch, optimizer=optimizer, initial_learning_rate=0.01)  # type: ignore[arg-type]
+    record = plain_run(method).record
+    assert record.status == "ok", record.error
+    assert record.privacy.recomputed == record.privacy.planned
+    path = record.released["path"]
+    assert all(math.isfinite(value) for row in path for value in row.values())
+    assert record.released["learning_rate"] == path[-1]["learning_rate"] > 0
+
+
+def test_it_learns_where_the_untuned_rate_does_not(plain_run) -> None:
+    tuned = plain_run(HyFreeDP()).record.metrics["accuracy"]
+    untuned = plain_run(bench.make_method("auto_clipping", {"learning_rate": "1e-4"})).record.metrics["accuracy"]
+    assert tuned > 0.75 > untuned
+
+
+def observe(rule: NoiseAwareRule, slope: float, curvature: float, deviation: float, generator: random.Random) -> None:
+    """One probe of L(w − hG) = −slope · h + curvature · h²/2."""
+    rule.observe([-slope * h + curvature * h * h / 2 + generator.gauss(0, deviation) for h in rule.offsets], deviation)
+
+
+@pytest.mark.parametrize("best", [1e-3, 0.3, 100.0])
+def test_noise_aware_finds_the_minimiser_over_orders_of_magnitude(best: float) -> None:
+    """Slope 1/best and curvature 1/best² put the minimum of every parabola at `best` and its depth at 1/2."""
+    generator = random.Random(0)
+    rule = NoiseAwareRule(1e-4, 1.0, noise_walk=0.0)
+    for _ in range(16):
+        observe(rule, 1 / best, 1 / best**2, 1e-3, generator)
+    assert rule.learning_rate / rule.reach == pytest.approx(best, rel=0.05)
+    assert rule.radius == pytest.approx(best, rel=0.05)
+
+
+def test_noise_aware_steps_no_farther_than_it_probed_until_it_sees() -> None:
+    generator = random.Random(0)
+    rule = NoiseAwareRule(1e-4, 1.0, noise_walk=0.0)
+    for _ in range(5):
+        probed = rule.radius
+        observe(rule, 1e-3, 1e-3, 0.01, generator)
+        assert rule.learning_rate <= probed
+
+
+def test_noise_aware_later_lowers_but_never_raises() -> None:
+    generator = random.Random(0)
+    rule = NoiseAwareRule(0.1, 1.0, noise_walk=0.0)
+    for _ in range(6):
+        observe(rule, 1.0, 1.0, 1e-6, generator)
+    held = rule.learning_rate
+    for _ in range(20):
+        observe(rule, 1.0, 0.01, 1e-6, generator)
+    assert rule.learning_rate <= held * 1.001
+    for _ in range(40):
+        observe(rule, 1.0, 100.0, 1e-6, generator)
+    assert rule.learning_rate == pytest.approx(0.01 * rule.reach, rel=0.05)
+
+
+def test_noise_aware_shrinks_with_the_walk_of_the_noise() -> None:
+    rates = []
+    for walk in (0.0, 1.0, 4.0):
+        rule = NoiseAwareRule(0.1, 1.0, noise_walk=walk)
+        for _ in range(6):
+            observe(rule, 1.0, 1.0, 1e-6, random.Random(0))
+        rates.append(rule.learning_rate)
+    assert rates == pytest.approx([6.0, 6 / 1.75, 6 / 4], rel=1e-3)
+
+
+def test_noise_aware_stays_where_it_is_when_nothing_can_be_seen() -> None:
+    """Changes are clipped to ±bound; where that cannot stand out of the noise, growing would never end."""
+    rule = NoiseAwareRule(1e-4, bound=1.0, noise_walk=0.0)
+    generator = random.Random(0)
+    for _ in range(30):
+        rule.observe([generator.gauss(0, 5.0) for _ in rule.offsets], 5.0)
+    assert rule.learning_rate == rule.radius == 1e-4
+
+
+def test_paper_rule_is_the_vertex_of_the_parabola() -> None:
+    rule = RULES["paper"](0.5, 1.0, 0.0)
+    rule.observe([2.0 + 3.0 * 0.5 + 4.0 * 0.125, 2.0, 2.0 - 3.0 * 0.5 + 4.0 * 0.125], 0.1)
+    assert rule.learning_rate == pytest.approx(3 / 4)
+    assert rule.bound == pytest.approx(2.0 + 2.0 + 2.0 + 2 * 4.0 * 0.125)
+
+
+def test_gen_rule_is_limited_and_smooth() -> None:
+    rule = RULES["gen"](0.5, 1.0, 0.0)
+    rule.observe([1.0 + 100 * 0.5 + 0.125, 1.0, 1.0 - 100 * 0.5 + 0.125], 0.1)  # vertex at 100
+    assert rule.learning_rate == pytest.approx(0.9 * 0.5 + 0.1 * 1.0)
+    rule.observe([0.0, 1.0, 0.0], 0.1)  # opens downwards
+    assert rule.learning_rate == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize("name", list(RULES))
+@given(
+    probes=st.lists(st.tuples(*[st.floats(-20, 20)] * 3), max_size=40),
+    deviation=st.floats(1e-6, 10),
+)
+def test_no_released_value_breaks_a_rule(name: str, probes: list[tuple[float, ...]], deviation: float) -> None:
+    rule = RULES[name](1e-4, 1.0, 1.0)
+    for values in probes:
+        rule.observe(values[: len(rule.offsets)], deviation)
+        assert 0 < rule.learning_rate < math.inf
+        assert 0 < rule.radius < math.inf
+        assert 0.05 <= rule.bound <= 100
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rule": "magic"}, "rule in noise_aware, gen, paper"),
+        ({"loss_batch": "none"}, "loss_batch in fresh, same"),
+        ({"update_interval": 0}, "update_interval >= 1"),
+        ({"noise_inflation": 1.0}, "noise_inflation > 1"),
+        ({"probe_noise": 0.0}, "probe_noise > 0"),
+        ({"initial_learning_rate": math.nan}, "initial_learning_rate > 0"),
+        ({"clipping": "auto_x"}, "Did you mean 'auto_"),
+    ],
+)
+def test_parameters_out_of_range(options: dict[str, object], message: str) -> None:
+    with pytest.raises(bench.DphpoBenchError, match=message):
+        HyFreeDP(**options)  # type: ignore[arg-type]
