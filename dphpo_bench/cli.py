@@ -163,14 +163,13 @@ def main() -> None:
     except DphpoBenchError as error:
         _complain(str(error))
         code = error.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        _complain("Interrupted. No record of this run was written; datasets and features already here are kept.")
-        code = INTERRUPTED
     except typer.TyperException as error:
         _complain(f"{getattr(error, 'format_message', error.__str__)()} Try dphpo-bench --help.")
         code = getattr(error, "exit_code", 2)
     except BrokenPipeError:
         code = 1
+    if code == INTERRUPTED:  # typer turns an interrupt into this code
+        _complain("Interrupted. No record of this run was written; datasets and features already here are kept.")
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -127,7 +127,7 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
         (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "nan"), "epsilon=nan"),
         (("plan", "-m", "hyfreedp", "-t", "digits", "--delta", "1"), "delta=1.0"),
         (("plan", "-m", "hyfreedp", "-t", "digits", "--delta", "0"), "delta=0.0"),
-        (("plan", "-m", "hyfreedp", "-t", "digits", "--epsilon", "1e-9"), "epsilon"),
+        (("plan", "-m", "hyfreedp", "-t", "digits", "--epsilon", "1e-7", "--delta", "1e-9"), "Raise epsilon or delta"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--set", "K=5"), "Unknown parameter of hyfreedp 'K'"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--set", "update_interval"), "NAME=VALUE"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--set", "update_interval=0"), "update_interval"),

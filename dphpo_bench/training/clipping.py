@@ -7,13 +7,13 @@ adds exactly nothing, although 0 · inf is not 0 in floating point.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.names import unknown_name_message
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Clipping(Protocol):
@@ -23,7 +23,7 @@ class Clipping(Protocol):
     def sensitivity(self) -> float:
         """Upper bound of the L2 norm of factor · gradient, for any gradient."""
 
-    def factors(self, norms: Tensor) -> Tensor:
+    def factors(self, norms: "Tensor") -> "Tensor":
         """The factor of each gradient.
 
         Args:
@@ -52,7 +52,7 @@ class Abadi:
         """C."""
         return self.max_grad_norm
 
-    def factors(self, norms: Tensor) -> Tensor:
+    def factors(self, norms: "Tensor") -> "Tensor":
         """min(1, C / norm)."""
         return _zero_unless_finite((self.max_grad_norm / norms).clamp(max=1.0), norms)
 
@@ -75,7 +75,7 @@ class AutoS:
         """1: norm / (norm + γ) stays below it."""
         return 1.0
 
-    def factors(self, norms: Tensor) -> Tensor:
+    def factors(self, norms: "Tensor") -> "Tensor":
         """1 / (norm + γ)."""
         return _zero_unless_finite(1.0 / (norms + self.stability), norms)
 
@@ -95,7 +95,7 @@ class AutoV:
         """1."""
         return 1.0
 
-    def factors(self, norms: Tensor) -> Tensor:
+    def factors(self, norms: "Tensor") -> "Tensor":
         """1 / norm."""
         return _zero_unless_finite(1.0 / norms, norms) * (norms > self.smallest_norm)
 
@@ -132,5 +132,7 @@ def _check_positive(name: str, value: float) -> None:
         raise InvalidValueError(f"Expected {name}={value} > 0 and finite.")
 
 
-def _zero_unless_finite(factors: Tensor, norms: Tensor) -> Tensor:
+def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":
+    import torch  # not above: a plan names a clipping rule and must not wait for torch
+
     return torch.where(norms.isfinite() & factors.isfinite(), factors, 0.0)
