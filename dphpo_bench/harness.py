@@ -163,7 +163,7 @@ def run(
     source = source or DataSource.resolve(progress=progress)
     with clock.measure("data"):
         train = task.load_train(source)
-        identity = _identity(checked, task.fingerprint(source), seed)
+        identity = identity_of(checked, task.fingerprint(source), seed)
     if len(train) != checked.facts.n_records:
         raise DataError(
             f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
@@ -309,7 +309,8 @@ def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[
     return {facts.metric.name: correct / len(test), "cross_entropy": loss / len(test)}
 
 
-def _identity(checked: CheckedPlan, fingerprint: str, seed: int | None) -> "Identity":
+def identity_of(checked: CheckedPlan, fingerprint: str, seed: int | None) -> "Identity":
+    """What makes two runs of this plan the same run; `fingerprint` is the task's."""
     from dphpo_bench.records import Identity
 
     budget = checked.plan.budget

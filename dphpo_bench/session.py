@@ -103,6 +103,21 @@ class Session:
         return self._generators[key]
 
 
+class _Held:
+    """A clipping rule held to the sensitivity it states, for rules come from plug-ins too."""
+
+    def __init__(self, rule: "Clipping") -> None:
+        self._rule = rule
+        self.sensitivity = rule.sensitivity
+        if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
+            raise InvalidValueError(f"Expected a finite sensitivity > 0, got {self.sensitivity}.")
+
+    def factors(self, norms: "Tensor") -> "Tensor":
+        """The rule's factors, but none that lets a gradient exceed the sensitivity; 0 where it is no number."""
+        largest = torch.where(norms.isfinite(), self.sensitivity / norms, 0.0)
+        return torch.minimum(self._rule.factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
+
+
 class Batch:
     """One Poisson batch. Its records cannot be read; what is released about them is noisy and charged.
 
@@ -127,17 +142,19 @@ class Batch:
             One tensor for each trainable parameter of the model, in their order.
 
         Raises:
+            InvalidValueError: if the sensitivity is not positive and finite.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
         session = self._session
+        held = _Held(clipping)
         self._charges.charge(gaussian(noise_multiplier))
         engine = session._engine(model)
         train = session._train
-        total = engine.clipped_sum(train.inputs, train.targets, clipping, indices=self._indices)
+        total = engine.clipped_sum(train.inputs, train.targets, held, indices=self._indices)
         session.examples += self._expected_size
         noisy = add_gaussian_noise(
             total.gradients,
-            noise_multiplier * clipping.sensitivity,
+            noise_multiplier * held.sensitivity,
             session._generator("noise", "gradient", device=session.device),
         )
         return [gradient / self._expected_size for gradient in noisy]

@@ -85,6 +85,34 @@ def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_
     assert 0 <= losses[0] <= 2.0
 
 
+@pytest.mark.parametrize("factor", [1.0, -5.0, float("inf"), float("nan")])
+def test_a_clipping_rule_is_held_to_the_sensitivity_it_states(open_session, factor: float) -> None:
+    class Boastful:
+        sensitivity = 0.01
+
+        def factors(self, norms: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(norms, factor)
+
+    session = open_session()
+    gradient = session.sample(1.0).gradient(session.build_model(), Boastful(), NO_NOISE)
+    length = torch.sqrt(sum(part.square().sum() for part in gradient))
+    assert length <= 0.01 * (1 + 1e-5)  # the mean of vectors of at most that length
+
+
+@pytest.mark.parametrize("sensitivity", [0.0, -1.0, float("inf"), float("nan")])
+def test_sensitivities_out_of_range(open_session, sensitivity: float) -> None:
+    class Unbounded:
+        def factors(self, norms: torch.Tensor) -> torch.Tensor:
+            return torch.ones_like(norms)
+
+    rule = Unbounded()
+    rule.sensitivity = sensitivity
+    session = open_session()
+    with pytest.raises(InvalidValueError, match="sensitivity > 0"):
+        session.sample(1.0).gradient(session.build_model(), rule, 1.0)
+    assert not session.ledger.entries
+
+
 def test_an_empty_batch_releases_noise_alone(open_session) -> None:
     session = open_session()
     model = session.build_model()

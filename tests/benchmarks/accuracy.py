@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.harness import plan
+from dphpo_bench.harness import identity_of, plan
 from dphpo_bench.records import RecordStore
 
 GRID = {"AdamW": (0.0003, 0.001, 0.003, 0.01, 0.03), "SGD": (0.1, 0.3, 1.0, 3.0, 10.0)}
@@ -23,12 +23,10 @@ DELTA = 1e-5
 
 def accuracy(method: bench.Method, task: bench.Task, epsilon: float, seed: int, results: Path) -> float:
     """Test accuracy in percent, from the record if there is one."""
-    from dphpo_bench.harness import _identity
-
     budget = bench.PrivacyBudget(epsilon, DELTA)
     source = bench.DataSource.resolve()
     checked = plan(method, task, budget)
-    path = RecordStore(results).path_of(_identity(checked, task.fingerprint(source), seed))
+    path = RecordStore(results).path_of(identity_of(checked, task.fingerprint(source), seed))
     if path.exists():
         record = bench.read_record(path)
     else:
