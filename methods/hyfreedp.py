@@ -294,7 +294,7 @@ class NoiseAwareRule(Rule):
     dense_probes = 16
     estimates = 4
     memory = 0.8
-    reach = 6.0
+    reach = 5.0
     drift = 0.75
 
     def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
