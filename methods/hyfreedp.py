@@ -161,6 +161,9 @@ class HyFreeDP(bench.Method):
                     bound, radius = rule.bound, rule.radius
                     values = ask(model, along, rule.offsets, bound, loss_noise)
                     rule.observe(values, loss_noise * bound / (rate * session.facts.n_records))
+                    if rule.restarts:
+                        update = bench.UpdateRule(optimizer, weights)
+                        direction = update.direction(gradient)
                     path.append(
                         {
                             "step": step,
@@ -203,11 +206,13 @@ class Rule(ABC):
         releases: values released by one probe.
         released: what they are.
         skips_momentum: whether probes go along the privatised gradient where the optimiser only accumulates it.
+        restarts: whether the optimiser is to forget the steps so far.
     """
 
     releases = 3
     released = "clipped loss sum"
     skips_momentum = False
+    restarts = False
 
     def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
         """Start.
@@ -280,6 +285,8 @@ class NoiseAwareRule(Rule):
       steps, may lower it (if their moving average falls below), not raise it: with clipped gradients
       they follow whatever rate is in force, upwards without end. A slope that is lost in the noise changes
       nothing: along one noisy direction it vanishes long before many steps cease to lead somewhere.
+    - The optimiser is started anew when the estimates are complete: until then the weights have hardly moved,
+      and momentum that was gathered on the spot would throw them far at the first large step.
     - b/a is best for one step, and taken as it is while estimates are gathered. A run of many steps that
       ends in an average of weights bears a larger one, unless noise limits it: η = `reach` · (b/a) / (1 + ρ),
       where ρ = `drift` · √T · (norm of the noise on one gradient), a public number, compares the random walk
@@ -294,7 +301,7 @@ class NoiseAwareRule(Rule):
     dense_probes = 16
     estimates = 4
     memory = 0.8
-    reach = 5.0
+    reach = 6.0
     drift = 0.75
 
     def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
@@ -317,12 +324,15 @@ class NoiseAwareRule(Rule):
     def observe(self, values: Sequence[float], deviation: float) -> None:
         """Update the estimate of the best step, the radius and η."""
         behind, ahead = values
+        self.restarts = False
         slope, curvature = _parabola((behind, 0.0, ahead), self.radius)
         # The second difference has noise of variance 2, in units of `deviation`; the first, halved, of 1/2.
         sees_curvature = behind + ahead > self.visible * math.sqrt(2) * deviation
         sees_slope = (behind - ahead) / 2 > self.visible * math.sqrt(0.5) * deviation
         if sees_curvature and sees_slope:
+            before = len(self._logs)
             estimate = math.exp(self._average(math.log(slope / curvature)))
+            self.restarts = before < len(self._logs) == self.estimates
             self.radius = min(max(estimate, self.radius / self.growth), self.radius * self.growth)
             self.learning_rate = estimate * (self._factor if len(self._logs) == self.estimates else 1.0)
         elif not sees_curvature and not self._logs and 2 * self.bound > self.visible * math.sqrt(2) * deviation:

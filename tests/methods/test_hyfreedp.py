@@ -117,7 +117,7 @@ def test_noise_aware_shrinks_with_the_walk_of_the_noise() -> None:
         for _ in range(6):
             observe(rule, 1.0, 1.0, 1e-6, random.Random(0))
         rates.append(rule.learning_rate)
-    assert rates == pytest.approx([5.0, 5 / 1.75, 5 / 4], rel=1e-3)
+    assert rates == pytest.approx([6.0, 6 / 1.75, 6 / 4], rel=1e-3)
 
 
 def test_noise_aware_stays_where_it_is_when_nothing_can_be_seen() -> None:
@@ -173,3 +173,12 @@ def test_no_released_value_breaks_a_rule(name: str, probes: list[tuple[float, ..
 def test_parameters_out_of_range(options: dict[str, object], message: str) -> None:
     with pytest.raises(bench.DphpoBenchError, match=message):
         HyFreeDP(**options)  # type: ignore[arg-type]
+
+
+def test_noise_aware_restarts_the_optimiser_once_when_its_estimates_are_complete() -> None:
+    rule = NoiseAwareRule(0.5, 1.0, noise_walk=0.0)
+    restarts = []
+    for _ in range(10):
+        observe(rule, 1.0, 1.0, 1e-6, random.Random(0))
+        restarts.append(rule.restarts)
+    assert restarts == [False] * 3 + [True] + [False] * 6

@@ -1,0 +1,44 @@
+"""The main job on real data, end to end. Needs DPHPO_BENCH_DATA; the long ones run with `-m slow`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import dphpo_bench as bench
+
+pytestmark = pytest.mark.real_data
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> bench.DataSource:
+    if not os.environ.get("DPHPO_BENCH_DATA"):
+        pytest.skip("set DPHPO_BENCH_DATA to a mirror of the datasets")
+    # The usual cache if the user has one, so that features are not extracted for each test.
+    return bench.DataSource.resolve(cache_dir=os.environ.get("DPHPO_BENCH_CACHE", tmp_path))
+
+
+def test_hyfreedp_trains_a_network_on_pixels(source: bench.DataSource, tmp_path: Path) -> None:
+    method = bench.make_method("hyfreedp", {"epochs": "1", "batch_size": "2000"})
+    result = bench.run(
+        method,
+        bench.make_task("mnist", "cnn"),
+        bench.PrivacyBudget(8, 1e-5),
+        seed=0,
+        source=source,
+        results_dir=tmp_path,
+    )
+    assert result.record.status == "ok", result.record.error
+    assert result.record.privacy.recomputed == result.record.privacy.planned
+    assert result.record.metrics["accuracy"] > 0.4  # chance is 0.1; one epoch of 30 steps
+    assert bench.read_record(result.path) == result.record
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("task", "accuracy"), [("cifar10", 0.63), ("mnist", 0.975), ("fashion_mnist", 0.88)])
+def test_hyfreedp_at_its_defaults(source: bench.DataSource, task: str, accuracy: float) -> None:
+    """Measured means of three seeds are in the README; a single seed stays within a point of them."""
+    record = bench.run("hyfreedp", task, bench.PrivacyBudget(3, 1e-5), seed=0, source=source).record
+    assert record.privacy.epsilon <= 3
+    assert record.metrics["accuracy"] >= accuracy
