@@ -11,8 +11,9 @@ import dphpo_bench as bench
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
-SMALLEST_LOSS_BOUND = 0.05
-LARGEST_LOSS_BOUND = 100.0
+# Public limits of what is computed from noisy values.
+LOSS_BOUNDS = (0.05, 100.0)
+LEARNING_RATES = (1e-10, 1e10)
 SMALLEST_INFLATION = 1.001
 LARGEST_INFLATION = 1.05
 
@@ -254,9 +255,9 @@ class PaperRule(Rule):
         del deviation
         slope, curvature = _parabola(values, self.radius)
         if slope > 0 and curvature > 0:
-            self.learning_rate = self._limited(slope / curvature)
+            self.learning_rate = _within(LEARNING_RATES, self._limited(slope / curvature))
         self.radius = self.learning_rate
-        self.bound = min(max(sum(values), SMALLEST_LOSS_BOUND), LARGEST_LOSS_BOUND)
+        self.bound = _within(LOSS_BOUNDS, sum(values))
 
     def _limited(self, proposed: float) -> float:
         return proposed
@@ -331,7 +332,7 @@ class NoiseAwareRule(Rule):
         sees_slope = (behind - ahead) / 2 > self.visible * math.sqrt(0.5) * deviation
         if sees_curvature and sees_slope:
             before = len(self._logs)
-            estimate = math.exp(self._average(math.log(slope / curvature)))
+            estimate = math.exp(self._average(math.log(_within(LEARNING_RATES, slope / curvature))))
             self.restarts = before < len(self._logs) == self.estimates
             self.radius = min(max(estimate, self.radius / self.growth), self.radius * self.growth)
             self.learning_rate = estimate * (self._factor if len(self._logs) == self.estimates else 1.0)
@@ -347,6 +348,10 @@ class NoiseAwareRule(Rule):
             return self._recent
         self._recent = self.memory * self._recent + (1 - self.memory) * log_step
         return min(self._recent, sum(self._logs) / len(self._logs))
+
+
+def _within(limits: tuple[float, float], value: float) -> float:
+    return min(max(value, limits[0]), limits[1])
 
 
 def _parabola(values: Sequence[float], radius: float) -> tuple[float, float]:
