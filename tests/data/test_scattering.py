@@ -77,7 +77,7 @@ def test_every_parameter_is_in_the_key() -> None:
         ScatteringFeatures(scales=3),
         ScatteringFeatures(angles=4),
         ScatteringFeatures(groups=3),
-        ScatteringFeatures(normalisation="pink_noise"),
+        ScatteringFeatures(normalisation="group_norm"),
         ScatteringFeatures(symmetric=True),
     )
     assert len({str(sorted(one.key.items())) for one in variants}) == len(variants)
