@@ -176,3 +176,45 @@ def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
     assert errors.strip().splitlines()[-1].startswith("Interrupted. No record of this run was written")
     assert "Traceback" not in errors
     assert [path for path in (tmp_path / "results").rglob("*") if path.is_file()] == []
+
+
+GREEDY = """
+import dphpo_bench as bench
+from dphpo_bench.methods.auto_clipping import AutoClipping
+
+class Greedy(AutoClipping):
+    name = "greedy"
+    summary = "Takes one gradient more than it planned."
+
+    def run(self, plan, session):
+        outcome = super().run(plan, session)
+        batch = session.sample(plan.parameters["sample_rate"])
+        batch.gradient(outcome.model, bench.AutoS(), plan.parameters["noise_multiplier"])
+        return outcome
+"""
+
+
+def test_a_method_that_exceeds_its_plan_is_recorded_and_exits_with_3(tmp_path: Path) -> None:
+    info = tmp_path / "greedy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[dphpo_bench.methods]\ngreedy = greedy_method:Greedy\n")
+    (tmp_path / "greedy_method.py").write_text(GREEDY)
+    args = ("run", "-m", "greedy", "-t", "digits", *FAST, "--quiet")
+    done = dphpo_bench(*args, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 3
+    assert done.stderr.startswith("Run over_budget: The plan does not cover the release")
+    (path,) = (tmp_path / "results").rglob("*.json")
+    record = read_record(path)
+    assert (record.status, record.metrics) == ("over_budget", {})
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing of use", b"\x00" * 1000])
+def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
+    folder = tmp_path / "mirror" / "mnist"
+    folder.mkdir(parents=True)
+    (folder / "train.parquet").write_bytes(content)
+    done = dphpo_bench("run", "-m", "hyfreedp", "-t", "mnist", "--data-dir", "mirror", "--quiet", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "train.parquet" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
