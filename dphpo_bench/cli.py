@@ -149,7 +149,8 @@ def data_command(data_dir: DataDirOption = None, as_json: JsonOption = False) ->
         return
     from rich.table import Table
 
-    table = Table("task", "split", "rows", "state", "where / how to get it", title="Datasets")
+    table = Table("task", "split", "rows", "state", title="Datasets")
+    table.add_column("where / how to get it", overflow="fold")
     for row in rows:
         table.add_row(row["task"], row["split"], f"{row['rows']:,}", row["state"], row["where"])
     _print(table)
