@@ -46,9 +46,3 @@ class OverBudgetError(DphpoBenchError):
     """A method asked for a release that its plan does not cover."""
 
     exit_code = 3
-
-
-class RunFailedError(DphpoBenchError):
-    """A run ended without a usable result; its record says why."""
-
-    exit_code = 1

@@ -110,7 +110,7 @@ class HyFreeDP(bench.Method):
 
         loss_noise = bench.calibrate(event, budget)
         batch = rate * facts.n_records
-        passes = rule.releases if rule.releases == 3 else rule.releases + 1
+        passes = rule.releases + rule.probes_changes  # a change needs the loss at w as well
         return bench.Plan(
             budget=budget,
             event=event(loss_noise),
@@ -141,11 +141,12 @@ class HyFreeDP(bench.Method):
         weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
         update = bench.UpdateRule(optimizer, weights)
         average = bench.WeightAverage(weights, self.averaging)
+        expected_size = rate * session.facts.n_records
         noise_norm = (
             plan.parameters["noise_multiplier"]
             * clipping.sensitivity
             * math.sqrt(sum(parameter.numel() for parameter in weights))
-            / (rate * session.facts.n_records)
+            / expected_size
         )
         rule = RULES[self.rule](self.initial_learning_rate, self.initial_loss_bound, math.sqrt(steps) * noise_norm)
         probe_times = self._probe_times(steps)
@@ -157,11 +158,11 @@ class HyFreeDP(bench.Method):
                 direction = update.direction(gradient)
                 if step in probe_times:
                     probed = batch if self.loss_batch == "same" else session.sample(rate, "probing")
-                    ask = probed.losses if rule.releases == 3 else probed.loss_changes
+                    ask = probed.loss_changes if rule.probes_changes else probed.losses
                     along = gradient if rule.skips_momentum and optimizer.lower() == "sgd" else direction
                     bound, radius = rule.bound, rule.radius
                     values = ask(model, along, rule.offsets, bound, loss_noise)
-                    rule.observe(values, loss_noise * bound / (rate * session.facts.n_records))
+                    rule.observe(values, loss_noise * bound / expected_size)
                     if rule.restarts:
                         update = bench.UpdateRule(optimizer, weights)
                         direction = update.direction(gradient)
@@ -206,12 +207,14 @@ class Rule(ABC):
         bound: clipping bound of what is probed.
         releases: values released by one probe.
         released: what they are.
+        probes_changes: whether they are changes of the loss rather than losses.
         skips_momentum: whether probes go along the privatised gradient where the optimiser only accumulates it.
         restarts: whether the optimiser is to forget the steps so far.
     """
 
     releases = 3
     released = "clipped loss sum"
+    probes_changes = False
     skips_momentum = False
     restarts = False
 
@@ -296,6 +299,7 @@ class NoiseAwareRule(Rule):
 
     releases = 2
     released = "clipped sum of loss changes"
+    probes_changes = True
     skips_momentum = True
     growth = 4.0
     visible = 3.0
