@@ -272,7 +272,8 @@ def _run_table(result: "RunResult") -> "Table":
     table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
     table.add_row("steps", f"{record.cost.steps:,}")
     table.add_row("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items()))
-    table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
+    if record.peak_memory_bytes is not None:
+        table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
     table.add_row("record", str(result.path))
     return table
 

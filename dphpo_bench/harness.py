@@ -10,12 +10,13 @@ import json
 import math
 import platform
 import resource
+import secrets
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,7 @@ from dphpo_bench.errors import (
     PlanOverBudgetError,
     UnsupportedEventError,
 )
+from dphpo_bench.journal import Journal
 from dphpo_bench.method import Method, Outcome, Plan
 from dphpo_bench.privacy.accountants import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -39,6 +41,7 @@ from dphpo_bench.registry import make_method, make_task
 from dphpo_bench.task import Split, Task, TaskFacts
 
 if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
     from torch import nn
 
     from dphpo_bench.data.source import DataSource
@@ -106,7 +109,7 @@ def plan(method: str | Method, task: str | Task, budget: PrivacyBudget) -> Check
             stacklevel=2,
         )
     made = method.plan(facts, budget)
-    total = epsilon(made.event, budget.delta)
+    total = _quoted(made.event, budget.delta, made.accountant)
     # A reference that says it is not private may plan for ε = ∞; its row stands apart.
     reference = not method.end_to_end_private and total.epsilon == math.inf
     if not (total.epsilon <= budget.epsilon or reference):
@@ -115,6 +118,15 @@ def plan(method: str | Method, task: str | Task, budget: PrivacyBudget) -> Check
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
     return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta))
+
+
+def _quoted(event: "DpEvent", delta: float, accountant: str | None) -> EpsilonReport:
+    """ε by every accountant; quoted is the one asked for, as long as it supports the event."""
+    report = epsilon(event, delta)
+    if accountant in report.by_accountant:
+        assert accountant is not None
+        return replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)
+    return report
 
 
 def run(
@@ -170,8 +182,9 @@ def run(
         )
 
     ledger = Ledger(allowance=checked.plan.event)
+    journal = Journal(store.journal_of(identity) if store and seed is None else None)
     with clock.measure("train"):
-        outcome, status, error = _attempt(checked, task, train, ledger, _streams(seed), device, progress)
+        outcome, status, error = _attempt(checked, task, train, ledger, journal, seed, device, progress)
     recomputed, status, error = _verify(checked, ledger, status, error)
     metrics: dict[str, float] = {}
     if status == "ok":
@@ -193,7 +206,12 @@ def run(
         seconds=clock.seconds,
         device=device,
     )
+    if seed is None and keeps_runs_secret(checked.plan.event):
+        # How long it took, and how much memory, tells how many trials there were. With a seed there is no secret
+        # to keep: whoever knows it can compute everything.
+        record = record.model_copy(update={"seconds": clock.without("train"), "peak_memory_bytes": None})
     path = store.write(record) if store else None
+    journal.discard()
     return RunResult(record, path, outcome.model if outcome and status == "ok" else None)
 
 
@@ -215,10 +233,6 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def _streams(seed: int | None) -> Streams:
-    return Streams.from_entropy() if seed is None else Streams(seed)
-
-
 def _tuning_share(made: Plan, total: EpsilonReport, delta: float) -> float:
     if made.training_event == made.event or not 0 < total.epsilon < math.inf:
         return 0.0
@@ -230,7 +244,8 @@ def _attempt(
     task: Task,
     train: Split,
     ledger: Ledger,
-    streams: Streams,
+    journal: Journal,
+    seed: int | None,
     device: str,
     progress: Progress,
 ) -> "tuple[Outcome | None, Status, str | None]":
@@ -240,6 +255,7 @@ def _attempt(
     from dphpo_bench.session import Session
 
     budget = checked.plan.budget
+    streams = Streams(journal.once("seed", lambda: secrets.randbits(128)) if seed is None else seed)
     session = Session(
         task,
         train,
@@ -248,6 +264,7 @@ def _attempt(
         model_streams=streams,
         device=device,
         progress=progress,
+        journal=journal,
     )
     try:
         outcome = checked.method.run(checked.plan, session)
@@ -274,7 +291,7 @@ def _verify(
     """Recompute ε from what was released, and hold it against the plan."""
     budget = checked.plan.budget
     try:
-        recomputed = epsilon(ledger.event, budget.delta)
+        recomputed = _quoted(ledger.event, budget.delta, checked.plan.accountant)
     except UnsupportedEventError as refusal:
         return None, "unverified", str(refusal)
     if ledger.refused:
@@ -329,11 +346,13 @@ def identity_of(checked: CheckedPlan, fingerprint: str, seed: int | None) -> "Id
 
 def _code_version(cls: type[Method]) -> str:
     """The engine's version and a hash of the method's own source, so that an edited method is another one."""
-    try:
-        source = Path(inspect.getfile(cls)).read_bytes()
-    except (OSError, TypeError):  # defined in an interactive session
-        source = repr(cls).encode()
-    return f"{version('dphpo-bench')}+{hashlib.sha256(source).hexdigest()[:12]}"
+    sources = []
+    for base in cls.__mro__[: cls.__mro__.index(Method)]:
+        try:
+            sources.append(Path(inspect.getfile(base)).read_bytes())
+        except (OSError, TypeError):  # defined in an interactive session
+            sources.append(repr(base).encode())
+    return f"{version('dphpo-bench')}+{hashlib.sha256(b''.join(sources)).hexdigest()[:12]}"
 
 
 def _record(
@@ -385,6 +404,16 @@ def _environment(device: str) -> dict[str, str]:
     }
 
 
+def keeps_runs_secret(event: "DpEvent") -> bool:
+    """Whether a number of runs that must not be released is part of an event: a private selection."""
+    from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
+
+    if isinstance(event, BestOfDpEvent | FirstAboveDpEvent):
+        return True
+    inner = getattr(event, "events", None) or [getattr(event, "event", None)]
+    return any(part is not None and keeps_runs_secret(part) for part in inner)
+
+
 class _Clock:
     """Wall-clock seconds by phase."""
 
@@ -398,6 +427,10 @@ class _Clock:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def without(self, phase: str) -> dict[str, float]:
+        """The seconds of the other phases."""
+        return {name: seconds for name, seconds in self.seconds.items() if name != phase}
 
 
 def _epsilon_record(report: EpsilonReport) -> "Any":

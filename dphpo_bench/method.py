@@ -1,17 +1,21 @@
 """The contract of a method: a plan made from public facts alone, and a run that keeps to it."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.task import TaskFacts
+from dphpo_bench.training.clipping import parse_clipping
 
 if TYPE_CHECKING:
     import torch
     from dp_accounting.dp_event import DpEvent
 
+    from dphpo_bench.dp_sgd import DpSgd
     from dphpo_bench.session import Session
 
 
@@ -58,7 +62,8 @@ class Plan:
             computes from the two which share of the budget tuning takes.
         parameters: calibrated values `run` reads, such as "noise_multiplier".
         releases: what will be let out.
-        cost: worst-case cost.
+        cost: expected cost; the number of runs of a private selection is random, and secret.
+        accountant: whose ε is quoted, as in `accountants.ACCOUNTANTS`; None: the tightest.
     """
 
     budget: PrivacyBudget
@@ -67,6 +72,7 @@ class Plan:
     parameters: Mapping[str, Any]
     releases: tuple[Release, ...]
     cost: Cost
+    accountant: str | None = None
 
 
 @dataclass
@@ -105,8 +111,8 @@ class Method(ABC):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The method's parameters by name: part of a run's identity."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
+        """The method's parameters by name, as JSON values: part of a run's identity."""
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[call-overload, no-any-return]
 
     @abstractmethod
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:
@@ -119,3 +125,37 @@ class Method(ABC):
     @abstractmethod
     def run(self, plan: Plan, session: "Session") -> Outcome:
         """Tune and train. The session is the only way to the private data."""
+
+
+@dataclass(frozen=True)
+class SearchMethod(Method):
+    """A method that compares DP-SGD runs of different hyperparameters, scored on held-out records.
+
+    Attributes:
+        validation: expected share of the records that scores are computed on; the others train.
+        clipping: as in `parse_clipping`.
+        optimizer: a `torch.optim` name; default: the task's.
+        batch_size: expected batch size; default: the task's. With as many as there are records, trials are
+            trained together, in one matrix product where the model is linear.
+        epochs: expected passes over the data of one trial; default: the task's.
+        averaging: decay of the exponential average of weights that a run returns; 0 returns the last ones.
+    """
+
+    validation: float = 0.1
+    clipping: str = "auto_s"
+    optimizer: str | None = None
+    batch_size: int | None = None
+    epochs: float | None = None
+    averaging: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation < 1:
+            raise InvalidValueError(f"Expected 0 < validation < 1, got validation={self.validation}.")
+        parse_clipping(self.clipping)
+
+    def training(self, facts: TaskFacts) -> "DpSgd":
+        """One run of the search, but for its hyperparameters and its noise."""
+        from dphpo_bench.dp_sgd import DpSgd
+
+        facts = facts.with_schedule(self.batch_size, self.epochs)
+        return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)

@@ -6,7 +6,6 @@ weights, because those axes do not name the method; their noise is independent, 
 
 import hashlib
 import json
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,17 +19,12 @@ class Streams:
 
     Attributes:
         seed: any non-negative integer. Whoever knows it can subtract the noise, so runs on data that
-            are not public take theirs from `Streams.from_entropy`.
+            are not public take theirs from the operating system's entropy.
         axes: names that every stream of this family carries.
     """
 
     seed: int
     axes: tuple[str, ...] = ()
-
-    @classmethod
-    def from_entropy(cls) -> "Streams":
-        """Streams seeded with 128 bits of the operating system's entropy."""
-        return cls(secrets.randbits(128))
 
     def within(self, *axes: str) -> "Streams":
         """The sub-family whose streams also carry these axes."""

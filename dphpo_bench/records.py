@@ -100,7 +100,11 @@ class CostRecord(_Part):
 
 
 class RunRecord(_Part):
-    """One run of one method on one task."""
+    """One run of one method on one task.
+
+    Of a private selection without a seed, the time of training and the peak memory are left out: they tell how
+    many trials there were, which is a secret.
+    """
 
     schema_version: Literal[1] = 1
     identity: Identity
@@ -111,7 +115,7 @@ class RunRecord(_Part):
     released: dict[str, JsonValue] = {}
     cost: CostRecord
     seconds: dict[str, NonNegative]
-    peak_memory_bytes: Count
+    peak_memory_bytes: Count | None
     environment: dict[str, str]
     created: datetime
 
@@ -164,6 +168,10 @@ class RecordStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def journal_of(self, identity: Identity) -> Path:
+        """Where a run of this identity keeps what must not be drawn twice; see `journal`."""
+        return self.root / ".unfinished" / f"{identity.key}.jsonl"
 
     def path_of(self, identity: Identity) -> Path:
         """Where the record of this identity lies."""

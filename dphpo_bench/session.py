@@ -5,71 +5,212 @@ apart. What is asked of one batch is composed first and subsampled once (docs/ac
 """
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.privacy.events import gaussian, non_private, repeat
+from dphpo_bench import search
+from dphpo_bench.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.journal import Journal
+from dphpo_bench.parts import HOLDOUT, TRAINING, VALIDATION
+from dphpo_bench.privacy.events import best_of, first_above, gaussian, non_private, pure, repeat
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
 from dphpo_bench.task import Split, Task, TaskFacts
+from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import GradientEngine, gradient_engine
-from dphpo_bench.training.noise import add_gaussian_noise
+from dphpo_bench.training.noise import add_gaussian_noise, laplace_noise
 from dphpo_bench.training.sampling import poisson_sample
+from dphpo_bench.training.stacked import StackedLinear, can_stack
 
 if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
+    from dphpo_bench.dp_sgd import DpSgd
+    from dphpo_bench.privacy.ledger import Account, Scope
     from dphpo_bench.privacy.ledger import Batch as BatchCharges
-    from dphpo_bench.privacy.ledger import Ledger
+    from dphpo_bench.privacy.run_counts import RunCount
     from dphpo_bench.training.clipping import Clipping
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What one trial of a private selection comes to.
+
+    Attributes:
+        outcome: what is released if the trial wins: the model, its hyperparameters.
+        score: higher is better; a number that the trial released, never a raw one. NaN counts as the worst.
+    """
+
+    outcome: Any
+    score: float
 
 
 class Session:
     """What a method can do with private data, and nothing else.
 
+    A session may stand for some of the records only (see `holdout` and `subsample`); it then charges what it
+    releases as a release from those.
+
     Args:
         task: where models come from.
         train: the private records.
         ledger: what is released is charged here.
-        streams: random streams of this run; the model's initial weights come from `model_streams`, which
-            methods compared at one seed share.
+        streams: random streams of this run; the model's initial weights and the split into parts come from
+            `model_streams`, which methods compared at one seed share.
         model_streams: see `streams`.
         device: where models and batches live.
         progress: where long work reports to.
+        journal: where the number of runs of a private selection is written down before the first of them.
+
+    Attributes:
+        facts: the task's public facts.
+        expected_records: expected number of records of this session: public, unlike the number itself.
     """
 
     def __init__(
         self,
         task: Task,
         train: Split,
-        ledger: "Ledger",
+        ledger: "Account",
         streams: Streams,
         *,
         model_streams: Streams | None = None,
         device: "torch.device | str" = "cpu",
         progress: Progress | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.facts: TaskFacts = task.facts
         self.device = torch.device(device)
         self.progress: Progress = progress or SilentProgress()
         self.ledger = ledger
+        self.expected_records = float(self.facts.n_records)
         self._task = task
         self._train = train
         self._streams = streams
         self._model_streams = model_streams or streams
-        self._generators: dict[tuple[str, str], torch.Generator] = {}
+        self._journal = journal or Journal()
+        self._rows: Tensor | None = None  # of this session's records; None: all
+        self._scope: Scope = ()
+        self._parts: dict[Scope, Tensor] = {}  # rows of parts, kept so that trials share them
+        self._parts_in_trials: dict[Scope, Tensor] = {}
+        # Shared with all sessions made from this one, by the full name of a stream: were one to start a stream
+        # that another has begun, its noise would repeat. The same for names that are numbered.
+        self._generators: dict[tuple[str, ...], torch.Generator] = {}
         self._current: GradientEngine | None = None
-        # Expected, not drawn: the size of a Poisson batch is private.
-        self.examples = 0.0
+        self._stack: StackedLinear | None = None
+        self._counts: Counter[tuple[str, ...]] = Counter()
+
+    # ------------------------------------------------------------------------------------- what is public
 
     def build_model(self) -> "nn.Module":
         """The task's model at its initial weights, the same for every method at one seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._model_streams.derive("initial weights", self.facts.task, self.facts.model))
             return self._task.build_model().to(self.device)
+
+    def candidate(self) -> search.Candidate:
+        """Hyperparameters drawn from the task's search space, independently in every trial of a selection.
+
+        The same at each call: a session stands for one trial.
+        """
+        return search.draw(self.facts.search_space(), self._streams.derive("candidate"))
+
+    def uniform(self, purpose: str) -> float:
+        """A uniform number in [0, 1) from the stream of this name: for choices that look at no data."""
+        return float(torch.rand((), dtype=torch.float64, generator=self._generator("uniform", purpose, "cpu")))
+
+    def fork(self, name: str) -> "Session":
+        """A session on the same records and the same account, with random streams of its own.
+
+        Args:
+            name: of the streams.
+        """
+        return self._child(self.ledger, self._streams.within("fork", name))
+
+    # ------------------------------------------------------------------------------------ some of the records
+
+    def holdout(self, fraction: float) -> "tuple[Session, Session]":
+        """Sessions on two parts of the records, to train on and to validate on.
+
+        Each record falls into one part by a coin of its own, so a record pays for what is asked of its part
+        only (docs/accounting.md, parts). The parts are the same in every trial, and for every method at one
+        seed.
+
+        Args:
+            fraction: expected share of the records in the second part, in (0, 1).
+        """
+        if not 0 < fraction < 1:
+            raise InvalidValueError(f"Expected 0 < fraction < 1, got fraction={fraction}.")
+        return (
+            self._on_part(HOLDOUT, TRAINING, 0, 1 - fraction),
+            self._on_part(HOLDOUT, VALIDATION, 1 - fraction, 1),
+        )
+
+    def _on_part(self, partition: str, part: str, start: float, end: float) -> "Session":
+        scope = (*self._scope, (partition, part))
+        if scope not in self._parts:
+            generator = self._model_streams.generator("partition", partition)
+            coins = torch.rand(len(self._train), dtype=torch.float64, generator=generator)
+            inside = (start <= coins) & (coins < end)
+            if self._rows is not None:
+                mask = torch.zeros_like(inside)
+                mask[self._rows] = True
+                inside &= mask
+            self._parts[scope] = inside.nonzero().squeeze(1)
+        child = self._child(self.ledger, self._streams.within(partition, part))
+        child._scope = scope
+        child._rows = self._parts[scope]
+        child.expected_records = self.expected_records * (end - start)
+        return child
+
+    def subsample(self, rate: float) -> "Session":
+        """A session on a secret Poisson sample of the records.
+
+        All that is charged to it is composed first and sampled once. Selections and scores only: what trains
+        on the sample does so in the trials of a selection.
+
+        Args:
+            rate: probability of each record, in (0, 1).
+        """
+        if not 0 < rate < 1:
+            raise InvalidValueError(f"Expected 0 < rate < 1, got rate={rate}.")
+        drawn = poisson_sample(self._n_rows, rate, self._generator("sample", "subsample", "cpu"))
+        streams = self._streams.within("subsample", self._next("subsample"))
+        child = self._child(self.ledger.open_batch(rate, self._scope), streams)
+        child._rows = drawn if self._rows is None else self._rows[drawn]
+        child._parts = {}
+        child.expected_records = self.expected_records * rate
+        return child
+
+    def _child(self, ledger: "Account", streams: Streams) -> "Session":
+        """The same records under another account and other streams."""
+        child = Session(
+            self._task,
+            self._train,
+            ledger,
+            streams,
+            model_streams=self._model_streams,
+            device=self.device,
+            progress=self.progress,
+            journal=self._journal,
+        )
+        child._rows, child._scope, child._parts = self._rows, self._scope, self._parts
+        child._generators, child._counts = self._generators, self._counts
+        child.expected_records = self.expected_records
+        return child
+
+    @property
+    def _n_rows(self) -> int:
+        return len(self._train) if self._rows is None else len(self._rows)
+
+    # ------------------------------------------------------------------------------------------- releases
 
     def sample(self, rate: float, purpose: str = "training") -> "Batch":
         """A Poisson batch: each record is in it independently with probability `rate`.
@@ -81,14 +222,231 @@ class Session:
         """
         if not 0 < rate <= 1:
             raise InvalidValueError(f"Expected 0 < rate <= 1, got rate={rate}.")
-        generator = self._generator("sample", purpose, device="cpu")
-        indices = poisson_sample(len(self._train), rate, generator)
-        return Batch(self, indices, rate, self.ledger.open_batch(rate))
+        if rate == 1:
+            indices = self._rows
+        else:
+            indices = poisson_sample(self._n_rows, rate, self._generator("sample", purpose, device="cpu"))
+            indices = indices if self._rows is None else self._rows[indices]
+        return Batch(self, indices, rate, self.ledger.open_batch(rate, self._scope))
+
+    def score(self, model: "nn.Module", noise_multiplier: float) -> float:
+        """The share of records that the model classifies correctly: a noisy count over the expected number.
+
+        Args:
+            model: a classifier.
+            noise_multiplier: standard deviation of the noise on the count, whose sensitivity is 1.
+
+        Raises:
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+        """
+        self.ledger.charge(gaussian(noise_multiplier), self._scope)
+        count = torch.tensor([self._n_correct(model)], dtype=torch.float64)
+        (noisy,) = add_gaussian_noise([count], noise_multiplier, self._generator("noise", "score", "cpu"))
+        return noisy.item() / self.expected_records
+
+    def _n_correct(self, model: "nn.Module") -> int:
+        """How many records are classified correctly; private. A prediction of NaN is wrong."""
+        correct = 0
+        was_training = model.training
+        model.eval()
+        with torch.no_grad():
+            for start in range(0, self._n_rows, 1024):
+                rows: Any = slice(start, start + 1024)
+                rows = rows if self._rows is None else self._rows[rows]
+                outputs = model(self._train.inputs[rows].to(self.device).float())
+                labels = self._train.targets[rows].to(self.device)
+                correct += int(((outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)).sum())
+        model.train(was_training)
+        return correct
 
     def nonprivate(self) -> Split:
         """The raw private records, for references that are not private: ε becomes ∞ and stays it."""
-        self.ledger.charge(non_private())
-        return self._train
+        self.ledger.charge(non_private(), self._scope)
+        if self._rows is None:
+            return self._train
+        return Split(self._train.inputs[self._rows], self._train.targets[self._rows])
+
+    # ------------------------------------------------------------------------------------ private selection
+
+    def best_of(
+        self,
+        trials: "Callable[[list[Session]], list[Scored]]",
+        runs: "RunCount",
+        base_event: "DpEvent",
+        *,
+        low: float = 1.0,
+        high: float = 1.0,
+        together: int = 1,
+    ) -> Any:
+        """The outcome of the best of a secret random number of trials (Liu and Talwar 2019; Papernot and Steinke 2022).
+
+        The number is drawn once and written down before the first trial. The trials are independent: each gets
+        a session with its own random streams and its own ledger, bound to the base event. A trial that raises
+        has the worst score. Scores, losers and the number of trials stay here: nothing of them may be kept,
+        logged or stored by `trials`.
+
+        Args:
+            trials: runs one trial on each of the sessions it is given, and returns their results in order. The
+                hyperparameters of a trial are drawn in it, from its own session.
+            runs: distribution of the number of trials.
+            base_event: worst-case event of one trial, score included.
+            low: c ≤ 1 and
+            high: C ≥ 1 bound the density of a trial's hyperparameters, given the earlier trials, relative to a
+                prior that is fixed. 1 and 1: all are drawn from the prior.
+            together: how many trials `trials` is given at once, at most.
+
+        Returns:
+            The winner's `outcome`. None if there was no trial or none that did not fail: the caller
+            releases something that does not depend on the data then.
+
+        Raises:
+            OverBudgetError: if the plan does not cover the selection, or a trial asked for more than the base
+                event.
+        """
+        self.ledger.charge(best_of(base_event, runs, low, high), self._scope)
+        selection = self._streams.within("selection", self._next("selection"))
+        count = runs.sample(self._secret(selection))
+        best: Scored | None = None
+        with self.progress.track("Trials", count) as advance:
+            for start in range(0, count, together):
+                for scored in self._run_trials(
+                    trials, selection, range(start, min(start + together, count)), base_event
+                ):
+                    # The first of equals: a fixed order of independent trials is as good as a fresh coin.
+                    if scored is not None and (best is None or scored.score > best.score):
+                        best = scored
+                    advance()
+        return None if best is None else best.outcome
+
+    def first_above(
+        self,
+        trials: "Callable[[list[Session]], list[Scored]]",
+        threshold: float,
+        stop_probability: float,
+        base_event: "DpEvent",
+    ) -> Any:
+        """The outcome of the first trial whose score reaches a threshold (Liu and Talwar 2019, Algorithm 1).
+
+        After each trial below it, a coin ends the search with nothing. See `best_of` for the rest.
+
+        Args:
+            trials: as in `best_of`.
+            threshold: fixed in advance, from public information.
+            stop_probability: γ of the coin, in (0, 1].
+            base_event: as in `best_of`.
+
+        Returns:
+            The `outcome` of that trial, or None.
+
+        Raises:
+            OverBudgetError: as in `best_of`.
+        """
+        self.ledger.charge(first_above(base_event, stop_probability), self._scope)
+        selection = self._streams.within("selection", self._next("selection"))
+        # The coins are tossed in advance: the number of trials that they allow does not depend on data.
+        longest = geometric(1 / stop_probability).sample(self._secret(selection))
+        with self.progress.track("Trials", longest) as advance:
+            for index in range(longest):
+                (scored,) = self._run_trials(trials, selection, range(index, index + 1), base_event)
+                advance()
+                if scored is not None and scored.score >= threshold:
+                    return scored.outcome
+        return None
+
+    def _secret(self, selection: Streams) -> float:
+        """A uniform number for the number of runs: drawn once, even if the process dies in between."""
+        generator = selection.generator("number of runs")
+        key = f"number of runs, selection {selection.derive():x}"
+
+        def draw() -> int:
+            return int(torch.randint(2**53, (), generator=generator))
+
+        return self._journal.once(key, draw) / 2**53
+
+    def _next(self, kind: str) -> str:
+        """1, 2, ... for what happens several times on one stream, so that no two share their names."""
+        key = (*self._streams.axes, kind)
+        self._counts[key] += 1
+        return str(self._counts[key])
+
+    def _run_trials(
+        self,
+        trials: "Callable[[list[Session]], list[Scored]]",
+        selection: Streams,
+        indices: range,
+        base_event: "DpEvent",
+    ) -> list[Scored | None]:
+        """Results of these trials; None for those that failed."""
+
+        def session(index: int) -> Session:
+            child = self._child(Ledger(allowance=base_event), selection.within("trial", str(index)))
+            # The selection as a whole is charged to this session's records, so to a trial they are all there are.
+            child._scope, child._parts = (), self._parts_in_trials
+            return child
+
+        def attempt(indices: range) -> list[Scored | None]:
+            sessions = [session(index) for index in indices]
+            try:
+                results: list[Scored | None] = list(trials(sessions))
+                if len(results) != len(sessions):
+                    raise ValueError(f"Expected one result for each of {len(sessions)} trials, got {len(results)}.")
+            except Exception:
+                results = [None] * len(sessions)
+            for child in sessions:
+                assert isinstance(child.ledger, Ledger)
+                if child.ledger.refused:  # a mistake in the method, not in the data
+                    if isinstance(self.ledger, Ledger):
+                        self.ledger.refused = self.ledger.refused or child.ledger.refused
+                    raise OverBudgetError(child.ledger.refused)
+            return [None if result is None or math.isnan(result.score) else result for result in results]
+
+        results = attempt(indices)
+        if len(indices) > 1 and all(result is None for result in results):
+            # Trials are independent; one that raises must not take the others with it.
+            results = [attempt(range(index, index + 1))[0] for index in indices]
+        return results
+
+    # -------------------------------------------------------------------------------- sample and aggregate
+
+    def sealed_utilities(self, runs: "Sequence[DpSgd]", partitions: int, validation: float) -> "SealedUtilities":
+        """How well each candidate does, averaged over disjoint parts of the records; nobody can read it.
+
+        A share of the records validates; the others are split into parts by a coin for each record. Every
+        candidate is trained on every part without noise (its noise multiplier is ignored), and its utility is
+        the mean over the parts of the share of validation records classified correctly. One record changes
+        one part's models, or its own validation, so all utilities together change by at most
+        max(1/partitions, 1/expected number of validation records).
+
+        Args:
+            runs: the candidates.
+            partitions: number of parts k.
+            validation: expected share of the records that validate.
+        """
+        from dphpo_bench.dp_sgd import DpSgd
+
+        if partitions < 2:
+            raise InvalidValueError(f"Expected partitions >= 2, got {partitions}.")
+        training, validating = self.holdout(validation)
+        totals = [0.0] * len(runs)
+        silent = [run.with_noise(0.0) for run in runs]
+        with self.progress.track("Candidates on parts of the data", partitions) as advance:
+            for index in range(partitions):
+                part = training._on_part(
+                    f"{partitions} parts", str(index), index / partitions, (index + 1) / partitions
+                )
+                # The ledger of this is thrown away: what is computed here stays sealed until `above_threshold`.
+                streams = self._streams.within("part", str(index))
+                sessions = [part._child(Ledger(), streams.within(str(i))) for i in range(len(runs))]
+                for session in sessions:
+                    session.progress = SilentProgress()
+                for i, model in enumerate(DpSgd.train_together(sessions, silent)):
+                    share = validating._n_correct(model) / validating.expected_records
+                    totals[i] += min(share, 1.0) / partitions
+                advance()
+        sensitivity = max(1 / partitions, 1 / validating.expected_records)
+        return SealedUtilities(self, totals, sensitivity)
+
+    # ------------------------------------------------------------------------------------------- internals
 
     def _engine(self, model: "nn.Module") -> GradientEngine:
         """The engine of the model in use; engines remember what they measured of a model and of the data."""
@@ -96,11 +454,54 @@ class Session:
             self._current = gradient_engine(model)
         return self._current
 
+    def _stacked(self, models: "Sequence[nn.Module]") -> StackedLinear:
+        """The same for several linear models at once."""
+        if self._stack is None or list(map(id, self._stack.models)) != list(map(id, models)):
+            self._stack = StackedLinear(models)
+        return self._stack
+
     def _generator(self, kind: str, purpose: str, device: "torch.device | str") -> torch.Generator:
-        key = (kind, purpose)
+        key = (*self._streams.axes, kind, purpose)
         if key not in self._generators:
             self._generators[key] = self._streams.generator(kind, purpose, device=device)
         return self._generators[key]
+
+
+class SealedUtilities:
+    """Utilities of candidates that can be compared with a threshold, privately, and not read."""
+
+    def __init__(self, session: Session, values: list[float], sensitivity: float) -> None:
+        self._session = session
+        self._values = values
+        self.sensitivity = sensitivity
+
+    def above_threshold(self, threshold: float, epsilon: float) -> int | None:
+        """The first candidate whose noisy utility reaches a noisy threshold (AboveThreshold).
+
+        ε-DP (Dwork and Roth 2014, Theorem 3.23, one answer): noise Laplace(2Δ/ε) on the threshold and
+        Laplace(4Δ/ε) on each utility. The smaller noise for monotone queries does not apply: a record can
+        raise the utility of one candidate and lower that of another.
+
+        Args:
+            threshold: public.
+            epsilon: ε of this call.
+
+        Returns:
+            The candidate's index, or None if there is none.
+
+        Raises:
+            OverBudgetError: if the plan does not cover the call; nothing is released then.
+        """
+        session = self._session
+        session.ledger.charge(pure(epsilon), session._scope)
+        generator = session._generator("noise", "above threshold", "cpu")
+        noise = laplace_noise(1 + len(self._values), generator)
+        scale = self.sensitivity / epsilon
+        noisy_threshold = threshold + 2 * scale * noise[0].item()
+        for index, value in enumerate(self._values):
+            if value + 4 * scale * noise[1 + index].item() >= noisy_threshold:
+                return index
+        return None
 
 
 class _Held:
@@ -118,17 +519,34 @@ class _Held:
         return torch.minimum(self._rule.factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
 
 
+class _Counting:
+    """Clipping to a threshold that counts how many gradients it leaves as they are; every record comes by once."""
+
+    def __init__(self, max_grad_norm: float) -> None:
+        self._rule = Abadi(max_grad_norm)
+        self.sensitivity = max_grad_norm
+        self.seen = 0
+        self.unclipped = 0
+
+    def factors(self, norms: "Tensor") -> "Tensor":
+        """min(1, C / norm)."""
+        self.seen += len(norms)
+        self.unclipped += int((norms <= self.sensitivity).sum())
+        return self._rule.factors(norms)
+
+
 class Batch:
     """One Poisson batch. Its records cannot be read; what is released about them is noisy and charged.
 
     Means divide by the expected batch size N · rate: the drawn size is private.
     """
 
-    def __init__(self, session: Session, indices: "Tensor", rate: float, charges: "BatchCharges") -> None:
+    def __init__(self, session: Session, indices: "Tensor | None", rate: float, charges: "BatchCharges") -> None:
         self._session = session
-        self._indices = indices
+        self._indices = indices  # None: every record of the task
+        self._is_full = rate == 1
         self._charges = charges
-        self._expected_size = session.facts.n_records * rate
+        self._expected_size = session.expected_records * rate
 
     def gradient(self, model: "nn.Module", clipping: "Clipping", noise_multiplier: float) -> "list[Tensor]":
         """The mean clipped gradient with Gaussian noise.
@@ -146,17 +564,52 @@ class Batch:
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
         session = self._session
+        held = self._charge_gradient(clipping, noise_multiplier)
+        train = session._train
+        total = session._engine(model).clipped_sum(train.inputs, train.targets, held, indices=self._indices)
+        return self._noisy_mean(total.gradients, held, noise_multiplier)
+
+    def gradient_and_quantile(
+        self, model: "nn.Module", max_grad_norm: float, noise_multiplier: float, count_noise: float
+    ) -> "tuple[list[Tensor], float]":
+        """A noisy clipped gradient, and the noisy share of gradients that clipping left as they were.
+
+        Released are the clipped sum and Σ (bᵢ − 1/2), where bᵢ says whether record i's gradient is no longer
+        than the threshold (Andrew et al. 2021, Algorithm 1). The centred sum has sensitivity 1/2, so it is a
+        Gaussian of multiplier 2 · count_noise. It is divided by the expected batch size, never by the drawn one.
+
+        Args:
+            model: as in `gradient`.
+            max_grad_norm: clipping threshold C.
+            noise_multiplier: noise standard deviation / C, of the gradient sum.
+            count_noise: noise standard deviation of the count.
+
+        Returns:
+            The gradient as in `gradient`, and the share; the latter may lie outside [0, 1].
+
+        Raises:
+            OverBudgetError: if the plan does not cover the releases; nothing is released then.
+        """
+        session = self._session
+        rule = _Counting(max_grad_norm)
+        held = self._charge_gradient(rule, noise_multiplier)
+        self._charges.charge(gaussian(2 * count_noise))
+        train = session._train
+        total = session._engine(model).clipped_sum(train.inputs, train.targets, held, indices=self._indices)
+        centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
+        (noisy,) = add_gaussian_noise([centred], count_noise, session._generator("noise", "count", "cpu"))
+        share = 0.5 + noisy.item() / self._expected_size
+        return self._noisy_mean(total.gradients, held, noise_multiplier), share
+
+    def _charge_gradient(self, clipping: "Clipping", noise_multiplier: float) -> "_Held":
         held = _Held(clipping)
         self._charges.charge(gaussian(noise_multiplier))
-        engine = session._engine(model)
-        train = session._train
-        total = engine.clipped_sum(train.inputs, train.targets, held, indices=self._indices)
-        session.examples += self._expected_size
-        noisy = add_gaussian_noise(
-            total.gradients,
-            noise_multiplier * held.sensitivity,
-            session._generator("noise", "gradient", device=session.device),
-        )
+        return held
+
+    def _noisy_mean(self, total: "Sequence[Tensor]", held: "_Held", noise_multiplier: float) -> "list[Tensor]":
+        session = self._session
+        generator = session._generator("noise", "gradient", device=session.device)
+        noisy = add_gaussian_noise(total, noise_multiplier * held.sensitivity, generator)
         return [gradient / self._expected_size for gradient in noisy]
 
     def losses(
@@ -236,7 +689,6 @@ class Batch:
             raise InvalidValueError(f"Expected a finite loss bound > 0, got bound={bound}.")
         session = self._session
         self._charges.charge(repeat(gaussian(noise_multiplier), releases))
-        session.examples += self._expected_size * len(steps)
         train = session._train
         engine = session._engine(model)
         return engine.losses_along(train.inputs, train.targets, list(direction), steps, indices=self._indices).double()
@@ -246,3 +698,40 @@ class Batch:
         generator = session._generator("noise", "losses", device=session.device)
         (sums,) = add_gaussian_noise([clipped.sum(dim=1)], noise_multiplier * bound, generator)
         return (sums / self._expected_size).tolist()
+
+
+def gradients_together(
+    batches: Sequence[Batch],
+    models: "Sequence[nn.Module]",
+    clippings: "Sequence[Clipping]",
+    noise_multipliers: Sequence[float],
+) -> "list[list[Tensor]]":
+    """`Batch.gradient` of several batches, one model each, in one matrix product where that is possible.
+
+    That is so for full batches of the same records and linear models of one shape. Each batch is charged to
+    its own ledger and has its own noise.
+
+    Args:
+        batches: one for each model.
+        models: see `Batch.gradient`.
+        clippings: see `Batch.gradient`.
+        noise_multipliers: see `Batch.gradient`.
+
+    Raises:
+        OverBudgetError: if the plan of one does not cover its release.
+    """
+    first = batches[0]
+    same = all(
+        b._is_full and b._session._train is first._session._train and b._indices is first._indices for b in batches
+    )
+    arguments = list(zip(batches, models, clippings, noise_multipliers, strict=True))
+    if len(batches) == 1 or not same or not can_stack(models):
+        return [batch.gradient(model, clipping, noise) for batch, model, clipping, noise in arguments]
+    held = [batch._charge_gradient(clipping, noise) for batch, _, clipping, noise in arguments]
+    train = first._session._train
+    stack = first._session._stacked(models)
+    sums = stack.clipped_sums(train.inputs, train.targets, held, indices=first._indices)
+    return [
+        batch._noisy_mean(total, rule, noise)
+        for batch, total, rule, noise in zip(batches, sums, held, noise_multipliers, strict=True)
+    ]

@@ -2,9 +2,11 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from dphpo_bench import search
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.names import unknown_name_message
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
     from dphpo_bench.data.source import DataSource, HubDataset
+    from dphpo_bench.search import Candidate
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,13 @@ class Metric:
 ACCURACY = Metric("accuracy", higher_is_better=True)
 
 
+def default_search_space() -> "dict[str, BaseDistribution]":
+    """The learning rate, from 1e-4 to 1, logarithmically: four decades around what suits AdamW and SGD."""
+    from optuna.distributions import FloatDistribution
+
+    return {"learning_rate": FloatDistribution(1e-4, 1.0, log=True)}
+
+
 @dataclass(frozen=True)
 class TaskFacts:
     """What is public about a task: all that a plan may depend on.
@@ -47,6 +57,8 @@ class TaskFacts:
         learning_rate: default for methods that tune none.
         metric: what the harness measures on test data.
         loss_bound: an upper bound of one record's loss if there is a public one.
+        search_space: hyperparameters a tuning method may search, as Optuna distributions by name. A function,
+            because importing Optuna takes longer than listing all tasks.
     """
 
     task: str
@@ -60,6 +72,7 @@ class TaskFacts:
     learning_rate: float
     metric: Metric = ACCURACY
     loss_bound: float | None = None
+    search_space: "Callable[[], dict[str, BaseDistribution]]" = default_search_space
 
     def __post_init__(self) -> None:
         if self.n_records < 1:
@@ -92,6 +105,10 @@ class TaskFacts:
     def steps(self) -> int:
         """Number of optimiser steps T, at least 1."""
         return max(1, round(self.epochs / self.sample_rate))
+
+    def grid(self, points: int) -> "list[Candidate]":
+        """Evenly spaced points of the search space; see `search.grid`."""
+        return search.grid(self.search_space(), points)
 
     @property
     def default_delta(self) -> float:
@@ -145,12 +162,6 @@ class Task(ABC):
     @abstractmethod
     def facts(self) -> TaskFacts:
         """Public facts; reads no data."""
-
-    def search_space(self) -> "dict[str, BaseDistribution]":
-        """Hyperparameters a tuning method may search, as Optuna distributions."""
-        from optuna.distributions import FloatDistribution
-
-        return {"learning_rate": FloatDistribution(1e-4, 1.0, log=True)}
 
     @abstractmethod
     def load_train(self, source: "DataSource") -> Split:

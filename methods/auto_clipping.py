@@ -1,12 +1,8 @@
 """DP-SGD with automatic clipping: the clipping threshold is gone, the learning rate stays at its default."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class AutoClipping(bench.Method):
     optimizer: str | None = None
     batch_size: int | None = None
     epochs: float | None = None
-    averaging: float = 0.0
+    averaging: float = 0.99
 
     def __post_init__(self) -> None:
         if not self.clipping.startswith("auto"):
@@ -49,41 +45,16 @@ class AutoClipping(bench.Method):
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         """T steps at the smallest noise that meets the budget."""
         facts = facts.with_schedule(self.batch_size, self.epochs)
-        rate, steps = facts.sample_rate, facts.steps
-
-        def event(noise_multiplier: float) -> "DpEvent":
-            return bench.repeat(bench.poisson_sampled(rate, bench.gaussian(noise_multiplier)), steps)
-
-        noise_multiplier = bench.calibrate(event, budget)
-        return bench.Plan(
-            budget=budget,
-            event=event(noise_multiplier),
-            training_event=event(noise_multiplier),
-            parameters={
-                "sample_rate": rate,
-                "steps": steps,
-                "noise_multiplier": noise_multiplier,
-                "optimizer": self.optimizer or facts.optimizer,
-                "learning_rate": self.learning_rate or facts.learning_rate,
-            },
-            releases=(bench.Release("clipped gradient sum", steps, noise_multiplier, rate),),
-            cost=bench.Cost(runs=1, steps=steps, examples=steps * rate * facts.n_records),
+        training = bench.DpSgd.of(
+            facts,
+            learning_rate=self.learning_rate,
+            optimizer=self.optimizer,
+            clipping=self.clipping,
+            averaging=self.averaging,
         )
+        return training.calibrated(budget).as_plan(facts, budget)
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Train for T steps."""
-        clipping = bench.parse_clipping(self.clipping)
-        model = session.build_model()
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        update = bench.UpdateRule(plan.parameters["optimizer"], parameters)
-        average = bench.WeightAverage(parameters, self.averaging)
-        steps = plan.parameters["steps"]
-        with session.progress.track("Training", steps) as advance:
-            for _ in range(steps):
-                batch = session.sample(plan.parameters["sample_rate"])
-                gradient = batch.gradient(model, clipping, plan.parameters["noise_multiplier"])
-                update.apply(update.direction(gradient), plan.parameters["learning_rate"])
-                average.update()
-                advance()
-        average.copy_to(parameters)
-        return bench.Outcome(model, {"learning_rate": plan.parameters["learning_rate"]})
+        training = bench.DpSgd(**plan.parameters)
+        return bench.Outcome(training.train(session), {"learning_rate": training.learning_rate})

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench import harness
 from dphpo_bench.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
+from dphpo_bench.privacy.events import best_of, gaussian
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.run_counts import geometric
 
 
 def test_a_plan_over_budget_is_refused_before_data_is_read(fixed_noise, tiny_task, budget, monkeypatch) -> None:
@@ -99,6 +102,11 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(fixed_noise, 
     assert torch.equal(weights(1), weights(1))
     assert not torch.equal(weights(1), weights(2))
     assert not torch.equal(weights(None), weights(None))
+
+
+def test_without_a_seed_two_runs_differ(fixed_noise, plain_run) -> None:
+    one, two = (plain_run(fixed_noise(), seed=None).model for _ in range(2))
+    assert not torch.equal(one.weight, two.weight)
 
 
 def test_the_global_generator_neither_matters_nor_moves(fixed_noise, plain_run) -> None:
@@ -203,3 +211,57 @@ def test_released_values_that_json_cannot_hold_fail_the_run(fixed_noise, plain_r
     assert record.status == "failed"
     assert "JSON" in record.error
     assert record.released == {}
+
+
+def searching(interrupted: list[int] | None = None) -> bench.Method:
+    """A private selection whose trials release nothing but noise; counts them, and is interrupted if asked to."""
+
+    class Searching(bench.Method):
+        name, summary, reference, tuning = "searching", "Searches.", "a test", ()
+        end_to_end_private = True
+        parameters: ClassVar[dict[str, object]] = {}
+        event = best_of(gaussian(50.0), geometric(20))
+        trials = 0
+
+        def plan(self, facts, budget):
+            return bench.Plan(budget, self.event, self.event, {}, (), bench.Cost(20, 0, 0.0), accountant="profile")
+
+        def run(self, plan, session):
+            def trial(sessions):
+                self.trials += 1
+                return [bench.Scored(None, s.score(s.build_model(), 50.0)) for s in sessions]
+
+            session.best_of(trial, geometric(20), gaussian(50.0))
+            if interrupted is not None:
+                interrupted.append(self.trials)
+                raise KeyboardInterrupt
+            return bench.Outcome(session.build_model())
+
+    return Searching()
+
+
+def test_the_accountant_of_the_plan_is_the_one_quoted(plain_run) -> None:
+    privacy = plain_run(searching()).record.privacy
+    assert privacy.planned.accountant == privacy.recomputed.accountant == "profile"
+    assert privacy.epsilon == privacy.planned.by_accountant["profile"]
+    assert min(privacy.planned.by_accountant.values()) < privacy.epsilon  # another bound is tighter, and stored
+
+
+def test_the_number_of_trials_is_not_in_the_record(tiny_task, budget, tmp_path) -> None:
+    record = bench.run(searching(), tiny_task, budget, results_dir=tmp_path).record
+    assert "train" not in record.seconds
+    assert record.peak_memory_bytes is None
+    assert record.cost.runs == 20  # the expected number
+    assert "train" in bench.run(searching(), tiny_task, budget, seed=0).record.seconds
+
+
+def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path) -> None:
+    """Without the journal, five geometric numbers of mean 20 agree with a probability below 1e-6."""
+    counts: list[int] = []
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(searching(counts), tiny_task, budget, results_dir=tmp_path)
+    method = searching()
+    bench.run(method, tiny_task, budget, results_dir=tmp_path)
+    assert {*counts, method.trials} == {counts[0]}
+    assert not list((tmp_path / ".unfinished").iterdir())  # recorded, so forgotten

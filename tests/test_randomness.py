@@ -24,7 +24,3 @@ def test_order_of_draws_from_other_streams_changes_nothing() -> None:
     alone = torch.randn(5, generator=streams.generator("noise"))
     torch.randn(100, generator=streams.generator("sample"))
     assert torch.equal(alone, torch.randn(5, generator=streams.generator("noise")))
-
-
-def test_entropy_streams_differ() -> None:
-    assert Streams.from_entropy() != Streams.from_entropy()

@@ -31,6 +31,6 @@ def test_facts_out_of_range(tiny_task, change: dict[str, float]) -> None:
 
 def test_search_space_serves_an_optuna_sampler(tiny_task) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    rates = [study.ask(tiny_task.search_space()).params["learning_rate"] for _ in range(50)]
+    rates = [study.ask(tiny_task.facts.search_space()).params["learning_rate"] for _ in range(50)]
     assert all(1e-4 <= rate <= 1 for rate in rates)
     assert min(rates) < 1e-3 < 0.1 < max(rates)

@@ -1,36 +1,38 @@
-"""From an event to ε: two accountants, each asked only what it was tested on; the tighter one is quoted.
+"""From an event to ε: several accountants, each asked only what it was tested on; the tightest one is quoted.
 
 Every number is an upper bound. Neighbouring datasets differ by one record added or removed.
 """
 
-import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-import numpy as np
-from dp_accounting import dp_event, pld, rdp
+from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.errors import InvalidValueError, UnsupportedEventError
-from dphpo_bench.privacy import events
+from dphpo_bench.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
+from dphpo_bench.privacy import distributions, events, liu_talwar, renyi
+from dphpo_bench.privacy.distributions import Bound, Rules
+from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
+from dphpo_bench.privacy.renyi import ORDERS as RDP_ORDERS
+from dphpo_bench.privacy.run_counts import CappedGeometric
 
-ACCOUNTANTS = ("pld", "rdp")
+__all__ = ["ACCOUNTANTS", "RDP_ORDERS", "EpsilonReport", "epsilon"]
 
-# Finer than the default at the large orders that small ε and small δ need.
-RDP_ORDERS = (*rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 80, 96, 160, 192, 384, 768, 1536)
+ACCOUNTANTS: Mapping[str, str] = MappingProxyType(
+    {
+        "pld": "privacy loss distributions; everything but private selection",
+        "rdp": "Rényi DP; private selection by Papernot and Steinke (2022) and Wang et al. (2023)",
+        "profile": "private selection by privacy profiles, as in Koskela, Redberg and Wang (2024)",
+        "layer_cake": "private selection by privacy profiles, tight (derived)",
+        "liu_talwar": "private selection by the (ε, δ) theorems of Liu and Talwar (2019)",
+    }
+)
+"""The accountants by name, each with a line for display, in the order in which ties are quoted."""
 
-# A logarithm of moments is a sum of up to thousands of terms in floating point, and can come out too small by
-# this much for each composed event. Without the allowance, RDP near zero can turn negative: ε would read 0.
-_RDP_ROUNDING = 1e-12
-
-# Composition by Fourier transform misplaces about one rounding error of probability for each composed event,
-# in either direction: measured against an exponentially tilted transform, up to 1e-16 each. PLD is asked
-# about a δ smaller by twice that, and not at all where this would take more than an eighth of δ.
-_PLD_ROUNDING = 2.2e-16
-_PLD_ROUNDING_BASE = 50
+_WITHOUT_SELECTION = ("pld", "rdp")
+_BOUNDS: Mapping[str, Bound] = MappingProxyType({"profile": "profile", "layer_cake": "layer_cake"})
 
 
 @dataclass(frozen=True)
@@ -52,141 +54,115 @@ class EpsilonReport:
     delta: float
 
 
-def epsilon(event: DpEvent, delta: float, *, coarseness: float = 1.0) -> EpsilonReport:
+class _RefusedError(Exception):
+    """An accountant has no bound for an event; the message is the reason."""
+
+
+def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> EpsilonReport:
     """The ε of an event at this δ.
 
-    The event is simplified by theorems first (see `events.simplify`), then evaluated.
+    The event is simplified by theorems first (see `events.simplify`), then evaluated, once for each combination
+    of parts of the records that it names; the largest of these counts.
 
     Args:
         event: any tree of privacy events.
         delta: δ in (0, 1).
-        coarseness: how much wider than usual the grid of privacy losses is; above 1, fewer Rényi orders are
+        accountant: a name in `ACCOUNTANTS` to ask only that one; None for all that support the event.
+        coarseness: how much wider than usual the grids of privacy losses are; above 1, fewer Rényi orders are
             tried too. More is faster, and ε is an upper bound at any value, only a looser one.
 
     Raises:
         InvalidValueError: if a number is out of range.
-        UnsupportedEventError: if no accountant supports the event.
+        UnknownNameError: if there is no accountant of this name.
+        UnsupportedEventError: if no accountant supports the event, or the named one does not.
     """
     if not 0 < delta < 1:
         raise InvalidValueError(f"Expected 0 < delta < 1, got delta={delta}.")
-    event = events.simplify(event)
-    refused: dict[str, str] = {}
-    if isinstance(event, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent):
-        value = 0.0 if isinstance(event, dp_event.NoOpDpEvent) else math.inf
-        return _report(dict.fromkeys(ACCOUNTANTS, value), refused, delta)
-
-    parts = events.multiset(event)
-    for name, supports in (("pld", _pld_supports), ("rdp", _rdp_supports)):
-        unsupported = [part for part in parts if not supports(part)]
-        if unsupported:
-            refused[name] = f"does not support {_name(unsupported[0])}"
-    rounding = _PLD_ROUNDING * (_PLD_ROUNDING_BASE + sum(parts.values()))
-    if "pld" not in refused and rounding > delta / 8:
-        refused["pld"] = f"is not accurate at delta={delta} over {sum(parts.values())} releases"
-    if len(refused) == len(ACCOUNTANTS):
-        reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
-        raise UnsupportedEventError(f"No accountant bounds this event: {reasons}. Use events that one supports.")
-
+    if accountant is not None and accountant not in ACCOUNTANTS:
+        raise UnknownNameError(f"Expected an accountant in {', '.join(ACCOUNTANTS)}, got {str(accountant)[:80]!r}.")
+    trees = events.exposures(event)
+    selects = any(distributions.has_selection(tree) for tree in trees)
+    names = (accountant,) if accountant else tuple(ACCOUNTANTS) if selects else _WITHOUT_SELECTION
     by_accountant: dict[str, float] = {}
-    if "rdp" not in refused:
-        by_accountant["rdp"] = _rdp_epsilon(event, delta, RDP_ORDERS if coarseness <= 1 else RDP_ORDERS[::5])
-    if "pld" not in refused:
-        interval = _loss_interval(parts, by_accountant.get("rdp", math.inf))
-        by_accountant["pld"] = _pld_epsilon(event, delta - rounding, interval, coarseness)
-    return _report(by_accountant, refused, delta)
-
-
-def _report(by_accountant: Mapping[str, float], refused: Mapping[str, str], delta: float) -> EpsilonReport:
+    refused: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: name != "rdp"):  # RDP first: its ε chooses the grid of PLD
+        try:
+            if name in _BOUNDS and not selects and not all(map(_is_extreme, trees)):
+                raise _RefusedError("is for private selection only")
+            rough = by_accountant.get("rdp") if len(trees) == 1 else None
+            by_accountant[name] = max(_one(name, tree, delta, coarseness, rough) for tree in trees)
+        except _RefusedError as error:
+            refused[name] = str(error)
+    if not by_accountant:
+        reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
+        raise UnsupportedEventError(
+            f"No accountant bounds this event: {reasons}. Use events that one supports."
+            if accountant is None
+            else f"This accountant does not bound this event: {reasons}. Use another accountant, or other events."
+        )
     ordered = {name: by_accountant[name] for name in ACCOUNTANTS if name in by_accountant}
     quoted = min(ordered, key=lambda name: ordered[name])
-    return EpsilonReport(ordered[quoted], quoted, MappingProxyType(ordered), MappingProxyType(dict(refused)), delta)
+    return EpsilonReport(ordered[quoted], quoted, MappingProxyType(ordered), MappingProxyType(refused), delta)
 
 
-# The lists below hold what the tests cover, not what dp_accounting accepts: its PLD accountant, for one,
-# ignores the repeat count of randomised response.
+def _is_extreme(event: DpEvent) -> bool:
+    return isinstance(event, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
 
 
-def _pld_supports(event: DpEvent) -> bool:
-    if isinstance(event, dp_event.PoissonSampledDpEvent):
-        event = event.event
-    return isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent)
+def _one(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None) -> float:
+    """ε of one simplified tree without parts, by one accountant.
+
+    Raises:
+        _RefusedError: if the accountant does not support it.
+    """
+    if _is_extreme(event):
+        return 0.0 if isinstance(event, dp_event.NoOpDpEvent) else math.inf
+    if name == "rdp":
+        _refuse(renyi.unsupported(event))
+        return renyi.epsilon(event, delta, RDP_ORDERS if coarseness <= 1 else renyi.ROUGH_ORDERS)
+    if name == "liu_talwar":
+        return _liu_talwar(event, delta, coarseness)
+    bound = _BOUNDS.get(name)
+    _refuse(distributions.unsupported(event, bound))
+    if distributions.rounding(event) > delta / 8:
+        releases = sum(events.multiset(event).values())
+        raise _RefusedError(f"is not accurate at delta={delta} over {releases} releases")
+    return distributions.epsilon(event, Rules(bound, coarseness, delta), rough_epsilon)
 
 
-def _rdp_supports(event: DpEvent) -> bool:
-    match event:
-        case dp_event.GaussianDpEvent() | dp_event.LaplaceDpEvent():
-            return True
-        case dp_event.PoissonSampledDpEvent(event=part):
-            return isinstance(part, dp_event.GaussianDpEvent)
-        case dp_event.RepeatAndSelectDpEvent(event=part):
-            return all(_rdp_supports(inner) for inner in events.multiset(part))
-        case _:
-            return False
+def _liu_talwar(event: DpEvent, delta: float, coarseness: float) -> float:
+    if not liu_talwar.applies_to(event) or distributions.has_selection(event.event):
+        raise _RefusedError(f"does not support {_name(event)}")
+    if isinstance(event, BestOfDpEvent) and isinstance(event.runs, CappedGeometric):
+
+        def base_epsilon(base_delta: float) -> float:
+            try:
+                return epsilon(event.event, base_delta, coarseness=coarseness).epsilon
+            except UnsupportedEventError as error:
+                raise _RefusedError(f"needs a bound for a single run: {error}") from None
+
+        return liu_talwar.random_stopping(event.runs, delta, base_epsilon)
+    _refuse(distributions.unsupported(event.event, None))
+    try:
+        base = distributions.profile(event.event, Rules(None, coarseness, delta))
+    except distributions.LossesTooLargeError:
+        return math.inf
+    return liu_talwar.threshold(event.stop_probability, delta, base)
+
+
+def _refuse(part: DpEvent | None) -> None:
+    if part is not None:
+        raise _RefusedError(f"does not support {_name(part)}")
 
 
 def _name(event: DpEvent) -> str:
     name = type(event).__name__
-    if isinstance(event, dp_event.PoissonSampledDpEvent | dp_event.RepeatAndSelectDpEvent):
-        return f"{name} of {'; '.join(_name(part) for part in events.multiset(event.event))}"
-    return name
-
-
-def _pld_epsilon(event: DpEvent, delta: float, interval: float, coarseness: float) -> float:
-    if interval > 20:  # ε is in the hundred thousands, and exponentials of the interval overflow
-        return math.inf
-    accountant = pld.PLDAccountant(value_discretization_interval=coarseness * interval)
-    return float(accountant.compose(event).get_epsilon(delta))
-
-
-def _rdp_epsilon(event: DpEvent, delta: float, orders: Sequence[float]) -> float:
-    accountant = rdp.RdpAccountant(orders)
-    with _quiet_absl():  # orders whose series does not converge are left out with a warning; the rest bound ε
-        accountant.compose(event)
-        releases = sum(events.multiset(event).values())
-        curve = accountant.rdp + _RDP_ROUNDING * releases / (accountant.orders - 1)
-        return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
-
-
-@contextmanager
-def _quiet_absl() -> Iterator[None]:
-    logger = logging.getLogger("absl")
-
-    def drop(_: logging.LogRecord) -> bool:
-        return False
-
-    logger.addFilter(drop)
-    try:
-        yield
-    finally:
-        logger.removeFilter(drop)
-
-
-def _loss_interval(parts: Mapping[DpEvent, int], rough_epsilon: float) -> float:
-    """Width of the grid of privacy losses on which PLD is fast and yet tight.
-
-    A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root
-    mean square; 1e-4 is enough for any ε of interest. A grid of more than some 5e4 points costs seconds, and
-    buys nothing where ε is large.
-    """
-    steps = sum(parts.values())
-    typical = math.sqrt(sum(count * _typical_loss(part) ** 2 for part, count in parts.items()) / steps)
-    largest_sum = sum(count * _largest_loss(part) for part, count in parts.items())
-    reach = max(max(_largest_loss(part) for part in parts), min(rough_epsilon, largest_sum))
-    return max(min(1e-4, typical / 16), reach / 2.5e4, 1e-7)
-
-
-def _typical_loss(event: DpEvent) -> float:
-    if isinstance(event, dp_event.PoissonSampledDpEvent):
-        return float(event.sampling_probability * _typical_loss(event.event))
-    return float(1 / event.noise_multiplier)
-
-
-def _largest_loss(event: DpEvent) -> float:
-    """The privacy loss of one step that is exceeded with a probability of less than exp(-50)."""
     match event:
-        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
-            return float(np.logaddexp(math.log1p(-rate), math.log(rate) + _largest_loss(part)))
-        case dp_event.GaussianDpEvent(noise_multiplier=noise):
-            return float(0.5 / noise**2 + 10 / noise)
+        case BestOfDpEvent(runs=runs, low=low, high=high):
+            adaptive = "" if low == high else ", adaptive"
+            name = f"{name} ({runs.describe()}{adaptive})"
+        case dp_event.PoissonSampledDpEvent() | FirstAboveDpEvent():
+            pass
         case _:
-            return float(1 / event.noise_multiplier)
+            return name
+    return f"{name} of {'; '.join(_name(part) for part in events.multiset(event.event))}"

@@ -20,7 +20,13 @@ _HOPED_UNSPENT = 3e-4  # what the first attempts must reach; near the limits of 
 _COARSENESS = 8.0
 
 
-def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, bracket: Bracket = BRACKET) -> float:
+def calibrate(
+    event_of: Callable[[float], DpEvent],
+    budget: PrivacyBudget,
+    *,
+    accountant: str | None = None,
+    bracket: Bracket = BRACKET,
+) -> float:
     """The smallest noise for which `epsilon(event_of(noise), budget.delta).epsilon <= budget.epsilon` holds.
 
     The inequality is checked at the very number returned, by the very function that verifies the run later.
@@ -29,6 +35,7 @@ def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, br
         event_of: the event of the whole procedure as a function of its noise; more noise, less ε. The noise
             may be any number that the procedure's noise multipliers grow with.
         budget: the (ε, δ) to stay within.
+        accountant: name of the accountant to calibrate by; None for the tightest one.
         bracket: the least and the largest noise considered. The least is returned where it is already enough.
 
     Returns:
@@ -37,14 +44,15 @@ def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, br
     Raises:
         InvalidValueError: if the bracket is not 0 < low < high.
         BudgetTooSmallError: if the largest noise is not enough.
-        UnsupportedEventError: if no accountant supports the event.
+        UnknownNameError: if there is no accountant of this name.
+        UnsupportedEventError: if no accountant supports the event, or the named one does not.
     """
     first, last = _log_bracket(bracket)
-    excess = _log_excess(event_of, budget)
+    excess = _log_excess(event_of, budget, accountant)
     # log ε is nearly a line in log noise, so a few Newton steps with the slope of the coarse curve end the
     # search. `low` and `high` are the closest noises found too small and large enough; bisection takes over
     # where a step leaves them.
-    log_noise, slope = _coarse_root(event_of, budget, bracket)
+    log_noise, slope = _coarse_root(event_of, budget, accountant, bracket)
     low, high, unspent = -math.inf, math.inf, math.inf
     for attempt in range(40):
         found = excess(log_noise)
@@ -59,7 +67,7 @@ def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, br
         if attempt >= 8 or not low < log_noise < high:
             log_noise = (max(low, first) + min(high, last)) / 2
     if high == math.inf:
-        spent = epsilon(event_of(bracket[1]), budget.delta).epsilon
+        spent = epsilon(event_of(bracket[1]), budget.delta, accountant=accountant).epsilon
         raise BudgetTooSmallError(
             f"Expected epsilon <= {budget.epsilon:g} at delta={budget.delta:g}, got {spent:.4g} at the "
             f"largest noise, {bracket[1]:g}. Raise epsilon or delta, or take fewer steps or smaller batches."
@@ -68,20 +76,26 @@ def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, br
 
 
 def calibrate_roughly(
-    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, bracket: Bracket = BRACKET
+    event_of: Callable[[float], DpEvent],
+    budget: PrivacyBudget,
+    *,
+    accountant: str | None = None,
+    bracket: Bracket = BRACKET,
 ) -> float:
     """Like `calibrate`, in a fraction of the time, and without a guarantee on either side of the target.
 
     For comparisons and first guesses, such as the noise that plain training would have needed. A run never
     relies on it: what it claims is recomputed from its ledger.
     """
-    return math.exp(_coarse_root(event_of, budget, bracket)[0])
+    return math.exp(_coarse_root(event_of, budget, accountant, bracket)[0])
 
 
-def _coarse_root(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, bracket: Bracket) -> tuple[float, float]:
+def _coarse_root(
+    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, accountant: str | None, bracket: Bracket
+) -> tuple[float, float]:
     """Solve on the coarse grid: log noise, and the slope of log ε there."""
     first, last = _log_bracket(bracket)
-    excess = _log_excess(event_of, budget, _COARSENESS)
+    excess = _log_excess(event_of, budget, accountant, _COARSENESS)
     # Most answers lie near noise 1, and far from them the accountants are slow: walk there, do not bisect.
     low = high = min(max(0.0, first), last)
     while low > first and excess(low) <= 0:
@@ -96,14 +110,15 @@ def _coarse_root(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, br
 
 
 def _log_excess(
-    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, coarseness: float = 1.0
+    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, accountant: str | None, coarseness: float = 1.0
 ) -> Callable[[float], float]:
     """log(ε / target) as a function of log noise; not positive exactly where ε is within the target."""
     known: dict[float, float] = {}
 
     def excess(log_noise: float) -> float:
         if log_noise not in known:
-            spent = epsilon(event_of(math.exp(log_noise)), budget.delta, coarseness=coarseness).epsilon
+            event = event_of(math.exp(log_noise))
+            spent = epsilon(event, budget.delta, accountant=accountant, coarseness=coarseness).epsilon
             # Kept finite for the solvers, and decided by the comparison itself rather than by a rounded
             # logarithm.
             size = abs(math.log(min(max(spent, 1e-9), 1e12) / budget.epsilon))

@@ -1,20 +1,25 @@
 """What a mechanism released, as a tree of privacy events: building, rewriting, writing down, reading back.
 
-The vocabulary is `dp_accounting`'s: each event says what one record can have influenced, under
-add-or-remove-one adjacency. Trees are built with the functions of this module, because they turn every noise
-multiplier into a float: `dp_accounting` 0.6.0 silently keeps only the first of several composed *integer*
-ones in a Poisson sample.
+The vocabulary is `dp_accounting`'s, with four events of our own: each says what one record can have
+influenced, under add-or-remove-one adjacency. Trees are built with the functions of this module, because they
+turn every noise multiplier into a float: `dp_accounting` 0.6.0 silently keeps only the first of several
+composed *integer* ones in a Poisson sample.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.errors import InvalidValueError, UnsupportedEventError
+from dphpo_bench.privacy import run_counts
+from dphpo_bench.privacy.checks import number, short_text, whole
+from dphpo_bench.privacy.run_counts import RunCount
 
 MAX_DEPTH = 20
 MAX_NODES = 20_000
@@ -22,17 +27,81 @@ MAX_COUNT = 10**9
 NEGLIGIBLE_NOISE = 0.01
 """Multipliers below this are accounted as no noise at all: ε is in the thousands, and exp(ε) overflows."""
 
+MAX_PURE_EPSILON = 1 / NEGLIGIBLE_NOISE
+"""A pure ε above this is accounted as no privacy, for the same reason."""
+MAX_EXPOSURES = 64
+
+# --------------------------------------------------------------------------------------------- our own events
+
+
+@dataclass(frozen=True)
+class BestOfDpEvent(DpEvent):  # type: ignore[misc]  # dp_accounting has no types
+    """The best of a secret random number of independent runs, by a score that is part of each run's output.
+
+    Attributes:
+        event: a single run, together with its score.
+        runs: the distribution of the number of runs.
+        low: c, and
+        high: C: the density of each run's hyperparameters, given the earlier runs, is between c and C times a
+            prior that does not depend on the data. Both are 1 for independent draws from the prior.
+    """
+
+    event: DpEvent
+    runs: RunCount
+    low: float = 1.0
+    high: float = 1.0
+
+
+@dataclass(frozen=True)
+class FirstAboveDpEvent(DpEvent):  # type: ignore[misc]
+    """The first run whose score reaches a threshold fixed in advance (Liu and Talwar 2019, Algorithm 1).
+
+    Attributes:
+        event: a single run, together with its score.
+        stop_probability: γ, with which the search ends, empty-handed, after each run below the threshold.
+    """
+
+    event: DpEvent
+    stop_probability: float
+
+
+@dataclass(frozen=True)
+class PartDpEvent(DpEvent):  # type: ignore[misc]
+    """An event that reads the records of one part only.
+
+    Attributes:
+        partition: name of a rule that puts each record into exactly one part, without looking at any other.
+        part: name of the part.
+        event: what those records are exposed to.
+    """
+
+    partition: str
+    part: str
+    event: DpEvent
+
+
+@dataclass(frozen=True)
+class PureDpEvent(DpEvent):  # type: ignore[misc]
+    """A release of which nothing is known but that it is (ε, 0)-DP.
+
+    Attributes:
+        epsilon: that ε.
+    """
+
+    epsilon: float
+
+
 # ------------------------------------------------------------------------------------------------- building
 
 
 def gaussian(noise_multiplier: float) -> DpEvent:
     """Gaussian noise of standard deviation `noise_multiplier` times the L2 sensitivity."""
-    return dp_event.GaussianDpEvent(_number("noise_multiplier", noise_multiplier, low=0))
+    return dp_event.GaussianDpEvent(number("noise_multiplier", noise_multiplier, low=0))
 
 
 def laplace(noise_multiplier: float) -> DpEvent:
     """Laplace noise of scale `noise_multiplier` times the L1 sensitivity: 1/noise_multiplier-DP."""
-    return dp_event.LaplaceDpEvent(_number("noise_multiplier", noise_multiplier, low=0))
+    return dp_event.LaplaceDpEvent(number("noise_multiplier", noise_multiplier, low=0))
 
 
 def compose(*events: DpEvent) -> DpEvent:
@@ -47,21 +116,49 @@ def repeat(event: DpEvent, count: int) -> DpEvent:
 
 def poisson_sampled(rate: float, event: DpEvent) -> DpEvent:
     """The event, run on a batch that each record enters independently with probability `rate`."""
-    return dp_event.PoissonSampledDpEvent(_number("sample_rate", rate, low=0, high=1), event)
+    return dp_event.PoissonSampledDpEvent(number("sample_rate", rate, low=0, high=1), event)
 
 
-def repeat_and_select(event: DpEvent, mean: float, shape: float) -> DpEvent:
-    """The best of a secret random number of runs of `event`.
+def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0) -> DpEvent:
+    """The best of a secret random number of runs of `event`. Only the best is released, and never their number.
 
     Args:
         event: a single run, together with its score.
-        mean: expected number of runs, at least 1.
-        shape: the distribution of the number of runs: 0 logarithmic, 1 geometric, other finite values
-            truncated negative binomial, infinity Poisson (Papernot and Steinke 2022, arXiv:2110.03620).
+        runs: the distribution of the number of runs.
+        low: the least density of each run's hyperparameters relative to a data-independent prior, in (0, 1].
+        high: the greatest one, at least 1. Both are 1 for independent draws; an adaptive search that mixes
+            its proposals with the prior bounds both (Wang et al. 2023, DP-HyPO).
     """
-    if shape != math.inf:
-        shape = _number("shape", shape, low=0)
-    return dp_event.RepeatAndSelectDpEvent(event, _number("mean", mean, low=1), shape)
+    if not isinstance(runs, RunCount):
+        raise InvalidValueError(f"Expected a distribution of the number of runs, got {repr(runs)[:80]}.")
+    return BestOfDpEvent(event, runs, number("low", low, low=1e-9, high=1), number("high", high, low=1, high=1e9))
+
+
+def first_above(event: DpEvent, stop_probability: float) -> DpEvent:
+    """Runs of `event` until a score reaches a fixed threshold, which is released, or until a coin says stop.
+
+    Args:
+        event: a single run, together with its score.
+        stop_probability: γ in (0, 1], of the coin that is tossed after each run below the threshold.
+    """
+    return FirstAboveDpEvent(event, number("stop_probability", stop_probability, low=1e-9, high=1))
+
+
+def on_part(partition: str, part: str, event: DpEvent) -> DpEvent:
+    """The event, run on the records of one part.
+
+    Args:
+        partition: name of a rule that puts each record into exactly one part by that record alone, such as a
+            keyed hash. Events of one partition name must use one and the same rule.
+        part: name of the part.
+        event: what the records of the part are exposed to.
+    """
+    return PartDpEvent(short_text("partition", partition), short_text("part", part), event)
+
+
+def pure(epsilon: float) -> DpEvent:
+    """A release that is (`epsilon`, 0)-DP, for each state of what was released before."""
+    return PureDpEvent(number("epsilon", epsilon, low=0))
 
 
 def non_private() -> DpEvent:
@@ -80,9 +177,9 @@ def no_op() -> DpEvent:
 def multiset(event: DpEvent) -> Counter[DpEvent]:
     """The events that are composed at the top of a tree, with their counts.
 
-    Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples too,
-    numbers become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in the
-    order of a composition give equal results, so the keys serve to compare releases with a plan.
+    Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples and parts
+    too, numbers become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in
+    the order of a composition give equal results, so the keys serve to compare releases with a plan.
 
     Raises:
         InvalidValueError: if the tree holds a number out of range.
@@ -106,8 +203,19 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
             counts[gaussian(noise)] = 1
         case dp_event.LaplaceDpEvent(noise_multiplier=noise):
             counts[laplace(noise)] = 1
+        case PureDpEvent(epsilon=epsilon):
+            counts[pure(epsilon)] = 1
+        case BestOfDpEvent(event=part, runs=runs, low=low, high=high):
+            counts[best_of(from_multiset(multiset(part)), runs, low, high)] = 1
         case dp_event.RepeatAndSelectDpEvent(event=part, mean=mean, shape=shape):
-            counts[repeat_and_select(from_multiset(multiset(part)), mean, shape)] = 1
+            runs = run_counts.Poisson(mean) if shape == math.inf else run_counts.TruncatedNegativeBinomial(mean, shape)
+            counts[best_of(from_multiset(multiset(part)), runs)] = 1
+        case FirstAboveDpEvent(event=part, stop_probability=stop):
+            counts[first_above(from_multiset(multiset(part)), stop)] = 1
+        case PartDpEvent(partition=partition, part=name, event=part):
+            # Whatever is in there for other parts of the same partition reads no record at all.
+            inner = multiset(restrict(part, {partition: name}))
+            counts.update({on_part(partition, name, key): count for key, count in inner.items()})
         case _:
             try:
                 counts[event] = 1
@@ -122,6 +230,72 @@ def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:
     if len(parts) == 1:
         return parts[0]
     return compose(*parts) if parts else no_op()
+
+
+def restrict(event: DpEvent, parts: Mapping[str, str]) -> DpEvent:
+    """What a record in the given parts is exposed to.
+
+    Args:
+        event: any tree.
+        parts: for each partition, by name, the part that the record is in. Partitions that are not named stay
+            as they are.
+
+    Returns:
+        The tree in which events on the record's own parts stand open, and those on other parts of the same
+        partitions are no releases; also inside selections and samples.
+    """
+    match event:
+        case PartDpEvent(partition=partition, part=name, event=inner):
+            if partition not in parts:
+                return on_part(partition, name, restrict(inner, parts))
+            return restrict(inner, parts) if parts[partition] == name else no_op()
+        case dp_event.ComposedDpEvent(events=inner):
+            return compose(*(restrict(one, parts) for one in inner))
+        case dp_event.SelfComposedDpEvent(event=inner, count=count):
+            return repeat(restrict(inner, parts), count)
+        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
+            return poisson_sampled(rate, restrict(inner, parts))
+        case BestOfDpEvent(event=inner, runs=runs, low=low, high=high):
+            return best_of(restrict(inner, parts), runs, low, high)
+        case dp_event.RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
+            return dp_event.RepeatAndSelectDpEvent(restrict(inner, parts), mean, shape)
+        case FirstAboveDpEvent(event=inner, stop_probability=stop):
+            return first_above(restrict(inner, parts), stop)
+        case _:
+            return event
+
+
+def partitions(event: DpEvent) -> dict[str, set[str]]:
+    """The partitions that a tree names, each with the parts it names."""
+    found: dict[str, set[str]] = {}
+    if isinstance(event, PartDpEvent):
+        found[event.partition] = {event.part}
+    inner = event.events if isinstance(event, dp_event.ComposedDpEvent) else [getattr(event, "event", None)]
+    for one in inner:
+        if one is not None:
+            for partition, parts in partitions(one).items():
+                found.setdefault(partition, set()).update(parts)
+    return found
+
+
+def exposures(event: DpEvent) -> list[DpEvent]:
+    """What records are exposed to, one simplified tree for each combination of parts; equal ones are joined.
+
+    ε of a tree is the largest ε of these trees (docs/accounting.md, parts). Records in parts that the tree does
+    not name are exposed to less than any of them.
+
+    Raises:
+        UnsupportedEventError: if there are more than `MAX_EXPOSURES` combinations.
+    """
+    choices = [[(partition, part) for part in sorted(parts)] for partition, parts in sorted(partitions(event).items())]
+    combinations = math.prod(len(choice) for choice in choices)
+    if combinations > MAX_EXPOSURES:
+        raise UnsupportedEventError(
+            f"The parts of this event have {combinations} combinations, more than {MAX_EXPOSURES}. "
+            "Use fewer partitions."
+        )
+    trees = (simplify(restrict(event, dict(combination))) for combination in itertools.product(*choices))
+    return list(dict.fromkeys(trees))
 
 
 def simplify(event: DpEvent) -> DpEvent:
@@ -171,10 +345,20 @@ def _simplify_part(event: DpEvent) -> DpEvent:
             # Whoever is in the sample is seen raw, hence no amplification of a release that is not private.
             passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
             return part if passes_through else poisson_sampled(rate, part)
-        case dp_event.RepeatAndSelectDpEvent(event=part, mean=mean, shape=shape):
+        case PureDpEvent(epsilon=epsilon):
+            if epsilon > MAX_PURE_EPSILON:
+                return non_private()
+            return event if epsilon else no_op()
+        case BestOfDpEvent(event=part, runs=runs, low=low, high=high):
             part = simplify(part)
             passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
-            return part if passes_through else repeat_and_select(part, mean, shape)
+            return part if passes_through else best_of(part, runs, low, high)
+        case FirstAboveDpEvent(event=part, stop_probability=stop):
+            part = simplify(part)
+            passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
+            return part if passes_through else first_above(part, stop)
+        case PartDpEvent(partition=partition, part=name, event=part):
+            return on_part(partition, name, simplify(part))
         case _:
             return event
 
@@ -208,14 +392,15 @@ def to_json(event: DpEvent) -> dict[str, Any]:
             return {"type": "repeated", "count": int(count), "event": to_json(part)}
         case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
             return {"type": "poisson_sampled", "sample_rate": float(rate), "event": to_json(part)}
-        case dp_event.RepeatAndSelectDpEvent(event=part, mean=mean, shape=shape):
-            json_shape = "poisson" if shape == math.inf else float(shape)  # JSON has no infinity
-            return {
-                "type": "repeat_and_select",
-                "mean": float(mean),
-                "shape": json_shape,
-                "event": to_json(part),
-            }
+        case PureDpEvent(epsilon=epsilon):
+            return {"type": "pure", "epsilon": float(epsilon)}
+        case BestOfDpEvent(event=part, runs=runs, low=low, high=high):
+            bounds = {"low": float(low), "high": float(high)}
+            return {"type": "best_of", "runs": runs.to_json(), **bounds, "event": to_json(part)}
+        case FirstAboveDpEvent(event=part, stop_probability=stop):
+            return {"type": "first_above", "stop_probability": float(stop), "event": to_json(part)}
+        case PartDpEvent(partition=partition, part=name, event=part):
+            return {"type": "part", "partition": partition, "part": name, "event": to_json(part)}
         case _:
             raise UnsupportedEventError(f"{_type_name(event)} has no written form.")
 
@@ -228,7 +413,10 @@ _FIELDS: dict[str, set[str]] = {
     "composed": {"events"},
     "repeated": {"count", "event"},
     "poisson_sampled": {"sample_rate", "event"},
-    "repeat_and_select": {"mean", "shape", "event"},
+    "best_of": {"runs", "low", "high", "event"},
+    "first_above": {"stop_probability", "event"},
+    "part": {"partition", "part", "event"},
+    "pure": {"epsilon"},
 }
 
 
@@ -266,9 +454,15 @@ def from_json(obj: object) -> DpEvent:
                 return repeat(read(obj["event"], depth + 1), obj["count"])
             case "poisson_sampled":
                 return poisson_sampled(obj["sample_rate"], read(obj["event"], depth + 1))
-            case "repeat_and_select":
-                shape = math.inf if obj["shape"] == "poisson" else _number("shape", obj["shape"], low=0)
-                return repeat_and_select(read(obj["event"], depth + 1), obj["mean"], shape)
+            case "best_of":
+                runs = run_counts.from_json(obj["runs"])
+                return best_of(read(obj["event"], depth + 1), runs, obj["low"], obj["high"])
+            case "first_above":
+                return first_above(read(obj["event"], depth + 1), obj["stop_probability"])
+            case "part":
+                return on_part(obj["partition"], obj["part"], read(obj["event"], depth + 1))
+            case "pure":
+                return pure(obj["epsilon"])
         if not isinstance(obj["events"], list):
             raise InvalidValueError("Expected a list of composed events.")
         return compose(*(read(part, depth + 1) for part in obj["events"]))
@@ -300,35 +494,21 @@ def _describe_one(event: DpEvent) -> str:
             return f"Laplace b={noise:.4g}"
         case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
             return f"Poisson(q={rate:.4g}; {_describe_counts(part, ', ')})"
-        case dp_event.RepeatAndSelectDpEvent(event=part, mean=mean, shape=shape):
-            return f"BestOf(mean={mean:.4g}, shape={shape:.4g}; {_describe_counts(part, ', ')})"
+        case PureDpEvent(epsilon=epsilon):
+            return f"pure ε={epsilon:.4g}"
+        case BestOfDpEvent(event=part, runs=runs, low=low, high=high):
+            bounds = "" if low == high else f", density {low:.4g}..{high:.4g}"
+            return f"BestOf({runs.describe()}{bounds}; {_describe_counts(part, ', ')})"
+        case FirstAboveDpEvent(event=part, stop_probability=stop):
+            return f"FirstAbove(γ={stop:.4g}; {_describe_counts(part, ', ')})"
+        case PartDpEvent(partition=partition, part=name, event=part):
+            return f"{partition}={name}: {_describe_counts(part, ', ')}"
         case _:
             return _type_name(event)
 
 
-# ------------------------------------------------------------------------------------------------- checking
-
-
-def _number(name: str, value: Any, *, low: float, high: float = math.inf) -> float:
-    """`value` as a float in [low, high], finite."""
-    try:
-        number = math.nan if isinstance(value, bool | str) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not (math.isfinite(number) and low <= number <= high):
-        rule = f"a finite {name} >= {low}" if high == math.inf else f"{low} <= {name} <= {high}"
-        raise InvalidValueError(f"Expected {rule}, got {name}={str(value)[:80]}.")
-    return number
-
-
 def _count(value: Any) -> int:
-    try:
-        number = -1 if isinstance(value, bool | str | float) else int(value)
-    except (TypeError, ValueError):
-        number = -1
-    if not 0 <= number <= MAX_COUNT:
-        raise InvalidValueError(f"Expected a whole count from 0 to {MAX_COUNT}, got count={str(value)[:80]}.")
-    return number
+    return whole("count", value, low=0, high=MAX_COUNT)
 
 
 def _type_name(event: DpEvent) -> str:

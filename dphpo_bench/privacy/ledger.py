@@ -6,16 +6,29 @@ happens, so that a method cannot overspend by mistake. ε is computed from the l
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
 from dphpo_bench.privacy import events
 
 VERSION = 1
 MAX_ENTRIES = 10_000
+
+Scope = tuple[tuple[str, str], ...]
+"""Parts of partitions, outermost first, whose records alone a release touches; empty for all records."""
+
+
+class Account(Protocol):
+    """Where releases are charged: a ledger, or one sampled batch of it."""
+
+    def charge(self, event: DpEvent, scope: Scope = ()) -> None:
+        """Write down a release. Call it before releasing."""
+
+    def open_batch(self, rate: float, scope: Scope = ()) -> "Batch":
+        """Start a batch that each record enters independently with probability `rate`."""
 
 
 class Ledger:
@@ -47,24 +60,33 @@ class Ledger:
         """Distinct releases with their counts, in a fixed order."""
         return tuple(sorted(self._spent.items(), key=repr))
 
-    def charge(self, event: DpEvent) -> None:
+    def charge(self, event: DpEvent, scope: Scope = ()) -> None:
         """Write down a release that is not from a sampled batch. Call it before releasing.
+
+        Args:
+            event: what is released.
+            scope: the parts of the records that it touches.
 
         Raises:
             OverBudgetError: if the plan does not cover it. Nothing is written then, and nothing may be
                 released.
         """
-        self._replace(Counter(), events.multiset(event), event)
+        scoped = _within(scope, event)
+        self._replace(Counter(), events.multiset(scoped), scoped)
 
-    def open_batch(self, rate: float) -> "Batch":
+    def open_batch(self, rate: float, scope: Scope = ()) -> "Batch":
         """Start a batch that each record enters independently with probability `rate`.
 
         All that is charged to it is composed first and sampled once. An unused batch costs nothing.
 
+        Args:
+            rate: in [0, 1].
+            scope: the parts of the records that it is drawn from.
+
         Raises:
             InvalidValueError: if the rate is not in [0, 1].
         """
-        return Batch(self, rate)
+        return Batch(self, rate, scope)
 
     def _replace(self, old: Counter[DpEvent], new: Counter[DpEvent], asked: DpEvent) -> None:
         """Exchange entries for others if the plan covers the result."""
@@ -106,18 +128,21 @@ class Ledger:
         return +left
 
     def _contains(self, planned: DpEvent, batch: DpEvent) -> bool:
+        (scope, sample), (other_scope, other) = _opened(planned), _opened(batch)
         return (
-            isinstance(planned, dp_event.PoissonSampledDpEvent)
-            and isinstance(batch, dp_event.PoissonSampledDpEvent)
-            and planned.sampling_probability == batch.sampling_probability
+            isinstance(sample, dp_event.PoissonSampledDpEvent)
+            and isinstance(other, dp_event.PoissonSampledDpEvent)
+            and scope == other_scope
+            and sample.sampling_probability == other.sampling_probability
             and self._inside(batch) <= self._inside(planned)
         )
 
     def _inside(self, event: DpEvent) -> Counter[DpEvent]:
         """What a sampled batch consists of. Kept, for there are few kinds of batches and many of each."""
         if event not in self._contents:
-            is_batch = isinstance(event, dp_event.PoissonSampledDpEvent)
-            self._contents[event] = events.multiset(event.event) if is_batch else Counter()
+            _, sample = _opened(event)
+            is_batch = isinstance(sample, dp_event.PoissonSampledDpEvent)
+            self._contents[event] = events.multiset(sample.event) if is_batch else Counter()
         return self._contents[event]
 
     def to_json(self) -> dict[str, Any]:
@@ -153,19 +178,50 @@ class Ledger:
 class Batch:
     """One sampled batch, to which releases are charged as they are asked for; made by `Ledger.open_batch`."""
 
-    def __init__(self, ledger: Ledger, rate: float) -> None:
+    def __init__(self, ledger: Ledger, rate: float, scope: Scope = ()) -> None:
         self._ledger = ledger
         self._rate = rate
+        self._scope = scope
         self._event = events.poisson_sampled(rate, events.no_op())
         self._entry: Counter[DpEvent] = Counter()
 
-    def charge(self, event: DpEvent) -> None:
+    def charge(self, event: DpEvent, scope: Scope = ()) -> None:
         """Write down one more release from this batch. Call it before releasing.
+
+        Args:
+            event: what is released.
+            scope: the parts of the batch that it touches.
 
         Raises:
             OverBudgetError: if the plan does not cover the batch with it. Nothing is written then.
         """
-        grown = events.poisson_sampled(self._rate, events.compose(self._event.event, event))
-        entry = events.multiset(grown)
-        self._ledger._replace(self._entry, entry, grown)
+        inner = events.compose(self._event.event, _within(scope, event))
+        grown = events.poisson_sampled(self._rate, inner)
+        scoped = _within(self._scope, grown)
+        entry = events.multiset(scoped)
+        self._ledger._replace(self._entry, entry, scoped)
         self._event, self._entry = grown, entry
+
+    def open_batch(self, rate: float, scope: Scope = ()) -> "Batch":
+        """A batch of a batch is not accounted for.
+
+        Raises:
+            UnsupportedEventError: always.
+        """
+        del rate, scope
+        raise UnsupportedEventError("Cannot sample from a sample. Train inside the trials of a selection.")
+
+
+def _within(scope: Scope, event: DpEvent) -> DpEvent:
+    for partition, part in reversed(scope):
+        event = events.on_part(partition, part, event)
+    return event
+
+
+def _opened(event: DpEvent) -> tuple[Scope, DpEvent]:
+    """The scope of a ledger's entry, and what happens there."""
+    scope = []
+    while isinstance(event, events.PartDpEvent):
+        scope.append((event.partition, event.part))
+        event = event.event
+    return tuple(scope), event

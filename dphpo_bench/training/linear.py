@@ -4,6 +4,7 @@ The gradient of record i is (p_i - e_i) ⊗ (x_i, 1), with p_i the predicted pro
 target. Its norm is ‖p_i - e_i‖ · √(‖x_i‖² + 1), so it is never formed.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -52,28 +53,14 @@ class LinearEngine(GradientEngine):
             )
         self._layer = layer
         self._norms = _KnownNorms()
+        self._copy = torch.empty(0, layer.in_features, dtype=self._dtype)
 
     def clipped_sum(
         self, inputs: Tensor, targets: Tensor, clipping: Clipping, indices: Tensor | None = None
     ) -> ClippedSum:
         """See `GradientEngine.clipped_sum`."""
-        layer = self._layer
-        with torch.no_grad():
-            known = self._norms.of(inputs, self._row_norms)
-            weight = torch.zeros_like(layer.weight)
-            bias = torch.zeros_like(layer.bias) if layer.bias is not None else None
-            losses = []
-            for rows in self._micro_batches(inputs, indices, self._rows(inputs, indices)):
-                x, y = self._flat(inputs, rows), self._gather(targets, rows)
-                norms = row_norms(x).double() if known is None else self._known(known, rows)
-                residuals, loss = _residuals(_logits(x, layer.weight, layer.bias), y)
-                losses.append(loss)
-                x, residuals = self._clip(x, residuals, norms, clipping)
-                weight.addmm_(residuals, x)
-                if bias is not None:
-                    bias += residuals.sum(1)
-        sums = {layer.weight: weight, layer.bias: bias}
-        return ClippedSum([sums[parameter] for parameter in self.parameters], self._join(losses))
+        (gradients,), losses = clipped_sums([self], inputs, targets, [clipping], indices)
+        return ClippedSum(gradients, losses[0])
 
     def losses_along(
         self,
@@ -113,40 +100,44 @@ class LinearEngine(GradientEngine):
                 losses.append(_cross_entropy(logits, self._gather(targets, rows)))
         return self._join(losses)
 
-    def _clip(self, x: Tensor, residuals: Tensor, norms: Tensor, clipping: Clipping) -> tuple[Tensor, Tensor]:
-        """Inputs (n, d) and residuals (classes, n) whose product is the clipped sum.
-
-        Norms are combined in float64: in float32 the square of a residual below 1e-23 underflows, and that
-        record would pass unclipped however large its input.
-        """
-        squared = norms.square() if self._layer.weight.requires_grad else torch.zeros_like(norms)
-        if self._layer.bias is not None and self._layer.bias.requires_grad:
-            squared = squared + 1
-        gradient_norms = squared.sqrt() * torch.linalg.vector_norm(residuals, dim=0, dtype=torch.float64)
-        factors = clipping.factors(gradient_norms).to(residuals.dtype)
-        finite = gradient_norms.isfinite() & norms.isfinite()
-        if finite.all():
-            return x, residuals.mul_(factors)
-        return x.masked_fill(~finite[:, None], 0.0), torch.where(finite, residuals * factors, 0.0)
-
     def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
         return self.clipped_sum(inputs, targets, clipping)
 
-    def _rows(self, inputs: Tensor, indices: Tensor | None) -> int:
+    def _rows(self, inputs: Tensor, indices: Tensor | None, trials: int = 1) -> int:
         if self._micro_batch_size is not None:
             return self._micro_batch_size
         copied = indices is not None or inputs.dtype != self._dtype
-        return self._default_rows(_COPY_BYTES if copied else _CPU_BYTES)
+        return self._default_rows(_COPY_BYTES if copied else _CPU_BYTES, trials)
 
-    def _default_rows(self, size: int = _COPY_BYTES) -> int:
+    def _default_rows(self, size: int = _COPY_BYTES, trials: int = 1) -> int:
         size = size if self._device.type == "cpu" else _GPU_BYTES
-        return max(32, size // (_FLOAT_BYTES * self._layer.in_features))
+        width = max(self._layer.in_features, trials * self._layer.out_features)
+        return max(32, size // (_FLOAT_BYTES * width))
 
     def _flat(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
-        x = self._gather(inputs, rows).flatten(1)
-        if x.shape[1] != self._layer.in_features:
-            raise InvalidValueError(f"Expected {self._layer.in_features} features a record, got {x.shape[1]}.")
-        return x
+        """Some records as a matrix. It is overwritten at the next call, unless it is a part of `inputs`."""
+        features = math.prod(inputs.shape[1:])
+        if features != self._layer.in_features:
+            raise InvalidValueError(f"Expected {self._layer.in_features} features a record, got {features}.")
+        converted = inputs.dtype != self._dtype
+        copied = converted or not isinstance(rows, slice)
+        if not copied or not inputs.is_floating_point() or {inputs.device.type, self._device.type} != {"cpu"}:
+            return self._gather(inputs, rows).flatten(1)
+        # Always into the same memory: to return these megabytes to the system and fetch them anew for each
+        # micro-batch can cost as much as the products.
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        if len(self._copy) < n:
+            with torch.inference_mode(False):  # else it could not be written outside of that mode later
+                self._copy = torch.empty(n, features, dtype=self._dtype)
+        copy = self._copy[:n]
+        records = copy.view(n, *inputs.shape[1:])
+        if isinstance(rows, slice):
+            records.copy_(inputs[rows])
+        elif converted:
+            records.copy_(inputs.index_select(0, rows.to(inputs.device)))
+        else:
+            torch.index_select(inputs, 0, rows.to(inputs.device), out=records)
+        return copy
 
     def _row_norms(self, inputs: Tensor) -> Tensor:
         pieces = self._micro_batches(inputs, None, self._rows(inputs, None))
@@ -154,6 +145,79 @@ class LinearEngine(GradientEngine):
 
     def _known(self, norms: Tensor, rows: slice | Tensor) -> Tensor:
         return norms[rows if isinstance(rows, slice) else rows.to(norms.device)]
+
+
+def clipped_sums(
+    engines: Sequence[LinearEngine],
+    inputs: Tensor,
+    targets: Tensor,
+    clippings: Sequence[Clipping],
+    indices: Tensor | None = None,
+) -> tuple[list[list[Tensor]], Tensor]:
+    """Clipped sums of M linear classifiers over one batch, which is read once for all of them.
+
+    Args:
+        engines: M engines whose layers have the same shape, dtype, device and trainable parameters.
+        inputs: as in `GradientEngine.clipped_sum`.
+        targets: as in `GradientEngine.clipped_sum`.
+        clippings: M clipping rules.
+        indices: as in `GradientEngine.clipped_sum`.
+
+    Returns:
+        For each engine the gradients of its parameters; and losses of shape (M, n).
+    """
+    reader, trials = engines[0], len(engines)
+    layers = [engine._layer for engine in engines]
+    with torch.no_grad():
+        weights = _joined([layer.weight for layer in layers])
+        biases = _joined([layer.bias for layer in layers]) if layers[0].bias is not None else None
+        weight_sums, bias_sums = torch.zeros_like(weights), weights.new_zeros(len(weights))
+        losses = [weights.new_empty(trials, 0)]
+        known = reader._norms.of(inputs, reader._row_norms)
+        for rows in reader._micro_batches(inputs, indices, reader._rows(inputs, indices, trials)):
+            x, y = reader._flat(inputs, rows), reader._gather(targets, rows)
+            norms = row_norms(x).double() if known is None else reader._known(known, rows)
+            residuals, loss = _residuals(_logits(x, weights, biases).view(trials, -1, len(x)), y)
+            losses.append(loss)
+            x, residuals = _clip(x, residuals, norms, layers[0], clippings)
+            weight_sums.addmm_(residuals.flatten(0, 1), x)
+            bias_sums += residuals.sum(2).flatten()
+    gradients = []
+    for engine, weight, bias in zip(engines, weight_sums.chunk(trials), bias_sums.chunk(trials), strict=True):
+        sums = {engine._layer.weight: weight, engine._layer.bias: bias}
+        gradients.append([sums[parameter] for parameter in engine.parameters])
+    return gradients, torch.cat(losses, dim=1)
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _clip(
+    x: Tensor, residuals: Tensor, norms: Tensor, layer: nn.Linear, clippings: Sequence[Clipping]
+) -> tuple[Tensor, Tensor]:
+    """Inputs (n, d) and residuals (trials, classes, n) whose products are the clipped sums.
+
+    Norms are combined in float64: in float32 the square of a residual below 1e-23 underflows, and that record
+    would pass unclipped however large its input.
+
+    A record of bad inputs is silenced in both factors, since 0 · inf is not 0. One whose residuals alone are
+    bad, as in a trial that diverged, is silenced in that trial's residuals, and other trials do not notice.
+    """
+    squared = norms.square() if layer.weight.requires_grad else torch.zeros_like(norms)
+    if layer.bias is not None and layer.bias.requires_grad:
+        squared = squared + 1
+    # Not `vector_norm`, which is ten times slower along this dimension.
+    gradient_norms = (squared * residuals.double().square_().sum(1)).sqrt_()
+    factors = torch.stack([rule.factors(own) for rule, own in zip(clippings, gradient_norms, strict=True)])
+    factors = factors.to(residuals.dtype).unsqueeze(1)
+    usable = norms.isfinite()
+    finite = gradient_norms.isfinite() & usable
+    if finite.all():
+        return x, residuals.mul_(factors)
+    if not usable.all():
+        x = x.masked_fill(~usable[:, None], 0.0)
+    return x, torch.where(finite.unsqueeze(1), residuals * factors, 0.0)
 
 
 class _KnownNorms:
@@ -188,17 +252,25 @@ def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _residuals(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities minus one-hot targets (classes, n), and cross-entropies (n,). Overwrites `logits`."""
-    target = targets[None]
-    at_target = logits.gather(0, target)
-    largest = logits.amax(0, keepdim=True)
+    """Probabilities minus one-hot targets, and cross-entropies, of several trials. Overwrites `logits`.
+
+    Args:
+        logits: shape (trials, classes, n).
+        targets: shape (n,).
+
+    Returns:
+        Shapes (trials, classes, n) and (trials, n).
+    """
+    target = targets.expand(len(logits), 1, -1)
+    at_target = logits.gather(1, target)
+    largest = logits.amax(1, keepdim=True)
     exponentials = logits.sub_(largest).exp_()
-    exponential_at_target = exponentials.gather(0, target)
+    exponential_at_target = exponentials.gather(1, target)
     # Not p - 1, which cancels where the prediction is sure: minus the probability of all other classes.
-    others = exponentials.scatter_(0, target, 0.0).sum(0, keepdim=True)
+    others = exponentials.scatter_(1, target, 0.0).sum(1, keepdim=True)
     total = others + exponential_at_target
-    losses = (total.log() + (largest - at_target)).squeeze(0)
-    return exponentials.scatter_(0, target, -others).div_(total), losses
+    losses = (total.log() + (largest - at_target)).squeeze(1)
+    return exponentials.scatter_(1, target, -others).div_(total), losses
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

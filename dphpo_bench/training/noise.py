@@ -36,3 +36,18 @@ def add_gaussian_noise(gradients: Sequence[Tensor], std: float, generator: torch
         gradient + part.view_as(gradient).to(gradient)
         for gradient, part in zip(gradients, torch.split(noise, sizes), strict=True)
     ]
+
+
+def laplace_noise(size: int, generator: torch.Generator) -> Tensor:
+    """Independent Laplace noise of scale 1.
+
+    Args:
+        size: how many numbers.
+        generator: source of randomness.
+
+    Returns:
+        Shape (size,), float64.
+    """
+    # The difference of two standard exponentials. `exponential_` draws in (0, ∞).
+    draws = torch.empty(2, size, dtype=torch.float64, device=generator.device).exponential_(generator=generator)
+    return draws[0] - draws[1]

@@ -15,6 +15,7 @@ from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.stacked import StackedLinear
 from tests.training.models import BACKENDS, linear, pictures, tanh_cnn
 
 
@@ -92,6 +93,20 @@ def test_linear_step_on_an_indexed_dataset_in_bfloat16(benchmark, threads):
     ratios = record(benchmark, times, "two products")
     if threads == 1:
         assert ratios["step"] <= 1.25
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_ten_linear_models_on_a_full_batch(benchmark, threads, dtype):
+    inputs, targets = torch.randn(8192, 4096).to(dtype), torch.randint(0, 10, (8192,))
+    models = [linear(4096, 10) for _ in range(10)]
+    engines, stack = [gradient_engine(model) for model in models], StackedLinear(models)
+    runs = {
+        "stacked": lambda: stack.clipped_sums(inputs, targets, [AutoS()] * 10),
+        "one after the other": lambda: [engine.clipped_sum(inputs, targets, AutoS()) for engine in engines],
+    }
+    ratios = record(benchmark, interleaved(runs, 7), "stacked")
+    if threads == 1:
+        assert ratios["one after the other"] >= 2
 
 
 def test_backends_on_a_convolutional_network(benchmark, threads):

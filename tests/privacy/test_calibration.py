@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
+from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.errors import BudgetTooSmallError, InvalidValueError, UnsupportedEventError
@@ -11,7 +12,16 @@ from dphpo_bench.privacy import calibration
 from dphpo_bench.privacy.accountants import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
-from dphpo_bench.privacy.events import compose, gaussian, laplace, poisson_sampled, repeat, repeat_and_select
+from dphpo_bench.privacy.events import (
+    best_of,
+    compose,
+    first_above,
+    gaussian,
+    laplace,
+    poisson_sampled,
+    repeat,
+)
+from dphpo_bench.privacy.run_counts import CappedGeometric, geometric
 
 
 def sgd(rate: float, steps: int) -> Callable[[float], DpEvent]:
@@ -59,25 +69,56 @@ class TestCalibrate:
         noise = calibrate(sgd(0.02, 500), PrivacyBudget(target, 1e-5))
         assert sigma * (1 - 2e-4) <= noise <= sigma * (1 + 1e-3)
 
-    @pytest.mark.parametrize(("target", "sigma"), [(1, 3.9446), (3, 1.5284), (8, 0.854)])
-    def test_falls_back_to_rdp_where_only_rdp_has_a_rule(self, target: float, sigma: float) -> None:
-        # Best of a geometric number of runs, 10 on average, by dp_accounting's RDP.
+    @pytest.mark.parametrize(
+        ("accountant", "target", "sigma"),
+        [
+            ("rdp", 1, 3.9446),
+            ("rdp", 3, 1.5284),
+            ("rdp", 8, 0.854),
+            ("profile", 1, 3.420),
+            ("profile", 3, 1.365),
+            ("profile", 8, 0.788),
+            ("layer_cake", 1, 2.706),
+            ("layer_cake", 3, 1.192),
+            ("layer_cake", 8, 0.7472),
+        ],
+    )
+    def test_best_of_a_geometric_number_of_runs(self, accountant: str, target: float, sigma: float) -> None:
+        # Of 10 runs on average. RDP as in dp_accounting; the profile's noise as rounded in an earlier evaluation;
+        # the layer cake's as found here, to notice changes.
         def select(noise: float) -> DpEvent:
-            return repeat_and_select(sgd(0.02, 500)(noise), 10, 1)
+            return best_of(sgd(0.02, 500)(noise), geometric(10))
 
-        noise = calibrate(select, PrivacyBudget(target, 1e-5))
+        noise = calibrate(select, PrivacyBudget(target, 1e-5), accountant=accountant)
         assert noise == pytest.approx(sigma, rel=1e-3)
-        assert epsilon(select(noise), 1e-5).epsilon <= target
+        assert 0.999 * target <= epsilon(select(noise), 1e-5, accountant=accountant).epsilon <= target
+
+    @pytest.mark.parametrize(
+        ("accountant", "event"),
+        [
+            ("profile", lambda s: compose(best_of(sgd(0.02, 500)(s), geometric(10)), sgd(0.02, 500)(s))),
+            ("layer_cake", lambda s: compose(best_of(sgd(0.02, 500)(s), geometric(10)), sgd(0.02, 500)(s))),
+            ("profile", lambda s: poisson_sampled(0.2, best_of(sgd(0.02, 100)(s), geometric(10)))),
+            ("liu_talwar", lambda s: best_of(sgd(0.02, 500)(s), CappedGeometric(10, 130))),
+            ("liu_talwar", lambda s: first_above(sgd(0.02, 500)(s), 0.1)),
+            (None, lambda s: first_above(sgd(0.02, 500)(s), 0.1)),
+        ],
+    )
+    def test_ends_just_below_the_target_by_every_accountant(
+        self, accountant: str | None, event: Callable[[float], DpEvent]
+    ) -> None:
+        noise = calibrate(event, PrivacyBudget(2, 1e-5), accountant=accountant)
+        assert 0.998 * 2 <= epsilon(event(noise), 1e-5, accountant=accountant).epsilon <= 2
 
     @pytest.mark.parametrize("target", [0.5, 3.0])
     def test_needs_few_full_evaluations(self, target: float, monkeypatch: pytest.MonkeyPatch) -> None:
         # Full evaluations are what takes the time of `plan`; counted, because clocks disagree.
         full = []
 
-        def counting(event: DpEvent, delta: float, *, coarseness: float = 1.0) -> object:
+        def counting(event: DpEvent, delta: float, *, accountant: str | None, coarseness: float = 1.0) -> object:
             if coarseness == 1:
                 full.append(event)
-            return epsilon(event, delta, coarseness=coarseness)
+            return epsilon(event, delta, accountant=accountant, coarseness=coarseness)
 
         monkeypatch.setattr(calibration, "epsilon", counting)
         noise = calibrate(plan, PrivacyBudget(target, 1e-5))
@@ -111,7 +152,7 @@ class TestCalibrate:
     def test_unsupported_events_are_refused(self) -> None:
         with pytest.raises(UnsupportedEventError):
             calibrate(
-                lambda noise: poisson_sampled(0.1, compose(gaussian(noise), laplace(1))),
+                lambda noise: compose(gaussian(noise), dp_event.ZCDpEvent(0.1)),
                 PrivacyBudget(1, 1e-5),
             )
 

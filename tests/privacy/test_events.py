@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,32 +13,62 @@ from hypothesis import strategies as st
 from dphpo_bench.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import (
+    best_of,
     compose,
     describe,
+    exposures,
+    first_above,
     from_json,
     gaussian,
     laplace,
+    multiset,
     no_op,
     non_private,
+    on_part,
+    partitions,
     poisson_sampled,
+    pure,
     repeat,
-    repeat_and_select,
+    restrict,
     simplify,
     to_json,
 )
+from dphpo_bench.privacy.run_counts import (
+    CappedGeometric,
+    Poisson,
+    TruncatedNegativeBinomial,
+    UniformCount,
+    geometric,
+    logarithmic,
+)
 
 NOISE = st.floats(0.02, 1e6)
-LEAF = st.one_of(NOISE.map(gaussian), NOISE.map(laplace), st.just(no_op()), st.just(non_private()))
+LEAF = st.one_of(
+    NOISE.map(gaussian), NOISE.map(laplace), st.floats(0, 50).map(pure), st.just(no_op()), st.just(non_private())
+)
+RUNS = st.one_of(
+    st.builds(TruncatedNegativeBinomial, st.floats(1.01, 100), st.sampled_from([0.0, 1.0, 2.5])),
+    st.builds(Poisson, st.floats(0.1, 100)),
+    st.builds(UniformCount, st.integers(1, 5), st.integers(6, 20)),
+    st.builds(CappedGeometric, st.floats(1.5, 100), st.integers(2, 200)),
+)
 TREE = st.recursive(
     LEAF,
     lambda inner: st.one_of(
         st.lists(inner, max_size=4).map(lambda parts: compose(*parts)),
         st.builds(repeat, inner, st.integers(0, 1000)),
         st.builds(poisson_sampled, st.floats(0, 1), inner),
-        st.builds(repeat_and_select, inner, st.floats(1, 100), st.sampled_from([0.0, 1.0, 2.5, math.inf])),
+        st.builds(best_of, inner, RUNS, st.floats(0.1, 1), st.floats(1, 10)),
+        st.builds(first_above, inner, st.floats(0.001, 1)),
+        st.builds(on_part, st.sampled_from(["split", "fold"]), st.sampled_from(["a", "b"]), inner),
     ),
     max_leaves=8,
 )
+
+
+def best_of_json(**changes: object) -> dict[str, object]:
+    runs = {"type": "negative_binomial", "mean": 10.0, "shape": 1.0}
+    return {"type": "best_of", "runs": runs, "low": 1.0, "high": 1.0, "event": {"type": "no_op"}, **changes}
 
 
 class TestConstructors:
@@ -61,10 +92,27 @@ class TestConstructors:
         with pytest.raises(InvalidValueError, match="whole count"):
             repeat(gaussian(1), count)
 
-    @pytest.mark.parametrize(("mean", "shape"), [(0.5, 1), (10, -1), (math.nan, 1), (10, math.nan)])
-    def test_bad_selection_is_refused(self, mean: float, shape: float) -> None:
-        with pytest.raises(InvalidValueError):
-            repeat_and_select(gaussian(1), mean, shape)
+    @pytest.mark.parametrize(
+        "build",
+        [
+            lambda: best_of(gaussian(1), 10),  # type: ignore[arg-type]
+            lambda: best_of(gaussian(1), geometric(10), low=0),
+            lambda: best_of(gaussian(1), geometric(10), low=1.1),
+            lambda: best_of(gaussian(1), geometric(10), high=0.9),
+            lambda: best_of(gaussian(1), geometric(10), high=math.inf),
+            lambda: first_above(gaussian(1), 0),
+            lambda: first_above(gaussian(1), 1.1),
+            lambda: on_part("", "a", gaussian(1)),
+            lambda: on_part("a", "x" * 65, gaussian(1)),
+            lambda: on_part("a\n", "b", gaussian(1)),
+            lambda: on_part("a", 1, gaussian(1)),  # type: ignore[arg-type]
+            lambda: pure(-0.1),
+            lambda: pure(math.inf),
+        ],
+    )
+    def test_bad_values_of_our_own_events_are_refused(self, build: Callable[[], object]) -> None:
+        with pytest.raises(InvalidValueError, match="Expected"):
+            build()
 
 
 class TestSimplify:
@@ -74,6 +122,22 @@ class TestSimplify:
         simple = simplify(batch)
         assert simple.sampling_probability == 0.02
         assert simple.event.noise_multiplier == pytest.approx(0.7989529292, rel=1e-9)
+
+    def test_selections_of_dp_accounting_become_ours(self) -> None:
+        raw = dp_event.RepeatAndSelectDpEvent(dp_event.GaussianDpEvent(2), 10, 1)
+        assert simplify(raw) == best_of(gaussian(2.0), geometric(10))
+        assert simplify(dp_event.RepeatAndSelectDpEvent(laplace(2), 10, math.inf)) == best_of(laplace(2), Poisson(10))
+
+    @pytest.mark.parametrize(
+        "wrap", [lambda e: best_of(e, geometric(10)), lambda e: first_above(e, 0.1), lambda e: on_part("a", "b", e)]
+    )
+    def test_integer_multipliers_inside_our_own_events_are_all_counted(
+        self, wrap: Callable[[dp_event.DpEvent], dp_event.DpEvent]
+    ) -> None:
+        raw = dp_event.PoissonSampledDpEvent(
+            0.02, dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(1), dp_event.GaussianDpEvent(1)])
+        )
+        assert simplify(wrap(raw)).event.event.noise_multiplier == pytest.approx(math.sqrt(0.5))
 
     def test_integer_multipliers_are_all_counted(self) -> None:
         raw = dp_event.PoissonSampledDpEvent(
@@ -93,13 +157,18 @@ class TestSimplify:
             (repeat(gaussian(1), 0), no_op()),
             (poisson_sampled(0, non_private()), no_op()),
             (poisson_sampled(0.5, compose()), no_op()),
-            (repeat_and_select(no_op(), 10, 1), no_op()),
+            (best_of(no_op(), geometric(10), 0.5, 2), no_op()),
+            (first_above(compose(), 0.1), no_op()),
+            (on_part("a", "b", no_op()), no_op()),
+            (pure(0), no_op()),
+            (pure(101), non_private()),
+            (first_above(gaussian(0), 0.1), non_private()),
             (gaussian(0), non_private()),
             (laplace(0), non_private()),
             (repeat(gaussian(1), 10**9), non_private()),
             (compose(laplace(1), repeat(non_private(), 2)), non_private()),
             (poisson_sampled(0.1, compose(gaussian(1), non_private())), non_private()),
-            (repeat_and_select(poisson_sampled(0.1, gaussian(0)), 10, 1), non_private()),
+            (best_of(poisson_sampled(0.1, gaussian(0)), geometric(10)), non_private()),
             (poisson_sampled(1, laplace(2)), laplace(2)),
             (repeat(repeat(laplace(2), 3), 4), repeat(laplace(2), 12)),
             (compose(laplace(2), laplace(2)), repeat(laplace(2), 2)),
@@ -126,6 +195,60 @@ class TestSimplify:
         simple = simplify(event)
         assert simplify(simple) == simple
         assert simplify(compose(event, gaussian(2), laplace(3))) == simplify(compose(laplace(3), gaussian(2), event))
+
+
+TRAIN = repeat(poisson_sampled(0.1, gaussian(2)), 5)
+VALID = gaussian(25)
+
+
+class TestParts:
+    def test_compositions_are_distributed_over_parts(self) -> None:
+        apart = compose(on_part("split", "a", TRAIN), on_part("split", "a", VALID))
+        assert multiset(on_part("split", "a", compose(TRAIN, VALID))) == multiset(apart)
+
+    def test_a_part_of_another_part_is_empty(self) -> None:
+        nested = on_part("split", "a", compose(VALID, on_part("split", "b", non_private())))
+        assert simplify(nested) == on_part("split", "a", VALID)
+        assert simplify(on_part("split", "a", on_part("split", "a", VALID))) == on_part("split", "a", VALID)
+
+    def test_restriction_opens_own_parts_and_closes_the_others(self) -> None:
+        tree = compose(laplace(3), on_part("split", "train", TRAIN), on_part("split", "valid", VALID))
+        assert simplify(restrict(tree, {"split": "train"})) == simplify(compose(laplace(3), TRAIN))
+        assert simplify(restrict(tree, {"split": "valid"})) == simplify(compose(laplace(3), VALID))
+        assert simplify(restrict(tree, {"split": "test"})) == laplace(3)
+        assert restrict(tree, {"other": "train"}) == tree
+
+    @pytest.mark.parametrize(
+        "wrap",
+        [
+            lambda e: best_of(e, geometric(10)),
+            lambda e: first_above(e, 0.1),
+            lambda e: poisson_sampled(0.5, e),
+            lambda e: repeat(compose(e, laplace(2)), 3),
+            lambda e: dp_event.RepeatAndSelectDpEvent(e, 10.0, 1.0),
+        ],
+    )
+    def test_restriction_reaches_inside(self, wrap: Callable[[dp_event.DpEvent], dp_event.DpEvent]) -> None:
+        tree = wrap(compose(on_part("split", "train", TRAIN), on_part("split", "valid", VALID)))
+        assert partitions(tree) == {"split": {"train", "valid"}}
+        assert simplify(restrict(tree, {"split": "valid"})) == simplify(wrap(VALID))
+        assert set(exposures(tree)) == {simplify(wrap(TRAIN)), simplify(wrap(VALID))}
+
+    def test_partitions_cross(self) -> None:
+        tree = compose(
+            on_part("split", "a", laplace(2)), on_part("split", "b", laplace(3)), on_part("fold", "1", laplace(4))
+        )
+        assert set(exposures(tree)) == {compose(laplace(2.0), laplace(4.0)), compose(laplace(3.0), laplace(4.0))}
+
+    def test_too_many_combinations_are_refused(self) -> None:
+        folds = compose(*(on_part(f"p{i}", part, VALID) for i in range(7) for part in "ab"))
+        with pytest.raises(UnsupportedEventError, match="128 combinations"):
+            exposures(folds)
+
+    @settings(derandomize=True, max_examples=60, deadline=None)
+    @given(TREE)
+    def test_no_part_is_left_in_an_exposure(self, event: dp_event.DpEvent) -> None:
+        assert all(not partitions(tree) for tree in exposures(event))
 
 
 class TestJson:
@@ -157,9 +280,22 @@ class TestJson:
             {"type": "poisson_sampled", "sample_rate": 2, "event": {"type": "no_op"}},
             {"type": "composed", "events": {"type": "no_op"}},
             {"type": "composed", "events": [1]},
-            {"type": "repeat_and_select", "mean": 0, "shape": 1, "event": {"type": "no_op"}},
-            {"type": "repeat_and_select", "mean": 10, "shape": "inf", "event": {"type": "no_op"}},
-            {"type": "repeat_and_select", "mean": 10, "shape": math.inf, "event": {"type": "no_op"}},
+            {"type": "pure", "epsilon": -1},
+            {"type": "part", "partition": "split", "part": "", "event": {"type": "no_op"}},
+            {"type": "part", "partition": 1, "part": "a", "event": {"type": "no_op"}},
+            {"type": "first_above", "stop_probability": 0, "event": {"type": "no_op"}},
+            best_of_json(low=2),
+            best_of_json(high=0.5),
+            best_of_json(runs=10),
+            best_of_json(runs={"type": "fixed", "runs": 10}),
+            best_of_json(runs={"type": "poisson"}),
+            best_of_json(runs={"type": "poisson", "mean": math.inf}),
+            best_of_json(runs={"type": "poisson", "mean": 10, "extra": 1}),
+            best_of_json(runs={"type": "uniform", "low": 3, "high": 3}),
+            best_of_json(runs={"type": "uniform", "low": 1.0, "high": 3}),
+            best_of_json(runs={"type": "capped_geometric", "mean": 10, "cap": 10**9}),
+            best_of_json(runs={"type": "negative_binomial", "mean": 10, "shape": "1"}),
+            {"type": "repeat_and_select", "mean": 10, "shape": 1, "event": {"type": "no_op"}},
         ],
     )
     def test_anything_else_is_refused(self, obj: object) -> None:
@@ -194,7 +330,13 @@ class TestDescribe:
             (no_op(), "nothing"),
             (non_private(), "non-private access"),
             (repeat(laplace(2), 3), "3 × Laplace b=2"),
-            (repeat_and_select(gaussian(1), 10, 1), "BestOf(mean=10, shape=1; Gaussian σ=1)"),
+            (best_of(gaussian(1), geometric(10)), "BestOf(geometric, mean 10; Gaussian σ=1)"),
+            (best_of(pure(1), logarithmic(5), 0.5, 2), "BestOf(logarithmic, mean 5, density 0.5..2; pure ε=1)"),
+            (best_of(gaussian(1), UniformCount(1, 9)), "BestOf(uniform, 1 to 9; Gaussian σ=1)"),
+            (best_of(gaussian(1), Poisson(9)), "BestOf(Poisson, mean 9; Gaussian σ=1)"),
+            (best_of(gaussian(1), CappedGeometric(9, 99)), "BestOf(geometric, mean 9, at most 99; Gaussian σ=1)"),
+            (first_above(laplace(1), 0.1), "FirstAbove(γ=0.1; Laplace b=1)"),
+            (on_part("split", "train", laplace(1)), "split=train: Laplace b=1"),
             (dp_event.ZCDpEvent(0.1), "ZCDpEvent"),
         ],
     )

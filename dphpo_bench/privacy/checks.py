@@ -1,0 +1,52 @@
+"""Numbers and names from outside, checked and turned into the types that everything else relies on."""
+
+import math
+from typing import Any
+
+from dphpo_bench.errors import InvalidValueError
+
+MAX_NAME = 64
+
+
+def number(name: str, value: Any, *, low: float, high: float = math.inf) -> float:
+    """`value` as a finite float in [low, high].
+
+    Raises:
+        InvalidValueError: if it is anything else; texts and booleans are not numbers here.
+    """
+    try:
+        found = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not (math.isfinite(found) and low <= found <= high):
+        rule = f"a finite {name} >= {low}" if high == math.inf else f"{low} <= {name} <= {high}"
+        raise InvalidValueError(f"Expected {rule}, got {name}={str(value)[:80]}.")
+    return found
+
+
+def whole(name: str, value: Any, *, low: int, high: int) -> int:
+    """`value` as an int in [low, high].
+
+    Raises:
+        InvalidValueError: if it is anything else, a float with a whole value included.
+    """
+    try:
+        found = low - 1 if isinstance(value, bool | str | float) else int(value)
+    except (TypeError, ValueError):
+        found = low - 1
+    if not low <= found <= high:
+        raise InvalidValueError(f"Expected a whole {name} from {low} to {high}, got {name}={str(value)[:80]}.")
+    return found
+
+
+def short_text(name: str, value: Any) -> str:
+    """`value` if it is a text of 1 to `MAX_NAME` printable characters.
+
+    Raises:
+        InvalidValueError: if it is anything else.
+    """
+    if not (isinstance(value, str) and 1 <= len(value) <= MAX_NAME and value.isprintable()):
+        raise InvalidValueError(
+            f"Expected {name} to be a text of 1 to {MAX_NAME} printable characters, got {repr(value)[:80]}."
+        )
+    return value

@@ -1,0 +1,236 @@
+"""Privacy profiles: δ as a function of ε, to and from privacy loss distributions, and under Poisson sampling.
+
+A curve is the function ε ↦ H(P, Q) = ∫ [p − e^ε q]₊ of an ordered pair of output distributions (P, Q), for
+ε ≥ 0. The curves of both orders determine each other's values at ε < 0. Every curve here is an upper bound, is
+non-increasing, and stays one under each step: chords of a curve that is convex in e^ε lie above it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Curve = Callable[[Array], Array]
+"""δ at each of an array of ε ≥ 0."""
+
+MAX_EPSILON = 600.0
+"""Losses above this count as infinite: their exponentials overflow."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """A curve through given points, linear in e^ε between them and constant after the last.
+
+    Attributes:
+        epsilons: shape (n,), increasing from 0.
+        deltas: shape (n,), non-increasing.
+    """
+
+    epsilons: Array
+    deltas: Array
+
+    def __call__(self, epsilon: Array) -> Array:
+        # Interpolation in e^ε, relative to the left point so that no exponential overflows or cancels.
+        at = np.minimum(epsilon, self.epsilons[-1])
+        left = np.clip(np.searchsorted(self.epsilons, at, side="right") - 1, 0, max(len(self.epsilons) - 2, 0))
+        right = np.minimum(left + 1, len(self.epsilons) - 1)
+        start = self.epsilons[left]
+        width = np.expm1(self.epsilons[right] - start)
+        share = np.divide(np.expm1(at - start), width, out=np.zeros_like(at), where=width > 0)
+        found: Array = self.deltas[left] + np.clip(share, 0, 1) * (self.deltas[right] - self.deltas[left])
+        return found
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The curves of a mechanism for a record that is removed, and for one that is added.
+
+    Attributes:
+        removal: P has the record and Q has not.
+        addition: Q has it.
+        reach: an ε from which on both are nearly constant.
+    """
+
+    removal: Curve
+    addition: Curve
+    reach: float
+
+    def delta(self, epsilon: ArrayLike) -> Array:
+        """The larger of the two curves, at any real ε."""
+        epsilon = np.asarray(epsilon, dtype=float)
+        size = np.abs(epsilon)
+        forward = self.removal(size)
+        return _reflect(epsilon, forward if self.is_symmetric else np.maximum(forward, self.addition(size)))
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether both directions share one curve."""
+        return self.removal is self.addition
+
+    def one_way(self, epsilon: ArrayLike, *, removal: bool) -> Array:
+        """One of the curves, at any real ε."""
+        epsilon = np.asarray(epsilon, dtype=float)
+        size = np.abs(epsilon)
+        forward, backward = (self.removal, self.addition) if removal else (self.addition, self.removal)
+        return _reflect(epsilon, np.where(epsilon >= 0, forward(size), backward(size)))
+
+
+def _reflect(epsilon: Array, delta: Array) -> Array:
+    """H at ε from H at |ε|: for ε < 0, H of (P, Q) is 1 − e^ε + e^ε times H of (Q, P) at −ε."""
+    below = np.minimum(epsilon, 0)
+    return np.where(epsilon >= 0, delta, -np.expm1(below) + np.exp(below) * delta)
+
+
+def symmetric(curve: Curve, reach: float) -> Profile:
+    """The profile of a bound that holds in both directions."""
+    return Profile(curve, curve, reach)
+
+
+def symmetrised(profile: Profile) -> Profile:
+    """The larger curve for both directions, which is faster to evaluate where both are given by points."""
+    removal, addition = profile.removal, profile.addition
+    if profile.is_symmetric or not (isinstance(removal, Points) and isinstance(addition, Points)):
+        return profile
+    epsilons = np.union1d(removal.epsilons, addition.epsilons)
+    return symmetric(Points(epsilons, np.maximum(removal(epsilons), addition(epsilons))), profile.reach)
+
+
+# -------------------------------------------------------------------- from and to privacy loss distributions
+
+
+def from_distribution(distribution: PrivacyLossDistribution, rounding: float) -> Profile:
+    """The profile of a privacy loss distribution.
+
+    Args:
+        distribution: pessimistic, as `dp_accounting` makes them.
+        rounding: what floating point may have taken from δ, added to it.
+    """
+    removal = _points(distribution._pmf_remove, rounding)
+    addition = removal if distribution._symmetric else _points(distribution._pmf_add, rounding)
+    return Profile(removal, addition, max(_reach(removal), _reach(addition)))
+
+
+def _points(pmf: Any, rounding: float) -> Points:
+    pmf = pmf.to_dense_pmf()
+    losses = (pmf._lower_loss + np.arange(len(pmf._probs))) * pmf._discretization
+    positive = (losses > 0) & (losses <= MAX_EPSILON)
+    beyond = pmf._infinity_mass + float(np.sum(pmf._probs[losses > MAX_EPSILON]))
+    masses, epsilons = pmf._probs[positive], np.r_[0.0, losses[positive]]
+    # δ at a loss is the sum over the greater losses l of P(l) (1 − e^(ε−l)), by tail sums.
+    upper = np.r_[np.cumsum(masses[::-1])[::-1], 0.0]
+    lower = np.r_[np.cumsum((masses * np.exp(-epsilons[1:]))[::-1])[::-1], 0.0]
+    deltas = beyond + np.maximum(upper - np.exp(epsilons) * lower, 0.0)
+    deltas = np.maximum.accumulate(deltas[::-1])[::-1]
+    return Points(epsilons, np.minimum(deltas + rounding, 1.0))
+
+
+def _reach(points: Points) -> float:
+    # Up to a hundredth above where it ends: what is left out changes nothing that is asked.
+    index = int(np.argmax(points.deltas <= 1.01 * points.deltas[-1]))
+    return max(float(points.epsilons[index]), 1e-3)
+
+
+def tabulated(curve: Curve, reach: float, size: int) -> Points:
+    """A curve that is costly to evaluate, by chords of its values at `size` points up to `reach`."""
+    epsilons = np.linspace(0.0, reach, size)
+    deltas = np.clip(curve(epsilons), 0.0, 1.0)
+    return Points(epsilons, np.minimum.accumulate(deltas))
+
+
+def end_of(curve: Curve, negligible: float) -> float:
+    """An ε at which the curve is below `negligible`, or near its limit."""
+    grid = np.geomspace(1e-3, MAX_EPSILON, 300)
+    values = curve(grid)
+    return float(grid[int(np.argmax(values <= max(negligible, 1.01 * values[-1])))])
+
+
+def to_distribution(profile: Profile, interval: float, *, negligible: float, size: int) -> PrivacyLossDistribution:
+    """A privacy loss distribution that dominates every mechanism of this profile.
+
+    The curve is evaluated at multiples of the interval, and the distribution is the one whose curve is the lower
+    convex envelope of these points (Doroshenko et al. 2022, Connect the Dots). The true curve is convex in e^ε
+    and lies below the points, hence also below their envelope's chords between the points it touches.
+
+    Args:
+        profile: the curves of both directions.
+        interval: of the grid of losses.
+        negligible: the probability that may be moved to an infinite loss.
+        size: at most about this many points on each side of 0 are used.
+    """
+    reach = max(end_of(curve, negligible) for curve in (profile.removal, profile.addition))
+    step = max(1, math.ceil(reach / interval / size))
+    last = math.ceil(reach / interval / step) * step
+    indices = np.arange(-last, last + 1, step)
+    removal = _connected(profile, indices, interval, removal=True)
+    if profile.is_symmetric:
+        return PrivacyLossDistribution(removal)
+    return PrivacyLossDistribution(removal, _connected(profile, indices, interval, removal=False))
+
+
+def _connected(profile: Profile, indices: NDArray[np.int64], interval: float, *, removal: bool) -> Any:
+    epsilons = indices * interval
+    deltas = np.clip(profile.one_way(epsilons, removal=removal), 0.0, 1.0)
+    deltas = np.minimum.accumulate(deltas)
+    kept = _lower_envelope(np.exp(epsilons), deltas)
+    return pld_pmf.create_pmf_pessimistic_connect_dots(interval, indices[kept], deltas[kept])
+
+
+def _lower_envelope(x: Array, y: Array) -> NDArray[np.int64]:
+    """Indices of the points on the lower convex envelope; the point (0, 1), where every curve starts, is left
+    of all. Without it, rounding errors of 1e-16 in y would become negative probabilities on a fine grid."""
+    kept: list[int] = []
+    xs, ys = [0.0], [1.0]
+    for index, (right, value) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
+        while len(xs) > 1 and (ys[-1] - ys[-2]) * (right - xs[-1]) >= (value - ys[-1]) * (xs[-1] - xs[-2]):
+            xs.pop()
+            ys.pop()
+            kept.pop()
+        xs.append(right)
+        ys.append(value)
+        kept.append(index)
+    return np.array(kept)
+
+
+# ----------------------------------------------------------------------------------------------- combinators
+
+
+def pure_distribution(epsilon: float, interval: float) -> PrivacyLossDistribution:
+    """Randomised response, which dominates every (ε, 0)-DP mechanism (Kairouz, Oh and Viswanath 2015).
+
+    Its curve is linear in e^ε between −ε₀ and ε₀, so four points of the grid describe it.
+    """
+    last = math.ceil(epsilon / interval * (1 - 1e-12))
+    indices = np.unique([-last, 1 - last, last - 1, last])
+    at = indices * interval
+    # (e^ε₀ − e^ε) / (1 + e^ε₀), and the two lines that no curve falls below.
+    inner = -np.expm1(at - epsilon) / (1 + math.exp(-epsilon))
+    deltas = np.clip(np.maximum(np.maximum(inner, -np.expm1(at)), 0.0), 0.0, 1.0)
+    return PrivacyLossDistribution(pld_pmf.create_pmf_pessimistic_connect_dots(interval, indices, deltas))
+
+
+def poisson_sampled(profile: Profile, rate: float) -> Profile:
+    """A mechanism on a batch that each record enters with probability `rate`, both directions exactly.
+
+    H of ((1−q)Q + qP, Q) at e^ε is q H of (P, Q) at β = (e^ε − 1 + q)/q. H of (Q, (1−q)Q + qP) is
+    (1 − (1−q)e^ε) times H of (Q, P) at q e^ε / (1 − (1−q)e^ε), and 0 where the factor is not positive
+    (Balle, Barthe and Gaboardi 2018, Theorem 2; Zhu, Dong and Wang 2022, Theorem 11).
+    """
+
+    def removal(epsilon: Array) -> Array:
+        # ε ≥ 0, so β ≥ 1; log β = log1p((e^ε − 1)/q).
+        at = np.log1p(np.expm1(np.minimum(epsilon, MAX_EPSILON)) / rate)
+        return rate * profile.one_way(at, removal=True)
+
+    def addition(epsilon: Array) -> Array:
+        left = np.maximum(rate - (1 - rate) * np.expm1(np.minimum(epsilon, MAX_EPSILON)), 0.0)
+        inside = left > 0
+        at = np.where(inside, math.log(rate) + epsilon - np.log(np.where(inside, left, 1.0)), MAX_EPSILON)
+        return np.where(inside, left * profile.one_way(at, removal=False), 0.0)
+
+    return Profile(removal, addition, math.log1p(rate * math.expm1(min(profile.reach, MAX_EPSILON))))

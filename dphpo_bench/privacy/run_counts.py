@@ -1,0 +1,361 @@
+"""Distributions of the secret number of runs K, of which a private selection releases only the best.
+
+What the privacy bounds need of K is the derivative f' of its probability generating function f(z) = E[z^K];
+what a tuner needs is to draw K and to know how far it reaches. Notation: u is the probability that another run
+beats the released one, and `weight(u)` = f'(1 − u) is what selection multiplies the density of that run with.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
+from scipy.special import exprel, gammaln
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.privacy.checks import number, whole
+
+Array = NDArray[np.float64]
+
+MAX_MEAN = 1e4
+MAX_RUNS = 10_000
+"""The largest K of the distributions that have one."""
+
+_NO_TAIL = 1e-20  # a probability below the resolution of any uniform number in [0, 1)
+
+
+class RunCount(ABC):
+    """A distribution of the number of runs.
+
+    Attributes:
+        expected: E[K].
+        smallest: the least K of positive probability.
+        largest: the greatest one, or infinity.
+    """
+
+    smallest: int = 1
+    largest: float = math.inf
+
+    @property
+    @abstractmethod
+    def expected(self) -> float:
+        """E[K]."""
+
+    @abstractmethod
+    def probability(self, runs: ArrayLike) -> Array:
+        """P(K = runs), for each of an array of whole numbers."""
+
+    @abstractmethod
+    def weight(self, beaten: ArrayLike) -> Array:
+        """f'(1 − u) for each u = `beaten` in [0, 1]: from E[K] at 0 down to P(K = 1) at 1, non-increasing."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """The distribution as JSON values, for `from_json`."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """A few words for people, such as `geometric, mean 10`."""
+
+    def derivative(self, z: ArrayLike) -> Array:
+        """f'(z) for each z in [0, 1]. Near z = 1, `weight` keeps the digits that 1 − z loses."""
+        return self.weight(1 - np.asarray(z, dtype=float))
+
+    def sample(self, uniform: float) -> int:
+        """K by inversion of its distribution function.
+
+        Args:
+            uniform: a number drawn uniformly from [0, 1). The same number gives the same K.
+
+        Raises:
+            InvalidValueError: if the number is not in [0, 1).
+        """
+        return self._least(uniform, "right")
+
+    def quantile(self, probability: float) -> int:
+        """The least k with P(K <= k) >= probability, for a probability in [0, 1).
+
+        Raises:
+            InvalidValueError: if the probability is not in [0, 1).
+        """
+        return self._least(probability, "left")
+
+    def _least(self, level: float, side: Any) -> int:
+        """The least k whose distribution function exceeds the level (`right`) or reaches it (`left`)."""
+        if not 0 <= level < 1:
+            raise InvalidValueError(f"Expected a number in [0, 1), got {level}.")
+        below, start, size = 0.0, self.smallest, 64
+        while True:
+            runs = np.arange(start, int(min(start + size, self.largest + 1)))
+            probabilities = self.probability(runs)
+            reached = below + np.cumsum(probabilities)
+            index = int(np.searchsorted(reached, level, side=side))
+            if index < len(runs):
+                return int(runs[index])
+            # The sum may stop short of 1, and of the level, by rounding: then the tail is empty.
+            in_tail = runs[-1] > 2 * self.expected and probabilities[-1] < _NO_TAIL
+            if runs[-1] == self.largest or in_tail:
+                return int(runs[-1])
+            below, start, size = float(reached[-1]), int(runs[-1]) + 1, min(2 * size, 2**18)
+
+
+@dataclass(frozen=True)
+class TruncatedNegativeBinomial(RunCount):
+    """P(K=k) ∝ (1−γ)^k Π_{l<k} (l+η)/(l+1) for k ≥ 1 (Papernot and Steinke 2022, Definition 1).
+
+    Attributes:
+        mean: E[K], in (1, `MAX_MEAN`]; it determines γ.
+        shape: η ≥ 0: 0 is the logarithmic distribution, 1 the geometric one; the larger, the more concentrated.
+
+    Raises:
+        InvalidValueError: if a value is out of range.
+    """
+
+    mean: float
+    shape: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", _mean_above_one(self.mean))
+        object.__setattr__(self, "shape", number("shape", self.shape, low=0, high=100))
+
+    @property
+    def expected(self) -> float:
+        return self.mean
+
+    @cached_property
+    def gamma(self) -> float:
+        """γ, the probability to stop after a run in the geometric case."""
+        return math.exp(-self._log_inverse_gamma)
+
+    @cached_property
+    def _log_inverse_gamma(self) -> float:
+        # With t = −ln γ, E[K] = η (e^t − 1) / (1 − e^{−ηt}), which grows with t and has no 0/0 at η = 0 in this
+        # form: (e^t − 1)/t over (1 − e^{−ηt})/(ηt).
+        def excess(t: float) -> float:
+            return float(np.log(exprel(t)) - np.log(exprel(-self.shape * t)) - math.log(self.mean))
+
+        # The mean is at least (e^t − 1)/t, and at least e^{t/2} at that.
+        return float(brentq(excess, 0.0, 2 * math.log(self.mean) + 1, xtol=1e-300, rtol=1e-15))
+
+    def probability(self, runs: ArrayLike) -> Array:
+        k = np.asarray(runs, dtype=float)
+        t, eta = self._log_inverse_gamma, self.shape
+        inside = np.maximum(k, 1)
+        log_probability = (
+            inside * np.log(-np.expm1(-t))
+            + (gammaln(inside + eta) - gammaln(1 + eta) - gammaln(inside + 1))
+            - (math.log(t) + np.log(exprel(eta * t)))
+        )
+        return np.where(k >= 1, np.exp(log_probability), 0.0)
+
+    def weight(self, beaten: ArrayLike) -> Array:
+        u = np.asarray(beaten, dtype=float)
+        # γ + (1−γ)u instead of 1 − (1−γ)z, which would cancel near z = 1.
+        ratio = self.gamma / (self.gamma - math.expm1(-self._log_inverse_gamma) * u)
+        return np.asarray(self.mean * ratio ** (1 + self.shape))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "negative_binomial", "mean": self.mean, "shape": self.shape}
+
+    def describe(self) -> str:
+        names = {0.0: "logarithmic", 1.0: "geometric"}
+        name = names.get(self.shape, f"negative binomial of shape {self.shape:.4g}")
+        return f"{name}, mean {self.mean:.4g}"
+
+
+def geometric(mean: float) -> TruncatedNegativeBinomial:
+    """Runs until a coin of probability 1/mean says stop."""
+    return TruncatedNegativeBinomial(mean, 1.0)
+
+
+def logarithmic(mean: float) -> TruncatedNegativeBinomial:
+    """The logarithmic distribution: the cheapest in ε for its mean, with half of the draws far below it."""
+    return TruncatedNegativeBinomial(mean, 0.0)
+
+
+@dataclass(frozen=True)
+class Poisson(RunCount):
+    """The Poisson distribution. K may be 0: then a default fixed in advance is released, and nothing redrawn.
+
+    Attributes:
+        mean: E[K], in (0, `MAX_MEAN`].
+
+    Raises:
+        InvalidValueError: if it is out of range.
+    """
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", number("mean", self.mean, low=1e-6, high=MAX_MEAN))
+
+    @property
+    def smallest(self) -> int:  # type: ignore[override]
+        return 0
+
+    @property
+    def expected(self) -> float:
+        return self.mean
+
+    def probability(self, runs: ArrayLike) -> Array:
+        k = np.asarray(runs, dtype=float)
+        inside = np.maximum(k, 0)
+        return np.where(k >= 0, np.exp(inside * math.log(self.mean) - self.mean - gammaln(inside + 1)), 0.0)
+
+    def weight(self, beaten: ArrayLike) -> Array:
+        return np.asarray(self.mean * np.exp(-self.mean * np.asarray(beaten, dtype=float)))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "poisson", "mean": self.mean}
+
+    def describe(self) -> str:
+        return f"Poisson, mean {self.mean:.4g}"
+
+
+class _BoundedCount(RunCount):
+    """A distribution given by the finite table of its probabilities."""
+
+    @property
+    @abstractmethod
+    def _table(self) -> Array:
+        """P(K = 0), P(K = 1), ..., up to the largest K."""
+
+    @property
+    def expected(self) -> float:
+        return float(np.arange(len(self._table)) @ self._table)
+
+    def probability(self, runs: ArrayLike) -> Array:
+        k = np.asarray(runs)
+        inside = (k >= 0) & (k < len(self._table))
+        return np.where(inside, self._table[np.where(inside, k, 0)], 0.0)
+
+    def weight(self, beaten: ArrayLike) -> Array:
+        # Horner's rule: all terms are positive, so nothing cancels.
+        z = 1 - np.asarray(beaten, dtype=float)
+        coefficients = np.arange(1, len(self._table)) * self._table[1:]
+        total: Array = np.full_like(z, coefficients[-1])
+        for coefficient in coefficients[-2::-1]:
+            total = total * z + coefficient
+        return total
+
+
+@dataclass(frozen=True)
+class UniformCount(_BoundedCount):
+    """Each number of runs from `low` to `high` with the same probability.
+
+    Attributes:
+        low: at least 1.
+        high: above `low`, at most `MAX_RUNS`.
+
+    Raises:
+        InvalidValueError: if a value is out of range, or the number of runs is fixed.
+    """
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "low", whole("low", self.low, low=1, high=MAX_RUNS))
+        object.__setattr__(self, "high", whole("high", self.high, low=self.low, high=MAX_RUNS))
+        if self.low == self.high:
+            raise InvalidValueError(
+                f"Expected low < high, got {self.low} for both. A fixed count is not private selection: "
+                "compose the runs instead, and release them all."
+            )
+
+    @property
+    def mean(self) -> float:
+        """E[K]."""
+        return (self.low + self.high) / 2
+
+    @property
+    def smallest(self) -> int:  # type: ignore[override]
+        return self.low
+
+    @property
+    def largest(self) -> float:  # type: ignore[override]
+        return self.high
+
+    @cached_property
+    def _table(self) -> Array:
+        table: Array = np.zeros(self.high + 1)
+        table[self.low :] = 1 / (self.high - self.low + 1)
+        return table
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "uniform", "low": self.low, "high": self.high}
+
+    def describe(self) -> str:
+        return f"uniform, {self.low} to {self.high}"
+
+
+@dataclass(frozen=True)
+class CappedGeometric(_BoundedCount):
+    """The smaller of a geometric number of runs and a hard stop (Liu and Talwar 2019, Algorithm 2).
+
+    Attributes:
+        mean: 1/γ, the mean without the cap; `expected` is what the cap leaves of it.
+        cap: the hard stop T, from 2 to `MAX_RUNS`.
+
+    Raises:
+        InvalidValueError: if a value is out of range.
+    """
+
+    mean: float
+    cap: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", _mean_above_one(self.mean))
+        object.__setattr__(self, "cap", whole("cap", self.cap, low=2, high=MAX_RUNS))
+
+    @property
+    def largest(self) -> float:  # type: ignore[override]
+        return self.cap
+
+    @cached_property
+    def _table(self) -> Array:
+        log_going_on = math.log1p(-1 / self.mean)
+        table: Array = np.exp(np.arange(-1, self.cap) * log_going_on) / self.mean
+        table[0] = 0.0
+        table[-1] = math.exp((self.cap - 1) * log_going_on)
+        return table
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "capped_geometric", "mean": self.mean, "cap": self.cap}
+
+    def describe(self) -> str:
+        return f"geometric, mean {self.mean:.4g}, at most {self.cap}"
+
+
+def from_json(obj: object) -> RunCount:
+    """Read what `to_json` wrote. Types are looked up in a list, never imported.
+
+    Raises:
+        InvalidValueError: at an unknown type, a missing or extra key, or a value out of range.
+    """
+    known: Mapping[str, tuple[type[RunCount], tuple[str, ...]]] = {
+        "negative_binomial": (TruncatedNegativeBinomial, ("mean", "shape")),
+        "poisson": (Poisson, ("mean",)),
+        "uniform": (UniformCount, ("low", "high")),
+        "capped_geometric": (CappedGeometric, ("mean", "cap")),
+    }
+    kind = obj.get("type") if isinstance(obj, dict) else None
+    if not isinstance(obj, dict) or not isinstance(kind, str) or kind not in known:
+        found = repr(kind if isinstance(obj, dict) else obj)[:80]
+        raise InvalidValueError(f"Expected a number of runs of a type in {sorted(known)}, got {found}.")
+    cls, fields = known[kind]
+    if obj.keys() != {"type", *fields}:
+        raise InvalidValueError(f"Expected the keys type, {', '.join(fields)}, got {repr(list(obj))[:200]}.")
+    return cls(**{field: obj[field] for field in fields})
+
+
+def _mean_above_one(value: Any) -> float:
+    mean = number("mean", value, low=1, high=MAX_MEAN)
+    if mean == 1:
+        raise InvalidValueError("Expected a mean > 1, got mean=1. A single run needs no selection: compose it.")
+    return mean

@@ -1,0 +1,67 @@
+"""A grid that pays for every run: the honest version of what is usually done."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+
+@dataclass(frozen=True)
+class GridComposed(bench.SearchMethod):
+    """Every candidate of a grid is trained, scored by a noisy count, and paid for by composition.
+
+    All runs and scores could be published: n·T × Poisson(q; Gaussian σ) for a record that trains, n Gaussian
+    counts for one that validates. The model with the best noisy score is returned.
+
+    The other parameters are those of every `SearchMethod`.
+
+    Attributes:
+        points: values of each hyperparameter on the grid; n is their product.
+    """
+
+    name = "grid_composed"
+    summary = "A grid search that pays for all of its runs by composition."
+    reference = "composition of DP-SGD runs (Abadi et al. 2016); no tuning theorem needed"
+    tuning = ("learning rate",)
+    end_to_end_private = True
+
+    points: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.points < 1:
+            raise bench.InvalidValueError(f"Expected points >= 1, got {self.points}.")
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """The noise of each of the runs, and of each of the scores."""
+        runs = len(facts.grid(self.points))
+
+        def whole(trial: "DpEvent") -> "DpEvent":
+            return bench.repeat(trial, runs)
+
+        trial = bench.Trial.calibrated(whole, self.training(facts), budget, validation=self.validation)
+        return bench.Plan(
+            budget=budget,
+            event=whole(trial.event),
+            training_event=trial.training.event,
+            parameters={"trial": trial.to_json(), "runs": runs},
+            releases=trial.releases,
+            cost=trial.cost(facts.n_records, runs),
+        )
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """Train and score every candidate; return the best."""
+        trial = bench.Trial.from_json(plan.parameters["trial"])
+        candidates = session.facts.grid(self.points)
+        results = []
+        with session.progress.track("Candidates", len(candidates)) as advance:
+            for start in range(0, len(candidates), trial.together):
+                some = candidates[start : start + trial.together]
+                results += trial.run([session.fork(f"candidate {start + i}") for i in range(len(some))], some)
+                advance(len(some))
+        best = max(results, key=lambda result: result.score)
+        scores = [{**result.outcome.hyperparameters, "score": result.score} for result in results]
+        return bench.Outcome(best.outcome.model, {**best.outcome.hyperparameters, "scores": scores})

@@ -1,0 +1,149 @@
+"""The linear scaling rule: two cheap sweeps, a line through what they found, one expensive run on the line."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+
+@dataclass(frozen=True)
+class LinearScaling(bench.Method):
+    """The new linear scaling rule (Panda, Tang, Mahloujifar, Sehwag and Mittal 2024, arXiv:2212.04486, Algorithm 3).
+
+    Full-batch gradient descent with momentum 0.9, zero initialisation and unit clipping has one hyperparameter
+    that matters, the total step size r = η·T, and its best value grows linearly with ε. So: n runs at a small
+    ε₁, n at ε₂, the best r of each, a line through (ε₁, r₁) and (ε₂, r₂), one run with what it gives at ε_f.
+    Full-batch runs are Gaussian mechanisms, so all of it is one: μ² = n μ₁² + n μ₂² + μ_f² + 2n/σ_s².
+
+    What the paper leaves unpaid: it keeps the run that is best on the training data, 2n queries without noise.
+    (Its public code picks by test accuracy.) Here each run releases a noisy count of correct predictions, the last
+    term above; the final run has a little less left. That all 2n runs are published costs nothing more.
+
+    What the paper leaves open: a line that falls, or leads out of the range of r. A larger ε never asks for a
+    smaller r, so the line is taken as flat if it falls; and r stays within its range.
+
+    Attributes:
+        first_share: ε₁ as a share of the whole ε.
+        second_share: ε₂ as a share of the whole ε.
+        runs: n, runs of each sweep.
+        smallest: least r; the candidates are spaced evenly in its logarithm.
+        largest: greatest r.
+        steps: T of every run.
+        score_share: share of μ² that pays for the counts.
+        clipping: "abadi:1" is unit clipping.
+        averaging: decay of the exponential average of weights that a run returns; 0, the paper's, the last ones.
+    """
+
+    name = "linear_scaling"
+    summary = "Two sweeps at small ε, a line through their best step sizes, one run on the line."
+    reference = "Panda et al. 2024, A new linear scaling rule for private adaptive hyperparameter optimization"
+    tuning = ("learning rate", "steps")
+    end_to_end_private = True
+
+    first_share: float = 0.1
+    second_share: float = 0.2
+    runs: int = 3
+    smallest: float = 1.0
+    largest: float = 300.0
+    steps: int = 60
+    score_share: float = 0.02
+    clipping: str = "abadi:1"
+    averaging: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first_share < self.second_share < 1:
+            raise bench.InvalidValueError(
+                f"Expected 0 < first_share < second_share < 1, got {self.first_share} and {self.second_share}."
+            )
+        if not 0 < self.smallest < self.largest < math.inf:
+            raise bench.InvalidValueError(f"Expected 0 < smallest < largest, got {self.smallest} and {self.largest}.")
+        if self.runs < 1:
+            raise bench.InvalidValueError(f"Expected runs >= 1, got {self.runs}.")
+        if self.steps < 1:
+            raise bench.InvalidValueError(f"Expected steps >= 1, got {self.steps}.")
+        if not 0 < self.score_share < 1:
+            raise bench.InvalidValueError(f"Expected 0 < score_share < 1, got {self.score_share}.")
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """The noise of both sweeps, of the counts, and of the final run: what is left."""
+        run = bench.DpSgd(1.0, self.steps, 0.0, 1.0, optimizer="SGD", clipping=self.clipping, averaging=self.averaging)
+        sweeps = [run.calibrated(bench.PrivacyBudget(share * budget.epsilon, budget.delta)) for share in self._shares]
+        joint = bench.calibrate(bench.gaussian, budget)
+        score_noise = joint * math.sqrt(len(sweeps) * self.runs / self.score_share)
+        search = bench.compose(
+            *(bench.repeat(sweep.event, self.runs) for sweep in sweeps),
+            bench.repeat(bench.gaussian(score_noise), len(sweeps) * self.runs),
+        )
+
+        def whole(noise_multiplier: float) -> "DpEvent":
+            return bench.compose(search, run.with_noise(noise_multiplier).event)
+
+        final = run.with_noise(bench.calibrate(whole, budget))
+        n_runs = len(sweeps) * self.runs + 1
+        return bench.Plan(
+            budget=budget,
+            event=whole(final.noise_multiplier),
+            training_event=final.event,
+            parameters={
+                "sweep_noise": [sweep.noise_multiplier for sweep in sweeps],
+                "final_noise": final.noise_multiplier,
+                "final_epsilon": bench.epsilon(final.event, budget.delta).epsilon,
+                "score_noise": score_noise,
+            },
+            releases=(
+                *(replace(sweep.release, count=sweep.steps * self.runs) for sweep in sweeps),
+                bench.Release("count of correct predictions", len(sweeps) * self.runs, score_noise, 1.0),
+                final.release,
+            ),
+            cost=bench.Cost(
+                runs=n_runs,
+                steps=n_runs * self.steps,
+                examples=float((n_runs * self.steps + n_runs - 1) * facts.n_records),
+            ),
+        )
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """Sweep twice, extrapolate, train."""
+        run = bench.DpSgd(1.0, self.steps, 0.0, 1.0, optimizer="SGD", clipping=self.clipping, averaging=self.averaging)
+        points, sweeps = [], []
+        for share, noise in zip(self._shares, plan.parameters["sweep_noise"], strict=True):
+            candidates = self._candidates()
+            sessions = [session.fork(f"ε share {share}, run {index}") for index in range(self.runs)]
+            runs = [replace(run, noise_multiplier=noise, learning_rate=r / self.steps) for r in candidates]
+            models = bench.DpSgd.train_together(sessions, runs, f"Sweep at {share:.0%} of ε")
+            scores = [
+                own.score(model, plan.parameters["score_noise"]) for own, model in zip(sessions, models, strict=True)
+            ]
+            best = candidates[max(range(self.runs), key=scores.__getitem__)]
+            points.append((share * plan.budget.epsilon, best))
+            sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
+        total = on_line(points[0], points[1], plan.parameters["final_epsilon"], (self.smallest, self.largest))
+        learning_rate = total / self.steps
+        final = replace(run, noise_multiplier=plan.parameters["final_noise"], learning_rate=learning_rate)
+        model = final.train(session, "Final run")
+        return bench.Outcome(model, {"learning_rate": learning_rate, "total_step_size": total, "sweeps": sweeps})
+
+    @property
+    def _shares(self) -> tuple[float, float]:
+        return self.first_share, self.second_share
+
+    def _candidates(self) -> list[float]:
+        low, high = self.smallest, self.largest
+        if self.runs == 1:
+            return [math.sqrt(low * high)]
+        return [low * (high / low) ** (index / (self.runs - 1)) for index in range(self.runs)]
+
+
+def on_line(
+    first: tuple[float, float], second: tuple[float, float], epsilon: float, limits: tuple[float, float]
+) -> float:
+    """r at `epsilon` on the line through two points (ε, r), within limits.
+
+    A line that falls is taken as flat, at the second point: that sweep had less noise.
+    """
+    slope = max((second[1] - first[1]) / (second[0] - first[0]), 0.0)
+    return min(max(second[1] + slope * (epsilon - second[0]), limits[0]), limits[1])

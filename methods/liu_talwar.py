@@ -1,0 +1,99 @@
+"""Liu and Talwar's random stopping: keep drawing candidates until a coin says stop, release the best."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+# Half of δ pays for the hard stop, half for what a trial may do.
+STOP_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class LiuTalwar(bench.SearchMethod):
+    """Private selection from private candidates (Liu and Talwar 2019, arXiv:1811.07971).
+
+    Without a threshold (Algorithm 2): a geometric number of trials, the best is released. With one
+    (Algorithm 1): the first trial whose score reaches it is released; after every other one, a coin ends the
+    search with nothing.
+
+    The paper's statements are about a trial that is (ε₁, δ₁)-DP:
+
+    - Algorithm 2, stopped after T ≥ ln(1/δ₂)/γ trials at the latest: (3ε₁ + 3√(2δ₁), √(2δ₁)·T + δ₂)-DP (Theorem 3.2).
+    - Algorithm 1 is (2ε₁ + ε₀, 3e^{2ε₁} δ₁/(γ ε₀))-DP (Theorem 3.1).
+
+    They are right, and useless for DP-SGD: √(2δ₁)·T ≤ 1e-5 asks for δ₁ near 1e-15. Often quoted as "3ε", which
+    holds for trials with δ₁ = 0 only. `accounting` shows what later analyses of the same search buy. The search
+    under "theorem" differs in one thing: it has the hard stop T that the theorem asks for.
+
+    Each trial trains on one part of the records and is scored on the other; see `papernot_steinke`.
+
+    The other parameters are those of every `SearchMethod`.
+
+    Attributes:
+        accounting: "theorem" as above, "rdp" (Papernot and Steinke 2022, Theorem 2 and Corollary 16), "profile"
+            or "layer_cake" (docs/accounting.md).
+        mean: expected number of trials 1/γ.
+        threshold: share of correct predictions at which to stop, fixed in advance; None: there is none.
+    """
+
+    name = "liu_talwar"
+    summary = "Random stopping: the best of a geometric number of runs, or the first above a threshold."
+    reference = "Liu and Talwar 2019, Private selection from private candidates, Algorithms 1 and 2"
+    tuning = ("learning rate",)
+    end_to_end_private = True
+
+    accounting: Literal["profile", "theorem", "rdp", "layer_cake"] = "profile"
+    mean: float = 10.0
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 < self.mean < math.inf:
+            raise bench.InvalidValueError(f"Expected mean > 1, got {self.mean}.")
+        if self.threshold is not None and not math.isfinite(self.threshold):
+            raise bench.InvalidValueError(f"Expected a finite threshold, got {self.threshold}.")
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """The noise of a trial's training and of its score."""
+
+        def whole(trial: "DpEvent") -> "DpEvent":
+            if self.threshold is not None:
+                return bench.first_above(trial, 1 / self.mean)
+            return bench.best_of(trial, self._runs(budget.delta))
+
+        accountant = "liu_talwar" if self.accounting == "theorem" else self.accounting
+        trial = bench.Trial.calibrated(
+            whole,
+            self.training(facts),
+            budget,
+            validation=self.validation,
+            accountant=accountant,
+        )
+        return bench.Plan(
+            budget=budget,
+            event=whole(trial.event),
+            training_event=trial.training.event,
+            parameters={"trial": trial.to_json(), "stop_probability": 1 / self.mean},
+            releases=trial.releases,
+            cost=trial.cost(facts.n_records, self.mean),
+            accountant=accountant,
+        )
+
+    def _runs(self, delta: float) -> "bench.RunCount":
+        if self.accounting != "theorem":
+            return bench.geometric(self.mean)
+        return bench.CappedGeometric(self.mean, math.ceil(math.log(1 / (STOP_SHARE * delta)) * self.mean))
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """Run trials until the coin, or the threshold, says stop."""
+        trial = bench.Trial.from_json(plan.parameters["trial"])
+        if self.threshold is not None:
+            best = session.first_above(trial.run, self.threshold, 1 / self.mean, trial.event)
+        else:
+            best = session.best_of(trial.run, self._runs(plan.budget.delta), trial.event, together=trial.together)
+        return bench.released(best, session)

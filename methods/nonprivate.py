@@ -1,0 +1,146 @@
+"""Training without privacy: the ceiling of what the model can do on the task."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+LEARNING_RATES = (1e-4, 1e-3, 1e-2, 1e-1)
+"""Tried on a holdout; around the default of Adam, which most tasks name."""
+
+EPOCHS = 10
+LEAST_STEPS = 500
+
+PIECE = 1024
+
+
+@dataclass(frozen=True)
+class NonPrivate(bench.Method):
+    """Minibatches of shuffled raw records, no clipping, no noise: ε is infinite.
+
+    The budget is ignored. The learning rate, which falls along a cosine, is the one of `LEARNING_RATES` with
+    the best accuracy on a tenth of the training records; then everything is trained on. The test data play no
+    part in it.
+
+    Attributes:
+        learning_rate: default: tuned.
+        optimizer: a `torch.optim` name; default: the task's.
+        batch_size: size of a minibatch; small, because there is no noise to average out.
+        epochs: passes over the data; default: ten, or as many more as make 500 steps.
+        holdout: share of the records that judge the learning rates.
+    """
+
+    name = "nonprivate"
+    summary = "Training without privacy, ε = ∞: the ceiling."
+    reference = "Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, for the usual optimizer"
+    tuning = ("learning rate",)
+    end_to_end_private = False
+
+    learning_rate: float | None = None
+    optimizer: str | None = None
+    batch_size: int = 256
+    epochs: float | None = None
+    holdout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
+            raise bench.InvalidValueError(f"Expected learning_rate > 0, got {self.learning_rate}.")
+        if self.batch_size < 1:
+            raise bench.InvalidValueError(f"Expected batch_size >= 1, got {self.batch_size}.")
+        if not 0 < self.holdout < 1:
+            raise bench.InvalidValueError(f"Expected 0 < holdout < 1, got {self.holdout}.")
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """How long to train; what it releases is the data's."""
+        batch_size = min(self.batch_size, facts.n_records)
+        least = LEAST_STEPS * batch_size / facts.n_records
+        facts = facts.with_schedule(batch_size, max(EPOCHS, least) if self.epochs is None else self.epochs)
+        searched = 0 if self.learning_rate else len(LEARNING_RATES)
+        runs = 1 + searched * (1 - self.holdout)  # in units of the last run
+        return bench.Plan(
+            budget=budget,
+            event=bench.non_private(),
+            training_event=bench.non_private(),
+            parameters={
+                "batch_size": batch_size,
+                "steps": facts.steps,
+                "optimizer": self.optimizer or facts.optimizer,
+            },
+            releases=(),
+            cost=bench.Cost(1 + searched, (1 + searched) * facts.steps, runs * facts.steps * batch_size),
+        )
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """Tune on a holdout, unless told the learning rate, and train on everything."""
+        import torch
+
+        records = session.nonprivate()
+        generator = torch.Generator().manual_seed(int(session.uniform("order of records") * 2**53))
+        order = torch.randperm(len(records), generator=generator)
+        released: dict[str, object] = {}
+        rate = self.learning_rate
+        if rate is None:
+            held_out = max(1, round(self.holdout * len(records)))
+            models = self._train(
+                plan, session, records, order[held_out:], LEARNING_RATES, generator, "Tuning without privacy"
+            )
+            scores = [_accuracy(model, records, order[:held_out]) for model in models]
+            rate = LEARNING_RATES[scores.index(max(scores))]
+            released["candidates"] = [
+                {"learning_rate": tried, "score": score} for tried, score in zip(LEARNING_RATES, scores, strict=True)
+            ]
+        (model,) = self._train(plan, session, records, order, (rate,), generator, "Training without privacy")
+        return bench.Outcome(model, {"learning_rate": rate, **released})
+
+    def _train(
+        self,
+        plan: bench.Plan,
+        session: "bench.Session",
+        records: bench.Split,
+        rows: "torch.Tensor",
+        rates: tuple[float, ...],
+        generator: "torch.Generator",
+        label: str,
+    ) -> "list[nn.Module]":
+        """One model for each learning rate, all on the same minibatches, so that the records are read once."""
+        import torch
+
+        batch_size, steps = plan.parameters["batch_size"], plan.parameters["steps"]
+        models = [session.build_model().train() for _ in rates]
+        updates = [bench.UpdateRule(plan.parameters["optimizer"], bench.trainable(model)) for model in models]
+        schedule = bench.DpSgd(1.0, steps, 0.0, 1.0, schedule="cosine")
+        with session.progress.track(label, steps) as advance:
+            left = rows[:0]
+            for step in range(steps):
+                if len(left) < min(batch_size, len(rows)):
+                    left = rows[torch.randperm(len(rows), generator=generator)]
+                batch, left = left[:batch_size], left[batch_size:]
+                inputs, labels = _gather(records, batch, session.device)
+                for model, update, rate in zip(models, updates, rates, strict=True):
+                    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+                    gradients = torch.autograd.grad(loss, bench.trainable(model))
+                    update.apply(update.direction(gradients), rate * schedule.rate_at(step))
+                advance()
+        return models
+
+
+def _gather(records: bench.Split, rows: "torch.Tensor", device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
+    """These records on the device, in float32, whatever they are stored in."""
+    return records.inputs[rows].to(device).float(), records.targets[rows].to(device)
+
+
+def _accuracy(model: "nn.Module", records: bench.Split, rows: "torch.Tensor") -> float:
+    import torch
+
+    model.eval()
+    device = next(model.parameters()).device
+    correct = 0
+    with torch.no_grad():
+        for start in range(0, len(rows), PIECE):
+            inputs, labels = _gather(records, rows[start : start + PIECE], device)
+            correct += int((model(inputs).argmax(dim=1) == labels).sum())
+    return correct / len(rows)

@@ -1,0 +1,104 @@
+"""Papernot and Steinke's tuning: the best of a random number of DP-SGD runs, and how many there were is a secret."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+Accounting = Literal["profile", "rdp", "layer_cake"]
+
+
+@dataclass(frozen=True)
+class PapernotSteinke(bench.SearchMethod):
+    """Random search with a random number K of trials, of which only the best is released.
+
+    Papernot and Steinke 2022 (arXiv:2110.03620), Algorithm 1; Theorem 2 (truncated negative binomial K) and
+    Theorem 6 (Poisson K). Each trial draws its hyperparameters from the search space, trains on one part of the
+    records and is scored on the other by a noisy count. A record is exposed to either the best of K trainings or
+    the best of K counts, so both are calibrated to the whole budget (docs/accounting.md).
+
+    What the theorems do not allow, and is not done: a fixed number of trials, a fixed grid, a search that learns
+    from scores, releasing losers or K, another draw after K = 0.
+
+    The other parameters are those of every `SearchMethod`.
+
+    Attributes:
+        distribution: of K: "poisson"; "negative_binomial"; or "uniform" on 1, ..., 2 · mean − 1, which needs
+            accounting=layer_cake.
+        shape: η of the negative binomial: 0 logarithmic, 1 geometric. The logarithmic one costs the least ε
+            for its mean, the geometric one more rarely stops after one trial.
+        mean: expected number of trials. In a space of four decades of which one is good, eight Poisson trials on
+            average hit that decade in seven of eight searches, as a geometric number of mean 20 does. Beyond about
+            ten, the price of a Poisson number rises fast.
+        accounting: which bound is calibrated and quoted: "profile" (Koskela, Redberg and Wang 2024), "rdp" (as
+            published), "layer_cake" (ours; docs/accounting.md).
+    """
+
+    name = "papernot_steinke"
+    summary = "Best of a random number of runs (negative binomial or Poisson); RDP, profile or layer-cake accounting."
+    reference = "Papernot and Steinke 2022, Hyperparameter tuning with Rényi differential privacy, Theorems 2 and 6"
+    tuning = ("learning rate",)
+    end_to_end_private = True
+
+    distribution: Literal["negative_binomial", "poisson", "uniform"] = "poisson"
+    shape: float = 1.0
+    mean: float = 8.0
+    accounting: Accounting = "profile"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.distribution == "uniform" and self.accounting != "layer_cake":
+            raise bench.InvalidValueError(
+                f"Expected accounting=layer_cake with distribution=uniform, got {self.accounting!r}."
+            )
+        self.runs  # noqa: B018  (raises if a value is out of range)
+
+    @property
+    def runs(self) -> "bench.RunCount":
+        """The distribution of K.
+
+        Raises:
+            InvalidValueError: if there is none with these values.
+        """
+        match self.distribution:
+            case "negative_binomial":
+                return bench.TruncatedNegativeBinomial(self.mean, self.shape)
+            case "poisson":
+                return bench.Poisson(self.mean)
+            case "uniform":
+                return bench.UniformCount(1, round(2 * self.mean - 1))
+        raise bench.InvalidValueError(
+            f"Expected distribution in negative_binomial, poisson, uniform, got {self.distribution!r}."
+        )
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """The noise of a trial's training and of its score, for the best of K of them."""
+
+        def whole(trial: "DpEvent") -> "DpEvent":
+            return bench.best_of(trial, self.runs)
+
+        trial = bench.Trial.calibrated(
+            whole,
+            self.training(facts),
+            budget,
+            validation=self.validation,
+            accountant=self.accounting,
+        )
+        return bench.Plan(
+            budget=budget,
+            event=whole(trial.event),
+            training_event=trial.training.event,
+            parameters={"trial": trial.to_json(), "runs": self.runs.describe()},
+            releases=trial.releases,
+            cost=trial.cost(facts.n_records, self.runs.expected),
+            accountant=self.accounting,
+        )
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """Train K models and release the best."""
+        trial = bench.Trial.from_json(plan.parameters["trial"])
+        best = session.best_of(trial.run, self.runs, trial.event, together=trial.together)
+        return bench.released(best, session)

@@ -1,0 +1,153 @@
+"""Propose-test with doubling: ask of sub-sampled models which hyperparameters are good, without training privately."""
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dp_accounting.dp_event import DpEvent
+
+
+@dataclass(frozen=True)
+class ProposeTest(bench.SearchMethod):
+    """Subsample-and-aggregate, searched by AboveThreshold with steps that double.
+
+    The records are split into k parts; every candidate is trained on each part without privacy, and its utility
+    is the mean accuracy on held-out records, which one record changes by at most max(1/k, 1/n_validation). In
+    each round AboveThreshold asks for a candidate better than what is known plus a step; where there is one the
+    step doubles, else it halves; the search ends when the step is below `resolution` or the utility at 1. A
+    final private run on all records uses the last candidate found.
+
+    What is paid: a round is ε₀-DP (Dwork and Roth 2014, Theorem 3.23). Every success gains a step and failures
+    outnumber successes by one at most, so there are at most 2M − 1 rounds, M = ⌈1/resolution⌉; `rounds` bounds
+    them further. The bound is charged, R × ε₀ next to the final run, however many rounds were used.
+
+    What the paper gets wrong: its ε grows with the number of rounds it expects from the utilities themselves,
+    which is no statement of differential privacy; and its held-out records are not protected.
+
+    What to expect: the noise on a utility has scale 4/(k ε₀). With ε₀ in the hundredths, all that a budget of
+    ε = 1 leaves, that is tens, against utilities in [0, 1]: nearly every threshold passes at once, at the first
+    candidates, and the choice is close to a random one. A useful search needs k·ε₀ near 100.
+
+    The other parameters are those of every `SearchMethod`; `batch_size` and `epochs` are the final run's.
+    Parts are trained in full batches, for as many steps as the final run has epochs.
+
+    Attributes:
+        candidates: number of candidates, drawn from the search space.
+        partitions: k.
+        resolution: least step g in the utility.
+        rounds: R at most.
+        final_share: ε of the final run by itself, as a share of the whole.
+    """
+
+    name = "propose_test"
+    summary = "Non-private models on parts of the data vote on hyperparameters through AboveThreshold."
+    reference = "propose-test with doubling; Dwork and Roth 2014, Theorem 3.23"
+    tuning = ("learning rate",)
+    end_to_end_private = True
+
+    candidates: int = 16
+    partitions: int = 10
+    resolution: float = 0.01
+    rounds: int = 10
+    final_share: float = 0.85
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.candidates < 1:
+            raise bench.InvalidValueError(f"Expected candidates >= 1, got {self.candidates}.")
+        if self.partitions < 2:
+            raise bench.InvalidValueError(f"Expected partitions >= 2, got {self.partitions}.")
+        if self.rounds < 1:
+            raise bench.InvalidValueError(f"Expected rounds >= 1, got {self.rounds}.")
+        for name in ("resolution", "final_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise bench.InvalidValueError(f"Expected 0 < {name} < 1, got {getattr(self, name)}.")
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """The noise of the final run, then ε₀ of a round."""
+        final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
+        rounds = min(self.rounds, most_rounds(self.resolution))
+
+        def whole(inverse: float) -> "DpEvent":
+            return bench.compose(bench.repeat(bench.pure(1 / inverse), rounds), final.event)
+
+        inverse = bench.calibrate(whole, budget)
+        search = self._on_part(facts)
+        trained = self.candidates * (1 - self.validation) * facts.n_records
+        cost = final.cost(facts.n_records)
+        return bench.Plan(
+            budget=budget,
+            event=whole(inverse),
+            training_event=final.event,
+            parameters={"round_epsilon": 1 / inverse, "rounds": rounds, "final": asdict(final)},
+            releases=(
+                bench.Release("answer of AboveThreshold (Laplace)", rounds, inverse, 1.0),
+                final.release,
+            ),
+            cost=bench.Cost(
+                runs=1 + self.candidates * self.partitions,
+                steps=cost.steps + self.candidates * self.partitions * search.steps,
+                examples=cost.examples
+                + trained * search.steps
+                + self.candidates * self.partitions * self.validation * facts.n_records,
+            ),
+        )
+
+    def _on_part(self, facts: bench.TaskFacts) -> "bench.DpSgd":
+        """A run on one part of the records: full batches, as many steps as the final run has epochs."""
+        epochs = facts.with_schedule(None, self.epochs).epochs
+        return replace(self.training(facts), sample_rate=1.0, steps=max(1, round(epochs)))
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """Train on the parts, search, train on everything."""
+        final = bench.DpSgd(**plan.parameters["final"])
+        candidates = [session.fork(f"candidate {index}").candidate() for index in range(self.candidates)]
+        on_part = self._on_part(session.facts)
+        runs = [on_part.having(candidate) for candidate in candidates]
+        sealed = session.sealed_utilities(runs, self.partitions, self.validation)
+        found = propose_and_test(
+            lambda threshold: sealed.above_threshold(threshold, plan.parameters["round_epsilon"]),
+            self.resolution,
+            plan.parameters["rounds"],
+        )
+        successes = [index for index in found if index is not None]
+        chosen = candidates[successes[-1]] if successes else {}
+        model = final.having(chosen).train(session, "Final run")
+        return bench.Outcome(model, {**chosen, "candidates": candidates, "answers": found})
+
+
+def most_rounds(resolution: float) -> int:
+    """2M − 1 with M = ⌈1/resolution⌉: the greatest number of rounds of `propose_and_test`, on any data."""
+    return 2 * math.ceil(1 / resolution) - 1
+
+
+def propose_and_test(
+    above_threshold: "Callable[[float], int | None]", resolution: float, rounds: int
+) -> list[int | None]:
+    """Raise a threshold in steps that double after success and halve after failure.
+
+    Utilities are counted in whole multiples of `resolution`: a sum of floating-point steps could add a round.
+
+    Args:
+        above_threshold: index of a candidate whose utility exceeds a threshold, or None; one round.
+        resolution: least step g.
+        rounds: R at most.
+
+    Returns:
+        The answer of each round, at most min(R, `most_rounds`) of them.
+    """
+    goal, reached, step = math.ceil(1 / resolution), 0, 1
+    answers: list[int | None] = []
+    while len(answers) < rounds and reached < goal and step > 0:
+        answers.append(above_threshold((reached + step) * resolution))
+        if answers[-1] is None:
+            step //= 2
+        else:
+            reached += step
+            step *= 2
+    return answers

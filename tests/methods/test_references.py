@@ -1,0 +1,119 @@
+"""References that are not private: they say so, and they are what they claim to be."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.methods.dp_sgd import FixedDpSgd
+from dphpo_bench.methods.grid_oracle import GridOracle
+from dphpo_bench.methods.grid_oracle_schedule import GridOracleSchedule
+from dphpo_bench.methods.nonprivate import LEARNING_RATES, NonPrivate
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.randomness import Streams
+from tests.conftest import TinyTask
+from tests.methods.test_single_runs import computed_once  # noqa: F401  (a fixture)
+
+METHODS = [GridOracle, GridOracleSchedule, NonPrivate]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_they_say_that_they_are_not_private(plain_run, method: type[bench.Method]) -> None:
+    record = plain_run(method()).record
+    assert record.status == "ok", record.error
+    assert record.privacy.epsilon == math.inf
+    assert record.privacy.recomputed.epsilon == math.inf
+    assert not record.privacy.end_to_end_private
+    assert record.metrics["accuracy"] > 0.75
+
+
+@pytest.mark.parametrize("task", ["digits", "tiny"])
+def test_an_oracles_run_has_the_noise_of_one_run(task: str) -> None:
+    facts, budget = (TinyTask() if task == "tiny" else bench.make_task(task)).facts, bench.PrivacyBudget(3, 1e-5)
+    plan = GridOracle().plan(facts, budget)
+    one = FixedDpSgd(clipping="auto_s").plan(facts, budget)
+    assert plan.parameters == one.parameters
+    assert plan.releases == one.releases
+    assert 0.99 * 3 <= bench.epsilon(plan.training_event, 1e-5).epsilon <= 3
+    assert plan.cost.runs == 8
+    assert plan.cost.examples == pytest.approx(one.cost.examples * (1 + 7 * 0.9) + 7 * 0.1 * facts.n_records)
+
+
+@pytest.mark.parametrize("method", [GridOracle, GridOracleSchedule])
+def test_an_oracle_takes_the_best_of_its_grid(plain_run, method: type[GridOracle]) -> None:
+    record = plain_run(method(points=4)).record
+    rates = [candidate["learning_rate"] for candidate in record.released["candidates"]]
+    scores = [candidate["score"] for candidate in record.released["candidates"]]
+    assert rates == pytest.approx([1e-4, 10 ** (-8 / 3), 10 ** (-4 / 3), 1.0])
+    assert record.released["learning_rate"] == rates[scores.index(max(scores))]
+    assert min(scores) < 0.7 < max(scores)
+    # Six hundred records, a tenth of them held out: raw scores are whole numbers of sixtieths.
+    assert all(score * 60 == pytest.approx(round(score * 60)) for score in scores)
+    trained = [entry for entry in record.privacy.ledger["entries"] if entry["count"] == 4 * 30]
+    assert trained, "every candidate is trained, and charged, on the records that do not judge it"
+
+
+def test_the_schedule_is_all_that_sets_the_two_oracles_apart() -> None:
+    assert GridOracle().schedule == "constant"
+    assert GridOracleSchedule().schedule == "cosine"
+    assert {**GridOracle().parameters, "schedule": "cosine"} == GridOracleSchedule().parameters
+
+
+def test_nonprivate_is_a_ceiling_on_digits() -> None:
+    budget = bench.PrivacyBudget(3, 1e-5)
+    record = bench.run("nonprivate", "digits", budget, seed=0).record
+    assert record.metrics["accuracy"] > 0.93  # private methods: at most 0.92 at ε = 3
+    tried = record.released["candidates"]
+    assert [candidate["learning_rate"] for candidate in tried] == list(LEARNING_RATES)
+    assert record.released["learning_rate"] == max(tried, key=lambda one: one["score"])["learning_rate"]
+
+
+def test_nonprivate_trains_as_autograd_does(tiny_task: TinyTask, budget) -> None:
+    """On one minibatch of everything, at a fixed rate, it is plain gradient descent with momentum."""
+    method = NonPrivate(learning_rate=0.1, optimizer="SGD", batch_size=600, epochs=3)
+    result = bench.run(method, tiny_task, budget, seed=0)
+    assert result.record.released == {"learning_rate": 0.1}
+    assert result.record.cost.runs == 1
+    train = tiny_task.load_train(None)  # type: ignore[arg-type]
+    model = bench.Session(tiny_task, train, Ledger(), Streams(0)).build_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(3):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 + math.cos(math.pi * step / 3)) / 2
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(train.inputs), train.targets).backward()
+        optimizer.step()
+    torch.testing.assert_close(list(result.model.parameters()), list(model.parameters()))
+
+
+def test_nonprivate_reads_half_precision(plain_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = TinyTask.load_train
+
+    def half(self: TinyTask, source: Any) -> bench.Split:
+        split = load(self, source)
+        return bench.Split(split.inputs.bfloat16(), split.targets)
+
+    monkeypatch.setattr(TinyTask, "load_train", half)
+    assert plain_run(NonPrivate(epochs=10)).record.metrics["accuracy"] > 0.75
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        (GridOracle, {"points": 0}, "points >= 1"),
+        (GridOracle, {"validation": 1.0}, "validation < 1"),
+        (GridOracle, {"schedule": "linear"}, "constant or cosine"),
+        (GridOracleSchedule, {"clipping": "x"}, "Unknown clipping"),
+        (NonPrivate, {"learning_rate": 0.0}, "learning_rate > 0"),
+        (NonPrivate, {"batch_size": 0}, "batch_size >= 1"),
+        (NonPrivate, {"holdout": 0.0}, "0 < holdout"),
+        (NonPrivate, {"epochs": -1.0}, "epochs > 0"),
+    ],
+)
+def test_parameters_out_of_range(
+    method: type[bench.Method], options: dict[str, Any], message: str, tiny_task: TinyTask, budget
+) -> None:
+    with pytest.raises(bench.DphpoBenchError, match=message) as error:
+        method(**options).plan(tiny_task.facts, budget)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,120 @@
+"""Distributions of the number of runs: their numbers, their inversion, and what they refuse."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.rdp import rdp_privacy_accountant
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.privacy.run_counts import (
+    CappedGeometric,
+    Poisson,
+    RunCount,
+    TruncatedNegativeBinomial,
+    UniformCount,
+    from_json,
+    geometric,
+    logarithmic,
+)
+
+from . import brute_force
+
+ALL = [
+    logarithmic(10),
+    TruncatedNegativeBinomial(7, 0.5),
+    geometric(10),
+    geometric(1.001),
+    TruncatedNegativeBinomial(100, 2.0),
+    TruncatedNegativeBinomial(20, 60.0),
+    Poisson(0.5),
+    Poisson(30),
+    UniformCount(1, 20),
+    UniformCount(5, 9),
+    CappedGeometric(10, 15),
+    CappedGeometric(3, 400),
+]
+
+
+@pytest.mark.parametrize("runs", ALL, ids=lambda runs: runs.describe())
+class TestEvery:
+    def test_probabilities_sum_to_one_and_give_the_mean(self, runs: RunCount) -> None:
+        k = np.arange(50_000)
+        assert runs.probability(k).sum() == pytest.approx(1, abs=1e-12)
+        assert runs.probability(k) @ k == pytest.approx(runs.expected, rel=1e-12)
+        assert np.all(runs.probability(k[: runs.smallest]) == 0)
+
+    def test_derivative_of_the_generating_function(self, runs: RunCount) -> None:
+        k = np.arange(1, 50_000)
+        z = np.array([0.0, 0.3, 0.9, 0.999, 1.0])
+        series = np.array([np.sum(runs.probability(k) * k * one ** (k - 1.0)) for one in z])
+        assert runs.derivative(z) == pytest.approx(series, rel=1e-10)
+        assert runs.weight(1 - z) == pytest.approx(series, rel=1e-10)
+        assert float(runs.weight(0.0)) == pytest.approx(runs.expected, rel=1e-12)
+        f, h = brute_force.generating_function(runs), 1e-6
+        assert (f(z[1:3] + h) - f(z[1:3] - h)) / (2 * h) == pytest.approx(runs.derivative(z[1:3]), rel=1e-4)
+
+    def test_inversion(self, runs: RunCount) -> None:
+        below = 0.0
+        for k in range(int(min(runs.quantile(0.99), 60)) + 1):
+            above = below + float(runs.probability(k))
+            if above - below > 1e-9:
+                assert runs.sample((below + above) / 2) == runs.quantile((below + above) / 2) == k
+            below = above
+        assert runs.sample(0.0) == (runs.smallest if runs.probability(runs.smallest) > 0 else 1)
+        assert runs.sample(1 - 2**-53) <= runs.largest
+        uniform = np.random.default_rng(0).random(4000)
+        drawn = np.array([runs.sample(float(u)) for u in uniform])
+        assert drawn.mean() == pytest.approx(runs.expected, abs=5 * drawn.std() / math.sqrt(len(drawn)) + 1e-3)
+
+    def test_round_trip(self, runs: RunCount) -> None:
+        assert from_json(runs.to_json()) == runs
+        assert hash(from_json(runs.to_json())) == hash(runs)
+
+    @pytest.mark.parametrize("uniform", [-0.1, 1.0, math.nan])
+    def test_numbers_outside_the_unit_interval_are_refused(self, runs: RunCount, uniform: float) -> None:
+        with pytest.raises(InvalidValueError, match=r"\[0, 1\)"):
+            runs.sample(uniform)
+
+
+class TestNegativeBinomial:
+    @pytest.mark.parametrize("mean", [1.01, 3, 30, 1000])
+    @pytest.mark.parametrize("shape", [0, 0.5, 1, 2, 7])
+    def test_gamma_agrees_with_the_library(self, mean: float, shape: float) -> None:
+        theirs = rdp_privacy_accountant._gamma_truncated_negative_binomial(shape, mean)
+        assert TruncatedNegativeBinomial(mean, shape).gamma == pytest.approx(theirs, rel=1e-6)
+
+    def test_quantiles(self) -> None:
+        # Medians and tails of published tables.
+        assert [logarithmic(10).quantile(p) for p in (0.5, 0.9, 0.99)] == [4, 26, 81]
+        assert [geometric(30).quantile(p) for p in (0.5, 0.9, 0.99)] == [21, 68, 136]
+        assert geometric(10).quantile(0.999) == 66
+
+    def test_long_tails_end(self) -> None:
+        assert 10**6 < logarithmic(1e4).sample(1 - 2**-53) < 10**7
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: TruncatedNegativeBinomial(1.0, 1.0),
+            lambda: TruncatedNegativeBinomial(0.5, 1.0),
+            lambda: TruncatedNegativeBinomial(10, -0.5),
+            lambda: TruncatedNegativeBinomial(math.inf, 1.0),
+            lambda: Poisson(0),
+            lambda: UniformCount(0, 3),
+            lambda: UniformCount(3, 2),
+            lambda: UniformCount(1, 10**9),
+            lambda: UniformCount(1.0, 3),  # type: ignore[arg-type]
+            lambda: CappedGeometric(10, 1),
+            lambda: CappedGeometric(1, 5),
+        ],
+    )
+    def test_values_out_of_range(self, make: object) -> None:
+        with pytest.raises(InvalidValueError, match="Expected"):
+            make()  # type: ignore[operator]
+
+    def test_a_fixed_count_says_what_to_do_instead(self) -> None:
+        with pytest.raises(InvalidValueError, match="not private selection: compose"):
+            UniformCount(10, 10)

@@ -1,0 +1,420 @@
+"""The door to private data, as searches use it: parts, scores, selections, sealed utilities."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
+from dphpo_bench.journal import Journal
+from dphpo_bench.parts import held_out
+from dphpo_bench.privacy.events import (
+    best_of,
+    compose,
+    first_above,
+    gaussian,
+    multiset,
+    on_part,
+    poisson_sampled,
+    pure,
+    repeat,
+)
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
+from dphpo_bench.randomness import Streams
+from dphpo_bench.session import Scored, SealedUtilities, Session, gradients_together
+
+NO_NOISE = 1e-12
+RUNS = UniformCount(2, 4)
+
+
+@pytest.fixture
+def open_session(tiny_task, tmp_path):
+    def make(ledger: Ledger | None = None, seed: int = 0, journal: Journal | None = None) -> Session:
+        train = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
+        return Session(tiny_task, train, ledger or Ledger(), Streams(seed), journal=journal)
+
+    return make
+
+
+def spent(session: Session) -> Any:
+    return multiset(session.ledger.event)
+
+
+# ------------------------------------------------------------------------------------------------------ parts
+
+
+def test_a_holdout_divides_the_records(open_session, tiny_task) -> None:
+    session = open_session()
+    training, validation = session.holdout(0.25)
+    rows = torch.cat([training._rows, validation._rows]).sort().values
+    assert torch.equal(rows, torch.arange(tiny_task.n_records))
+    assert training.expected_records == 0.75 * tiny_task.n_records
+    assert validation.expected_records == 0.25 * tiny_task.n_records
+    # Binomial: six standard deviations.
+    assert abs(len(validation._rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
+
+
+def test_where_a_record_falls_does_not_depend_on_the_others(open_session, tiny_task, tmp_path) -> None:
+    records = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
+    fewer = bench.Split(records.inputs[:400], records.targets[:400])
+    one = open_session().holdout(0.3)[1]
+    other = Session(tiny_task, fewer, Ledger(), Streams(0)).holdout(0.3)[1]
+    assert torch.equal(one._rows[one._rows < 400], other._rows)
+
+
+def test_a_release_from_a_part_is_charged_to_the_part(open_session) -> None:
+    session = open_session()
+    training, validation = session.holdout(0.25)
+    model = session.build_model()
+    training.sample(0.5).gradient(model, bench.AutoS(), 2.0)
+    validation.score(model, 3.0)
+    assert spent(session) == multiset(held_out(poisson_sampled(0.5, gaussian(2.0)), gaussian(3.0)))
+
+
+def test_a_plan_for_one_part_does_not_cover_the_other(open_session) -> None:
+    session = open_session(Ledger(allowance=on_part("holdout", "training", poisson_sampled(0.5, gaussian(2.0)))))
+    training, validation = session.holdout(0.25)
+    with pytest.raises(OverBudgetError):
+        validation.sample(0.5).gradient(session.build_model(), bench.AutoS(), 2.0)
+    with pytest.raises(OverBudgetError):
+        session.sample(0.5).gradient(session.build_model(), bench.AutoS(), 2.0)
+    training.sample(0.5).gradient(session.build_model(), bench.AutoS(), 2.0)
+
+
+def test_a_batch_on_a_part_is_charged_bit_by_bit(open_session) -> None:
+    step = poisson_sampled(0.5, compose(gaussian(2.0), repeat(gaussian(5.0), 2)))
+    session = open_session(Ledger(allowance=on_part("holdout", "training", step)))
+    batch = session.holdout(0.25)[0].sample(0.5)
+    model = session.build_model()
+    direction = batch.gradient(model, bench.AutoS(), 2.0)
+    batch.losses(model, direction, (0.0, 1.0), 1.0, 5.0)
+    with pytest.raises(OverBudgetError):
+        batch.losses(model, direction, (0.0,), 1.0, 5.0)
+
+
+def test_batches_of_a_part_hold_its_records_only(open_session) -> None:
+    training, validation = open_session().holdout(0.25)
+    for part in (training, validation):
+        for rate in (0.3, 1.0):
+            indices = part.sample(rate)._indices
+            assert torch.isin(indices, part._rows).all()
+    assert torch.equal(validation.sample(1.0)._indices, validation._rows)
+
+
+def test_means_on_a_part_divide_by_its_expected_size(open_session) -> None:
+    session = open_session()
+    _, validation = session.holdout(0.25)
+    model = session.build_model()
+    correct = validation._n_correct(model)
+    assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
+
+
+def test_parts_of_parts_divide_again(open_session) -> None:
+    training, validation = open_session().holdout(0.5)
+    halves = [training._on_part("halves", str(i), i / 2, (i + 1) / 2) for i in range(2)]
+    assert torch.equal(torch.cat([half._rows for half in halves]).sort().values, training._rows)
+    assert halves[0].expected_records == 150
+    assert not torch.isin(halves[0]._rows, validation._rows).any()
+
+
+def test_two_holdouts_do_not_repeat_their_noise(open_session) -> None:
+    """Were the second session to start the stream anew, both scores would carry the same noise."""
+    session = open_session()
+    model = session.build_model()
+    one = session.holdout(0.25)[1].score(model, 100.0)
+    other = session.holdout(0.25)[1].score(model, 100.0)
+    assert one != other
+
+
+def test_forks_have_noise_of_their_own_and_one_account(open_session) -> None:
+    session = open_session()
+    model = session.build_model()
+    scores = {session.fork(str(i)).score(model, 100.0) for i in range(5)}
+    assert len(scores) == 5
+    assert spent(session) == multiset(repeat(gaussian(100.0), 5))
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
+def test_fractions_out_of_range(open_session, fraction: float) -> None:
+    with pytest.raises(InvalidValueError, match="0 < fraction < 1"):
+        open_session().holdout(fraction)
+    with pytest.raises(InvalidValueError, match="0 < rate < 1"):
+        open_session().subsample(fraction)
+
+
+def test_a_subsample_is_composed_first_and_sampled_once(open_session) -> None:
+    session = open_session()
+    sample = session.subsample(0.3)
+    model = session.build_model()
+    sample.score(model, 5.0)
+    sample.best_of(lambda sessions: [Scored(None, s.score(model, 9.0)) for s in sessions], RUNS, gaussian(9.0))
+    expected = poisson_sampled(0.3, compose(gaussian(5.0), best_of(gaussian(9.0), RUNS)))
+    assert spent(session) == multiset(expected)
+    assert sample.expected_records == pytest.approx(180)
+    with pytest.raises(UnsupportedEventError, match="sample from a sample"):
+        sample.sample(0.5)
+
+
+def test_a_trial_on_a_subsample_sees_the_sample_only(open_session) -> None:
+    sample = open_session().subsample(0.3)
+    seen = []
+
+    def trials(sessions: list[Session]) -> list[Scored]:
+        for session in sessions:
+            seen.extend(part._rows for part in session.holdout(0.2))
+        return [Scored(None, 0.0)] * len(sessions)
+
+    sample.best_of(trials, RUNS, gaussian(1.0))
+    assert seen
+    assert all(torch.isin(rows, sample._rows).all() for rows in seen)
+    assert torch.equal(torch.cat(seen[:2]).sort().values, sample._rows)
+
+
+# -------------------------------------------------------------------------------------------------- quantiles
+
+
+def test_quantile_of_gradient_norms(open_session, tiny_task) -> None:
+    session = open_session()
+    model = session.build_model()
+    batch = session.sample(1.0)
+    gradient, share = batch.gradient_and_quantile(model, 1.0, NO_NOISE, NO_NOISE)
+    reference = session.sample(1.0).gradient(model, bench.Abadi(1.0), NO_NOISE)
+    for ours, theirs in zip(gradient, reference, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    records = session.nonprivate()
+    short = 0
+    for x, y in zip(records.inputs, records.targets, strict=True):
+        loss = torch.nn.functional.cross_entropy(model(x[None]), y[None])
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        short += int(sum(float(part.square().sum()) for part in parts) <= 1.0)
+    assert share == pytest.approx(short / tiny_task.n_records, abs=1e-6)
+
+
+def test_quantile_is_charged_at_half_its_sensitivity(open_session) -> None:
+    session = open_session()
+    session.sample(0.5).gradient_and_quantile(session.build_model(), 1.0, 2.0, 10.0)
+    assert spent(session) == multiset(poisson_sampled(0.5, compose(gaussian(2.0), gaussian(20.0))))
+
+
+# -------------------------------------------------------------------------------------------------- selection
+
+
+def test_the_best_trial_is_returned_and_nothing_else_is_charged(open_session) -> None:
+    session = open_session()
+    scores = []
+
+    def trials(sessions: list[Session]) -> list[Scored]:
+        scores.extend(s.uniform("score") for s in sessions)
+        return [Scored(score, score) for score in scores[-len(sessions) :]]
+
+    best = session.best_of(trials, RUNS, gaussian(1.0))
+    assert best == max(scores)
+    assert 2 <= len(scores) <= 4
+    assert len(set(scores)) == len(scores)
+    assert spent(session) == multiset(best_of(gaussian(1.0), RUNS))
+
+
+def test_trials_draw_independent_candidates(open_session) -> None:
+    rates = []
+
+    def trials(sessions: list[Session]) -> list[Scored]:
+        rates.extend(s.candidate()["learning_rate"] for s in sessions)
+        return [Scored(None, 0.0)] * len(sessions)
+
+    open_session().best_of(trials, UniformCount(20, 30), gaussian(1.0))
+    assert len(set(rates)) == len(rates) >= 20
+
+
+def test_the_number_of_trials_is_drawn_from_its_distribution(open_session) -> None:
+    """K of a geometric distribution of mean 3: the mean of n is within six standard deviations but for 2e-9."""
+    n, total = 400, 0
+    for seed in range(n):
+        counted: list[int] = []
+        session = open_session(seed=seed)
+        session.best_of(
+            lambda _, counted=counted: counted.append(1) or [Scored(None, 0.0)], geometric(3), gaussian(1.0)
+        )
+        total += len(counted)
+    assert total / n == pytest.approx(3, abs=6 * (6 / n) ** 0.5)
+
+
+def test_the_number_of_trials_is_written_down_before_the_first(open_session, tmp_path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    seen = []
+
+    def trials(sessions: list[Session]) -> list[Scored]:
+        seen.append(dict(Journal(tmp_path / "journal.jsonl").values))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_session(journal=journal).best_of(trials, geometric(5), gaussian(1.0))
+    assert len(seen[0]) == 1
+
+
+def test_two_selections_have_numbers_of_their_own(open_session) -> None:
+    session = open_session()
+    counts = []
+    for _ in range(6):
+        counted: list[int] = []
+        session.best_of(
+            lambda _, counted=counted: counted.append(1) or [Scored(None, 0.0)], geometric(20), gaussian(1.0)
+        )
+        counts.append(len(counted))
+    assert len(set(counts)) > 1
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_trial_that_fails_is_the_worst_and_no_other_suffers(open_session, together: int) -> None:
+    def trials(sessions: list[Session]) -> list[Scored]:
+        scores = [session.uniform("score") for session in sessions]
+        if any(score > 0.5 for score in scores):
+            raise ZeroDivisionError
+        return [Scored(score, score) for score in scores]
+
+    found = [
+        open_session(seed=seed).best_of(trials, UniformCount(6, 9), gaussian(1.0), together=together)
+        for seed in range(5)
+    ]
+    assert all(value is None or value <= 0.5 for value in found)
+    assert any(value is not None for value in found)
+
+
+def test_a_score_that_is_no_number_is_the_worst(open_session) -> None:
+    nan, low = float("nan"), float("-inf")
+    scores = iter([nan, low, nan, low])
+    best = open_session().best_of(lambda _: [(lambda x: Scored(x, x))(next(scores))], RUNS, gaussian(1.0))
+    assert best == low
+    assert open_session().best_of(lambda _: [Scored(1, nan)], RUNS, gaussian(1.0)) is None
+
+
+def test_a_trial_beyond_its_base_event_is_refused(open_session) -> None:
+    session = open_session()
+    model = session.build_model()
+
+    def trials(sessions: list[Session]) -> list[Scored]:
+        return [Scored(None, s.score(model, 9.0) + s.score(model, 9.0)) for s in sessions]
+
+    with pytest.raises(OverBudgetError):
+        session.best_of(trials, RUNS, gaussian(9.0))
+    assert session.ledger.refused  # the harness sees it even if the method swallows the error
+
+
+def test_a_selection_that_the_plan_does_not_cover_runs_no_trial(open_session) -> None:
+    session = open_session(Ledger(allowance=best_of(gaussian(9.0), geometric(3))))
+    with pytest.raises(OverBudgetError):
+        session.best_of(lambda _: pytest.fail("ran"), geometric(4), gaussian(9.0))
+
+
+def test_raw_access_in_a_trial_is_refused(open_session) -> None:
+    session = open_session()
+    with pytest.raises(OverBudgetError):
+        session.best_of(lambda sessions: [Scored(s.nonprivate(), 0.0) for s in sessions], RUNS, gaussian(9.0))
+
+
+def test_no_trial_no_winner(open_session) -> None:
+    """A Poisson number of mean 1e-6 is 0 but for one time in a million."""
+    session = open_session()
+    assert session.best_of(lambda _: pytest.fail("ran"), Poisson(1e-6), gaussian(9.0)) is None
+    assert spent(session) == multiset(best_of(gaussian(9.0), Poisson(1e-6)))
+
+
+def test_the_first_above_a_threshold(open_session) -> None:
+    session = open_session()
+    scores = iter([0.1, 0.3, 0.9, 0.95])
+    found = session.first_above(lambda _: [(lambda x: Scored(x, x))(next(scores))], 0.8, 1e-3, gaussian(1.0))
+    assert found == 0.9
+    assert spent(session) == multiset(first_above(gaussian(1.0), 1e-3))
+
+
+def test_a_coin_ends_the_search_for_a_threshold(open_session) -> None:
+    """Trials until a coin of probability 1/4: the mean of n numbers, within six standard deviations."""
+    n, total = 300, 0
+    for seed in range(n):
+        counted: list[int] = []
+        result = open_session(seed=seed).first_above(
+            lambda _, counted=counted: counted.append(1) or [Scored(None, 0.0)], 1.0, 0.25, gaussian(1.0)
+        )
+        assert result is None
+        total += len(counted)
+    assert total / n == pytest.approx(4, abs=6 * (12 / n) ** 0.5)
+
+
+# -------------------------------------------------------------------------------------------- trained together
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_training_together_is_training_alone(open_session, tiny_task, model: str, rate: float) -> None:
+    tiny_task.model_name = model
+    session = open_session()
+    runs = [
+        bench.DpSgd(rate, 5, 1.0, lr, optimizer="SGD", clipping=rule)
+        for lr, rule in ((0.1, "auto_s"), (1.0, "abadi:2"))
+    ]
+    alone = [run.train(session.holdout(0.2)[0].fork(f"a{i}")) for i, run in enumerate(runs)]
+    session = open_session()
+    together = bench.DpSgd.train_together([session.holdout(0.2)[0].fork(f"a{i}") for i in range(2)], runs)
+    for one, other in zip(alone, together, strict=True):
+        for a, b in zip(one.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_together_are_charged_one_by_one(open_session) -> None:
+    session = open_session()
+    models = [session.build_model() for _ in range(3)]
+    batches = [session.sample(1.0) for _ in models]
+    gradients_together(batches, models, [bench.AutoS()] * 3, [1.0, 2.0, 3.0])
+    assert spent(session) == multiset(compose(gaussian(1.0), gaussian(2.0), gaussian(3.0)))
+
+
+def test_nothing_is_computed_if_one_of_them_is_not_covered(open_session) -> None:
+    session = open_session(Ledger(allowance=compose(gaussian(1.0), gaussian(2.0))))
+    models = [session.build_model() for _ in range(3)]
+    with pytest.raises(OverBudgetError):
+        gradients_together([session.sample(1.0) for _ in models], models, [bench.AutoS()] * 3, [1.0, 2.0, 3.0])
+
+
+# -------------------------------------------------------------------------------------------- sealed utilities
+
+
+def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
+    session = open_session()
+    runs = [bench.DpSgd(1.0, 20, 0.0, lr, optimizer="SGD", averaging=0.0) for lr in (1e-9, 0.5)]
+    sealed = session.sealed_utilities(runs, partitions=3, validation=0.25)
+    assert sealed.sensitivity == pytest.approx(1 / 3)
+    assert not session.ledger.entries  # nothing has been released
+    assert sealed.above_threshold(0.6, 1e7) == 1
+    assert sealed.above_threshold(0.9999, 1e7) is None
+    assert spent(session) == multiset(repeat(pure(1e7), 2))
+
+
+def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
+    """Dwork and Roth's bound on each answer, at the worst pair of utility vectors: one rises, the other falls.
+
+    10⁴ draws a side. Each frequency errs by less than six standard deviations but for 1e-8 or so.
+    """
+    session, epsilon, n = open_session(), 1.0, 10_000
+    counts = []
+    for values in ([0.5, 0.4], [0.4, 0.5]):
+        sealed = SealedUtilities(session, list(values), 0.1)
+        answers = [sealed.above_threshold(0.5, epsilon) for _ in range(n)]
+        counts.append([answers.count(answer) / n for answer in (0, 1, None)])
+    for p, q in zip(*counts, strict=True):
+        deviation = 6 * ((p * (1 - p) + 9 * q * (1 - q)) / n) ** 0.5
+        assert p <= torch.e**epsilon * q + deviation
+        assert q <= torch.e**epsilon * p + deviation
+    assert counts[0] != counts[1]
+
+
+def test_above_threshold_beyond_the_plan_releases_nothing(open_session) -> None:
+    sealed = SealedUtilities(open_session(Ledger(allowance=pure(0.5))), [1.0], 0.1)
+    with pytest.raises(OverBudgetError):
+        sealed.above_threshold(0.5, 0.6)
+
+
+def test_utilities_cannot_be_computed_on_one_part(open_session) -> None:
+    with pytest.raises(InvalidValueError, match="partitions >= 2"):
+        open_session().sealed_utilities([], 1, 0.1)

@@ -1,0 +1,201 @@
+"""Models stacked in one product, against each model alone."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
+from dphpo_bench.training.linear import LinearEngine
+from dphpo_bench.training.stacked import StackedLinear, can_stack
+from tests.training.models import flat, flat_linear, linear, mlp, vectors
+
+RULES = (Abadi(1.0), AutoS(), AutoV(), Abadi(0.1), AutoS(1.0))
+
+
+def layers(n: int, bias: bool = True, frozen: str = "", dtype: torch.dtype = torch.float32) -> list[nn.Module]:
+    torch.manual_seed(0)
+    models: list[nn.Module] = [nn.Linear(20, 5, bias=bias, dtype=dtype) for _ in range(n)]
+    for model in models:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name != frozen)
+    return models
+
+
+def alone(
+    models: list[nn.Module],
+    inputs: Tensor,
+    targets: Tensor,
+    rules: list[Clipping],
+    indices: Tensor | None = None,
+) -> list[list[Tensor]]:
+    return [
+        LinearEngine(model).clipped_sum(inputs, targets, rule, indices).gradients
+        for model, rule in zip(models, rules, strict=True)
+    ]
+
+
+def assert_same(actual: list[list[Tensor]], expected: list[list[Tensor]], tolerance: float = 1e-6) -> None:
+    assert len(actual) == len(expected)
+    for own, other in zip(actual, expected, strict=True):
+        assert [(g.shape, g.dtype) for g in own] == [(g.shape, g.dtype) for g in other]
+        assert (flat(own) - flat(other)).norm() <= tolerance * flat(other).norm()
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 3])
+@pytest.mark.parametrize(
+    "kind", [{}, {"bias": False}, {"frozen": "bias"}, {"frozen": "weight"}, {"dtype": torch.float64}], ids=str
+)
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_each_sum_is_that_of_the_model_alone(n, kind, micro_batch_size):
+    models, rules = layers(n, **kind), list(RULES[:n])
+    inputs, targets = vectors(30)
+    indices = torch.tensor([0, 3, 4, 11, 12, 13, 20, 28])
+    stack = StackedLinear(models, micro_batch_size)
+    tolerance = 1e-13 if kind.get("dtype") == torch.float64 else 1e-6
+    for _ in range(3):  # norms of the data are kept from the second call on
+        assert_same(stack.clipped_sums(inputs, targets, rules), alone(models, inputs, targets, rules), tolerance)
+        chosen = stack.clipped_sums(inputs, targets, rules, indices)
+        assert_same(chosen, alone(models, inputs, targets, rules, indices), tolerance)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_every_rule(rule):
+    models = layers(3)
+    inputs, targets = vectors(30)
+    actual = StackedLinear(models).clipped_sums(inputs, targets, [rule] * 3)
+    assert_same(actual, alone(models, inputs, targets, [rule] * 3))
+
+
+def test_pictures_in_half_precision_and_in_any_memory_layout():
+    torch.manual_seed(0)
+    models: list[nn.Module] = [nn.Sequential(nn.Flatten(), nn.Linear(48, 4)) for _ in range(3)]
+    pictures, targets = torch.randn(25, 3, 4, 4).bfloat16(), torch.randint(0, 4, (25,))
+    rules: list[Clipping] = [AutoS()] * 3
+    indices = torch.arange(0, 25, 2)
+    expected = alone(models, pictures.float(), targets, rules)
+    chosen = alone(models, pictures[indices].float(), targets[indices], rules)
+    for data in (pictures, pictures.float()):
+        for given in (data, data.contiguous(memory_format=torch.channels_last)):
+            stack = StackedLinear(models, micro_batch_size=7)
+            assert_same(stack.clipped_sums(given, targets, rules), expected)
+            assert_same(stack.clipped_sums(given, targets, rules, indices), chosen)
+
+
+def test_models_are_trained_in_between():
+    models, rules = layers(2), list(RULES[:2])
+    inputs, targets = vectors(30)
+    stack = StackedLinear(models)
+    for _ in range(3):
+        sums = stack.clipped_sums(inputs, targets, rules)
+        assert_same(sums, alone(models, inputs, targets, rules))
+        with torch.no_grad():
+            for model, own in zip(models, sums, strict=True):
+                for parameter, gradient in zip(model.parameters(), own, strict=True):
+                    parameter -= 0.1 * gradient
+
+
+def test_empty_batch_adds_nothing():
+    models, rules = layers(2), list(RULES[:2])
+    inputs, targets = vectors(4)
+    stack = StackedLinear(models)
+    none = torch.empty(0, dtype=torch.int64)
+    for sums in (
+        stack.clipped_sums(inputs[:0], targets[:0], rules),
+        stack.clipped_sums(inputs, targets, rules, none),
+    ):
+        assert [[g.shape for g in own] for own in sums] == [[(5, 20), (5,)]] * 2
+        assert not any(flat(own).any() for own in sums)
+
+
+@pytest.mark.parametrize("kind", [{}, {"frozen": "bias"}, {"frozen": "weight"}], ids=str)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e30])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_record_that_is_not_finite(bad, dtype, kind):
+    models, rules = layers(3, **kind), list(RULES[:3])
+    inputs, targets = vectors(6)
+    inputs[1, 3], inputs[4] = bad, float("nan")
+    inputs = inputs.to(dtype)
+    stack = StackedLinear(models)
+    for _ in range(3):
+        actual = stack.clipped_sums(inputs, targets, rules)
+        assert all(flat(own).isfinite().all() for own in actual)
+        assert_same(actual, alone(models, inputs, targets, rules))
+        nothing = stack.clipped_sums(inputs, targets, rules, torch.tensor([4]))
+        assert not any(flat(own).any() for own in nothing)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e38])
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("with_bad_record", [True, False])
+def test_a_trial_that_diverged_disturbs_no_other(value, whole, with_bad_record):
+    models, rules = layers(3), list(RULES[:3])
+    inputs, targets = vectors(12)
+    if with_bad_record:
+        inputs[5, 2] = float("inf")
+    others = [models[0], models[2]]
+    expected = StackedLinear(others).clipped_sums(inputs, targets, [rules[0], rules[2]])
+    with torch.no_grad():
+        if whole:
+            models[1].weight.fill_(value)
+        else:
+            models[1].weight[2, 7] = value
+    actual = StackedLinear(models).clipped_sums(inputs, targets, rules)
+    assert_same([actual[0], actual[2]], expected)
+    assert flat(actual[1]).isfinite().all()
+    assert_same([actual[1]], alone([models[1]], inputs, targets, [rules[1]]))
+    if whole and not abs(value) < float("inf"):
+        assert not flat(actual[1]).any()
+
+
+def test_the_data_may_be_changed_and_exchanged():
+    models, rules = layers(2), list(RULES[:2])
+    stack = StackedLinear(models)
+    inputs, targets = vectors(8)
+    for data in (inputs, inputs, inputs, inputs.clone(), inputs.bfloat16(), inputs[:5]):
+        actual = stack.clipped_sums(data, targets[: len(data)], rules)
+        assert_same(actual, alone(models, data, targets[: len(data)], rules))
+        inputs.mul_(3.0)
+
+
+def test_memory_used_in_inference_mode_serves_outside_of_it():
+    models, rules = layers(2), list(RULES[:2])
+    inputs, targets = vectors(8)
+    stack = StackedLinear(models)
+    with torch.inference_mode():
+        stack.clipped_sums(inputs.bfloat16(), targets, rules)
+    actual = stack.clipped_sums(inputs.bfloat16(), targets, rules)
+    assert_same(actual, alone(models, inputs.bfloat16(), targets, rules))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(mlp, id="not linear"),
+        pytest.param(lambda: linear(classes=4), id="classes"),
+        pytest.param(lambda: linear(features=19), id="features"),
+        pytest.param(flat_linear, id="bias"),
+        pytest.param(lambda: linear().double(), id="float64"),
+        pytest.param(lambda: linear().bfloat16(), id="bfloat16"),
+        pytest.param(lambda: linear().to("meta"), id="device"),
+        pytest.param(lambda: layers(1, frozen="bias")[0], id="frozen"),
+        pytest.param(lambda: linear().requires_grad_(False), id="nothing to train"),
+    ],
+)
+def test_models_that_do_not_stack(other):
+    models = [linear(), other()]
+    assert not can_stack(models)
+    with pytest.raises(InvalidValueError):
+        StackedLinear(models)
+
+
+def test_what_stacks():
+    assert can_stack([linear()])
+    assert can_stack([linear(), nn.Sequential(nn.Flatten(), linear())])
+    assert not can_stack([])
+    with pytest.raises(InvalidValueError, match="2 kinds"):
+        StackedLinear([linear(), linear(classes=4)])
+    with pytest.raises(InvalidValueError, match="each of 2 models, got 1"):
+        StackedLinear(layers(2)).clipped_sums(*vectors(3), [AutoS()])
+    with pytest.raises(InvalidValueError, match="20 features"):
+        StackedLinear(layers(2)).clipped_sums(vectors(3)[0][:, :5], vectors(3)[1], [AutoS()] * 2)
