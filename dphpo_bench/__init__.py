@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from dphpo_bench.training.clipping import Clipping as Clipping
     from dphpo_bench.training.clipping import parse_clipping as parse_clipping
     from dphpo_bench.training.optimizers import UpdateRule as UpdateRule
+    from dphpo_bench.trial import TOGETHER as TOGETHER
     from dphpo_bench.trial import Trained as Trained
     from dphpo_bench.trial import Trial as Trial
     from dphpo_bench.trial import released as released
@@ -99,6 +100,7 @@ _HOMES = {
     "SearchMethod": "method",
     "Session": "session",
     "Split": "task",
+    "TOGETHER": "trial",
     "Task": "task",
     "TaskFacts": "task",
     "Trained": "trial",

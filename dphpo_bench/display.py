@@ -36,6 +36,10 @@ class TerminalProgress:
         finally:
             self._depth -= 1
 
+    def note(self, text: str) -> None:
+        """Write a line."""
+        _write(text)
+
     @contextmanager
     def _bar(self, description: str, total: int) -> Iterator[Advance]:
         from rich.console import Console

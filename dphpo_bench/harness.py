@@ -34,6 +34,7 @@ from dphpo_bench.journal import Journal
 from dphpo_bench.method import Method, Outcome, Plan
 from dphpo_bench.privacy.accountants import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.distributions import has_selection
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
@@ -183,6 +184,8 @@ def run(
 
     ledger = Ledger(allowance=checked.plan.event)
     journal = Journal(store.journal_of(identity) if store and seed is None else None)
+    if _is_secret(checked, seed):
+        progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     with clock.measure("train"):
         outcome, status, error = _attempt(checked, task, train, ledger, journal, seed, device, progress)
     recomputed, status, error = _verify(checked, ledger, status, error)
@@ -206,10 +209,10 @@ def run(
         seconds=clock.seconds,
         device=device,
     )
-    if seed is None and keeps_runs_secret(checked.plan.event):
-        # How long it took, and how much memory, tells how many trials there were. With a seed there is no secret
-        # to keep: whoever knows it can compute everything.
-        record = record.model_copy(update={"seconds": clock.without("train"), "peak_memory_bytes": None})
+    if _is_secret(checked, seed):
+        today = record.created.replace(hour=0, minute=0, second=0)
+        hidden = {"seconds": clock.without("train"), "peak_memory_bytes": None, "created": today}
+        record = record.model_copy(update=hidden)
     path = store.write(record) if store else None
     journal.discard()
     return RunResult(record, path, outcome.model if outcome and status == "ok" else None)
@@ -256,6 +259,8 @@ def _attempt(
 
     budget = checked.plan.budget
     streams = Streams(journal.once("seed", lambda: secrets.randbits(128)) if seed is None else seed)
+    if _is_secret(checked, seed):
+        progress = SilentProgress()
     session = Session(
         task,
         train,
@@ -264,7 +269,6 @@ def _attempt(
         model_streams=streams,
         device=device,
         progress=progress,
-        journal=journal,
     )
     try:
         outcome = checked.method.run(checked.plan, session)
@@ -283,6 +287,14 @@ def _attempt(
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
         return outcome, "failed", "The trained model has weights that are not finite."
     return outcome, "ok", None
+
+
+def _is_secret(checked: CheckedPlan, seed: int | None) -> bool:
+    """Whether the number of runs must not be known: then the time and the memory they took must not be, either.
+
+    With a seed there is no secret to keep: whoever knows it can compute everything.
+    """
+    return seed is None and has_selection(checked.plan.event)
 
 
 def _verify(
@@ -402,16 +414,6 @@ def _environment(device: str) -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         **{name: version(name) for name in ("dphpo-bench", "torch", "opacus", "dp-accounting")},
     }
-
-
-def keeps_runs_secret(event: "DpEvent") -> bool:
-    """Whether a number of runs that must not be released is part of an event: a private selection."""
-    from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
-
-    if isinstance(event, BestOfDpEvent | FirstAboveDpEvent):
-        return True
-    inner = getattr(event, "events", None) or [getattr(event, "event", None)]
-    return any(part is not None and keeps_runs_secret(part) for part in inner)
 
 
 class _Clock:

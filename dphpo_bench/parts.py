@@ -7,11 +7,16 @@ from dphpo_bench.privacy.events import compose, on_part
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
-HOLDOUT = "holdout"
 TRAINING = "training"
 VALIDATION = "validation"
 
 
-def held_out(training: "DpEvent", validation: "DpEvent") -> "DpEvent":
-    """What the two sessions of `Session.holdout` release: each record is exposed to one of the two only."""
-    return compose(on_part(HOLDOUT, TRAINING, training), on_part(HOLDOUT, VALIDATION, validation))
+def holdout_name(fraction: float) -> str:
+    """Name of the partition of `Session.holdout`. The rule is part of it: other fractions are other partitions."""
+    return f"holdout of {fraction!r}"
+
+
+def held_out(training: "DpEvent", validation: "DpEvent", fraction: float) -> "DpEvent":
+    """What the two sessions of `Session.holdout(fraction)` release: each record is exposed to one of the two only."""
+    name = holdout_name(fraction)
+    return compose(on_part(name, TRAINING, training), on_part(name, VALIDATION, validation))

@@ -17,6 +17,9 @@ class Progress(Protocol):
         """Open a display of `total` units; the context yields an `Advance`."""
         ...
 
+    def note(self, text: str) -> None:
+        """Say something once."""
+
 
 class SilentProgress:
     """Reports nowhere; the default of the library."""
@@ -25,6 +28,10 @@ class SilentProgress:
         """Open nothing."""
         del description, total
         return nullcontext(_ignore)
+
+    def note(self, text: str) -> None:
+        """Say nothing."""
+        del text
 
 
 def _ignore(amount: int = 1) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+_WORDS = slice(24, 24 + 8 * 624)
+
 
 @dataclass(frozen=True)
 class Streams:
@@ -32,11 +34,34 @@ class Streams:
 
     def derive(self, *axes: str) -> int:
         """A 63-bit seed for the stream of these axes."""
-        name = json.dumps([str(self.seed), *self.axes, *axes])
-        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") >> 1
+        return int.from_bytes(hashlib.sha256(self._name(axes)).digest()[:8], "big") >> 1
 
     def generator(self, *axes: str, device: "torch.device | str" = "cpu") -> "torch.Generator":
-        """A torch generator at the start of the stream of these axes."""
+        """A torch generator at the start of the stream of these axes.
+
+        On a CPU, `manual_seed` looks at 32 bits of a seed, so few that all the noise there can be is tried in
+        hours. The state of the generator is therefore filled from the hash of the stream's name. Other devices
+        take 64 bits.
+        """
         import torch
 
-        return torch.Generator(device).manual_seed(self.derive(*axes))
+        generator = torch.Generator(device).manual_seed(self.derive(*axes))
+        if generator.device.type == "cpu":
+            generator.set_state(_filled(generator.get_state(), hashlib.shake_256(self._name(axes)).digest(4 * 624)))
+        return generator
+
+    def _name(self, axes: tuple[str, ...]) -> bytes:
+        return json.dumps([str(self.seed), *self.axes, *axes]).encode()
+
+
+def _filled(state: "torch.Tensor", words: bytes) -> "torch.Tensor":
+    """The state of a freshly seeded Mersenne Twister with its 624 words replaced.
+
+    torch keeps, as bytes: the seed (8), how many words are left (4), whether it is seeded (4), the next word
+    (8), the words, each in 8 bytes, and a cached normal.
+    """
+    import torch
+
+    kept = state[_WORDS].view(torch.int64)
+    kept.copy_(torch.frombuffer(bytearray(words), dtype=torch.int32).long() & 0xFFFFFFFF)
+    return state

@@ -5,6 +5,7 @@ apart. What is asked of one batch is composed first and subsampled once (docs/ac
 """
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,7 @@ import torch
 
 from dphpo_bench import search
 from dphpo_bench.errors import InvalidValueError, OverBudgetError
-from dphpo_bench.journal import Journal
-from dphpo_bench.parts import HOLDOUT, TRAINING, VALIDATION
+from dphpo_bench.parts import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.events import best_of, first_above, gaussian, non_private, pure, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import geometric
@@ -67,7 +67,6 @@ class Session:
         model_streams: see `streams`.
         device: where models and batches live.
         progress: where long work reports to.
-        journal: where the number of runs of a private selection is written down before the first of them.
 
     Attributes:
         facts: the task's public facts.
@@ -84,7 +83,6 @@ class Session:
         model_streams: Streams | None = None,
         device: "torch.device | str" = "cpu",
         progress: Progress | None = None,
-        journal: Journal | None = None,
     ) -> None:
         self.facts: TaskFacts = task.facts
         self.device = torch.device(device)
@@ -95,16 +93,16 @@ class Session:
         self._train = train
         self._streams = streams
         self._model_streams = model_streams or streams
-        self._journal = journal or Journal()
         self._rows: Tensor | None = None  # of this session's records; None: all
-        self._scope: Scope = ()
+        self._scope: Scope = ()  # of what is charged
+        self._within: Scope = ()  # all parts that these records are the common records of
         self._parts: dict[Scope, Tensor] = {}  # rows of parts, kept so that trials share them
-        self._parts_in_trials: dict[Scope, Tensor] = {}
         # Shared with all sessions made from this one, by the full name of a stream: were one to start a stream
         # that another has begun, its noise would repeat. The same for names that are numbered.
         self._generators: dict[tuple[str, ...], torch.Generator] = {}
         self._current: GradientEngine | None = None
         self._stack: StackedLinear | None = None
+        self._stacked_models: list[nn.Module] = []
         self._counts: Counter[tuple[str, ...]] = Counter()
 
     # ------------------------------------------------------------------------------------- what is public
@@ -124,7 +122,7 @@ class Session:
 
     def uniform(self, purpose: str) -> float:
         """A uniform number in [0, 1) from the stream of this name: for choices that look at no data."""
-        return float(torch.rand((), dtype=torch.float64, generator=self._generator("uniform", purpose, "cpu")))
+        return _uniform(self._generator("uniform", purpose, "cpu"))
 
     def fork(self, name: str) -> "Session":
         """A session on the same records and the same account, with random streams of its own.
@@ -149,24 +147,24 @@ class Session:
         if not 0 < fraction < 1:
             raise InvalidValueError(f"Expected 0 < fraction < 1, got fraction={fraction}.")
         return (
-            self._on_part(HOLDOUT, TRAINING, 0, 1 - fraction),
-            self._on_part(HOLDOUT, VALIDATION, 1 - fraction, 1),
+            self._on_part(holdout_name(fraction), TRAINING, 0, 1 - fraction),
+            self._on_part(holdout_name(fraction), VALIDATION, 1 - fraction, 1),
         )
 
     def _on_part(self, partition: str, part: str, start: float, end: float) -> "Session":
-        scope = (*self._scope, (partition, part))
-        if scope not in self._parts:
+        if self._within:
+            # A rule of its own, with coins of its own: those of the outer partition have been tossed already.
+            partition += " of " + "/".join(name for pair in self._within for name in pair)
+        within = (*self._within, (partition, part))
+        if within not in self._parts:
             generator = self._model_streams.generator("partition", partition)
             coins = torch.rand(len(self._train), dtype=torch.float64, generator=generator)
             inside = (start <= coins) & (coins < end)
-            if self._rows is not None:
-                mask = torch.zeros_like(inside)
-                mask[self._rows] = True
-                inside &= mask
-            self._parts[scope] = inside.nonzero().squeeze(1)
+            rows = inside.nonzero().squeeze(1) if self._rows is None else self._rows[inside[self._rows]]
+            self._parts[within] = rows
         child = self._child(self.ledger, self._streams.within(partition, part))
-        child._scope = scope
-        child._rows = self._parts[scope]
+        child._scope, child._within = (*self._scope, (partition, part)), within
+        child._rows = self._parts[within]
         child.expected_records = self.expected_records * (end - start)
         return child
 
@@ -186,6 +184,7 @@ class Session:
         child = self._child(self.ledger.open_batch(rate, self._scope), streams)
         child._rows = drawn if self._rows is None else self._rows[drawn]
         child._parts = {}
+        child._scope = ()  # the batch as a whole is charged to it
         child.expected_records = self.expected_records * rate
         return child
 
@@ -199,9 +198,9 @@ class Session:
             model_streams=self._model_streams,
             device=self.device,
             progress=self.progress,
-            journal=self._journal,
         )
-        child._rows, child._scope, child._parts = self._rows, self._scope, self._parts
+        child._rows, child._parts = self._rows, self._parts
+        child._scope, child._within = self._scope, self._within
         child._generators, child._counts = self._generators, self._counts
         child.expected_records = self.expected_records
         return child
@@ -280,10 +279,11 @@ class Session:
     ) -> Any:
         """The outcome of the best of a secret random number of trials (Liu and Talwar 2019; Papernot and Steinke 2022).
 
-        The number is drawn once and written down before the first trial. The trials are independent: each gets
-        a session with its own random streams and its own ledger, bound to the base event. A trial that raises
-        has the worst score. Scores, losers and the number of trials stay here: nothing of them may be kept,
-        logged or stored by `trials`.
+        The number is drawn before the first trial, from a stream that depends on the run's seed alone, and the
+        harness keeps the seed until the run is recorded (see `journal`): nothing that trials do can change it.
+        The trials are independent: each gets a session with its own random streams and its own ledger, bound to
+        the base event. A trial that raises, or has no number for a score, has the worst score. Scores, losers
+        and the number of trials stay here: nothing of them may be kept, logged or stored by `trials`.
 
         Args:
             trials: runs one trial on each of the sessions it is given, and returns their results in order. The
@@ -305,7 +305,7 @@ class Session:
         """
         self.ledger.charge(best_of(base_event, runs, low, high), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
-        count = runs.sample(self._secret(selection))
+        count = runs.sample(_uniform(selection.generator("number of runs")))
         best: Scored | None = None
         with self.progress.track("Trials", count) as advance:
             for start in range(0, count, together):
@@ -332,7 +332,7 @@ class Session:
         Args:
             trials: as in `best_of`.
             threshold: fixed in advance, from public information.
-            stop_probability: γ of the coin, in (0, 1].
+            stop_probability: γ of the coin, in (0, 1).
             base_event: as in `best_of`.
 
         Returns:
@@ -341,10 +341,10 @@ class Session:
         Raises:
             OverBudgetError: as in `best_of`.
         """
+        runs = geometric(1 / stop_probability)  # how many trials the coins allow; they are tossed in advance
         self.ledger.charge(first_above(base_event, stop_probability), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
-        # The coins are tossed in advance: the number of trials that they allow does not depend on data.
-        longest = geometric(1 / stop_probability).sample(self._secret(selection))
+        longest = runs.sample(_uniform(selection.generator("number of runs")))
         with self.progress.track("Trials", longest) as advance:
             for index in range(longest):
                 (scored,) = self._run_trials(trials, selection, range(index, index + 1), base_event)
@@ -352,16 +352,6 @@ class Session:
                 if scored is not None and scored.score >= threshold:
                     return scored.outcome
         return None
-
-    def _secret(self, selection: Streams) -> float:
-        """A uniform number for the number of runs: drawn once, even if the process dies in between."""
-        generator = selection.generator("number of runs")
-        key = f"number of runs, selection {selection.derive():x}"
-
-        def draw() -> int:
-            return int(torch.randint(2**53, (), generator=generator))
-
-        return self._journal.once(key, draw) / 2**53
 
     def _next(self, kind: str) -> str:
         """1, 2, ... for what happens several times on one stream, so that no two share their names."""
@@ -380,31 +370,45 @@ class Session:
 
         def session(index: int) -> Session:
             child = self._child(Ledger(allowance=base_event), selection.within("trial", str(index)))
-            # The selection as a whole is charged to this session's records, so to a trial they are all there are.
-            child._scope, child._parts = (), self._parts_in_trials
+            child._scope = ()  # the selection as a whole is charged to it
             return child
 
-        def attempt(indices: range) -> list[Scored | None]:
+        def attempt(indices: range) -> list[Scored | None] | None:
+            """Results, None for a score that is no number; or None if an exception ended all of them."""
             sessions = [session(index) for index in indices]
+            results: list[Scored | None] | None
             try:
-                results: list[Scored | None] = list(trials(sessions))
+                scored = trials(sessions)
+                results = [None if math.isnan(result.score) else result for result in scored]
                 if len(results) != len(sessions):
                     raise ValueError(f"Expected one result for each of {len(sessions)} trials, got {len(results)}.")
             except Exception:
-                results = [None] * len(sessions)
+                results = None
             for child in sessions:
                 assert isinstance(child.ledger, Ledger)
                 if child.ledger.refused:  # a mistake in the method, not in the data
-                    if isinstance(self.ledger, Ledger):
-                        self.ledger.refused = self.ledger.refused or child.ledger.refused
+                    self.ledger.refuse(child.ledger.refused)
                     raise OverBudgetError(child.ledger.refused)
-            return [None if result is None or math.isnan(result.score) else result for result in results]
+            return results
 
         results = attempt(indices)
-        if len(indices) > 1 and all(result is None for result in results):
-            # Trials are independent; one that raises must not take the others with it.
-            results = [attempt(range(index, index + 1))[0] for index in indices]
-        return results
+        if results is not None:
+            return results
+        if len(indices) == 1:
+            return [None]
+        # Trials are independent: one that raises must not take the others with it. Each runs again by itself, on
+        # the very numbers that it had: fresh ones would be a second chance.
+        replayed = []
+        for index in indices:
+            self._rewind(selection.within("trial", str(index)))
+            replayed += attempt(range(index, index + 1)) or [None]
+        return replayed
+
+    def _rewind(self, streams: Streams) -> None:
+        """Start these streams anew. Only for what is computed again because nothing came of it."""
+        for known in (self._generators, self._counts):
+            for key in [key for key in known if key[: len(streams.axes)] == streams.axes]:
+                del known[key]
 
     # -------------------------------------------------------------------------------- sample and aggregate
 
@@ -454,10 +458,11 @@ class Session:
             self._current = gradient_engine(model)
         return self._current
 
-    def _stacked(self, models: "Sequence[nn.Module]") -> StackedLinear:
-        """The same for several linear models at once."""
-        if self._stack is None or list(map(id, self._stack.models)) != list(map(id, models)):
-            self._stack = StackedLinear(models)
+    def _stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
+        """The same for several linear models at once; None if they cannot be stacked."""
+        if len(self._stacked_models) != len(models) or any(map(operator.is_not, self._stacked_models, models)):
+            self._stacked_models = list(models)
+            self._stack = StackedLinear(models) if can_stack(models) else None
         return self._stack
 
     def _generator(self, kind: str, purpose: str, device: "torch.device | str") -> torch.Generator:
@@ -493,6 +498,8 @@ class SealedUtilities:
             OverBudgetError: if the plan does not cover the call; nothing is released then.
         """
         session = self._session
+        if not 0 < epsilon < math.inf:
+            raise InvalidValueError(f"Expected epsilon > 0, got {epsilon}.")
         session.ledger.charge(pure(epsilon), session._scope)
         generator = session._generator("noise", "above threshold", "cpu")
         noise = laplace_noise(1 + len(self._values), generator)
@@ -724,14 +731,21 @@ def gradients_together(
     same = all(
         b._is_full and b._session._train is first._session._train and b._indices is first._indices for b in batches
     )
-    arguments = list(zip(batches, models, clippings, noise_multipliers, strict=True))
-    if len(batches) == 1 or not same or not can_stack(models):
+    stack = first._session._stacked(models) if same and len(batches) > 1 else None
+    if stack is None:
+        arguments = zip(batches, models, clippings, noise_multipliers, strict=True)
         return [batch.gradient(model, clipping, noise) for batch, model, clipping, noise in arguments]
-    held = [batch._charge_gradient(clipping, noise) for batch, _, clipping, noise in arguments]
+    held = [
+        batch._charge_gradient(clipping, noise)
+        for batch, clipping, noise in zip(batches, clippings, noise_multipliers, strict=True)
+    ]
     train = first._session._train
-    stack = first._session._stacked(models)
     sums = stack.clipped_sums(train.inputs, train.targets, held, indices=first._indices)
     return [
         batch._noisy_mean(total, rule, noise)
         for batch, total, rule, noise in zip(batches, sums, held, noise_multipliers, strict=True)
     ]
+
+
+def _uniform(generator: torch.Generator) -> float:
+    return float(torch.rand((), dtype=torch.float64, generator=generator))

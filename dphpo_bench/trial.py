@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.dp_sgd import DpSgd
+from dphpo_bench.dp_sgd import DpSgd, trainable
 from dphpo_bench.method import Cost, Outcome, Plan, Release
 from dphpo_bench.parts import held_out
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import nn
 
+    from dphpo_bench.privacy.run_counts import RunCount
     from dphpo_bench.session import Scored, Session
+
+TOGETHER = 16
+"""How many trials are trained at once, where that saves time; more would save little and hold more models."""
 
 Whole = Callable[["DpEvent"], "DpEvent"]
 
@@ -82,7 +86,7 @@ class Trial:
     @property
     def event(self) -> "DpEvent":
         """What one trial releases, each record being in one of the two parts."""
-        return held_out(self.training.event, gaussian(self.score_noise))
+        return held_out(self.training.event, gaussian(self.score_noise), self.validation)
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -95,10 +99,32 @@ class Trial:
         examples = steps * self.training.sample_rate * (1 - self.validation) + runs * self.validation
         return Cost(runs=round(runs), steps=round(steps), examples=examples * n_records)
 
-    @property
-    def together(self) -> int:
-        """How many trials are worth training in one go: full batches share their products, others nothing."""
-        return 16 if self.training.sample_rate == 1 else 1
+    def best_of(self, session: "Session", runs: "RunCount", low: float = 1.0, high: float = 1.0) -> "Trained | None":
+        """`Session.best_of` of such trials; None if there is no winner.
+
+        Raises:
+            DphpoBenchError: at a mistake that would fail every trial.
+        """
+        from dphpo_bench.training.linear import linear_layer
+
+        self.check(session)
+        # Full batches of linear models share their products, others nothing.
+        stacks = self.training.sample_rate == 1 and linear_layer(session.build_model()) is not None
+        together = TOGETHER if stacks else 1
+        best: Trained | None = session.best_of(self.run, runs, self.event, low=low, high=high, together=together)
+        return best
+
+    def check(self, session: "Session") -> None:
+        """Find mistakes before anything is charged: in a selection, a trial that raises is a trial that lost.
+
+        Raises:
+            InvalidValueError: if the search space holds what is no hyperparameter of a run.
+            UnknownNameError: if there is no such optimiser or clipping rule.
+        """
+        from dphpo_bench.training.optimizers import UpdateRule
+
+        run = self.training.having(session.facts.grid(1)[0])
+        UpdateRule(run.optimizer, trainable(session.build_model()))
 
     def run(self, sessions: "list[Session]", candidates: list[Candidate] | None = None) -> "list[Scored]":
         """Run one trial on each session.
@@ -119,12 +145,13 @@ class Trial:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """The trial as a plan's parameters, for `from_json`."""
+        """The trial as a plan's parameter."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, parameters: dict[str, Any]) -> "Trial":
-        """What `to_json` wrote."""
+    def of(cls, plan: Plan) -> "Trial":
+        """The trial of a plan, its parameter "trial"."""
+        parameters = plan.parameters["trial"]
         return cls(**{**parameters, "training": DpSgd(**parameters["training"])})
 
 

@@ -68,7 +68,7 @@ class DpHyper(bench.SearchMethod):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Search, then train."""
-        trial, final = bench.Trial.from_json(plan.parameters["trial"]), bench.DpSgd(**plan.parameters["final"])
-        best = session.best_of(trial.run, bench.geometric(self.mean), trial.event, together=trial.together)
+        trial, final = bench.Trial.of(plan), bench.DpSgd(**plan.parameters["final"])
+        best = trial.best_of(session, bench.geometric(self.mean))
         chosen = best.hyperparameters if best else {}
         return bench.Outcome(final.having(chosen).train(session, "Final run"), chosen)

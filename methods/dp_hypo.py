@@ -82,7 +82,7 @@ class DpHypo(bench.SearchMethod):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Trials one after the other, each drawn from what the earlier ones suggest; release the best."""
-        trial = bench.Trial.from_json(plan.parameters["trial"])
+        trial = bench.Trial.of(plan)
         low, high = plan.parameters["low"], plan.parameters["high"]
         prior = [session.fork(f"candidate {index}").candidate() for index in range(self.points)]
         encoded = [_encoded(candidate, session.facts.search_space()) for candidate in prior]
@@ -97,6 +97,7 @@ class DpHypo(bench.SearchMethod):
             scores.append(results[0].score)
             return results
 
+        trial.check(session)
         best = session.best_of(trials, self.runs, trial.event, low=low, high=high)
         return bench.released(best, session)
 

@@ -54,12 +54,12 @@ class GridComposed(bench.SearchMethod):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Train and score every candidate; return the best."""
-        trial = bench.Trial.from_json(plan.parameters["trial"])
+        trial = bench.Trial.of(plan)
         candidates = session.facts.grid(self.points)
         results = []
         with session.progress.track("Candidates", len(candidates)) as advance:
-            for start in range(0, len(candidates), trial.together):
-                some = candidates[start : start + trial.together]
+            for start in range(0, len(candidates), bench.TOGETHER):
+                some = candidates[start : start + bench.TOGETHER]
                 results += trial.run([session.fork(f"candidate {start + i}") for i in range(len(some))], some)
                 advance(len(some))
         best = max(results, key=lambda result: result.score)

@@ -91,9 +91,9 @@ class LiuTalwar(bench.SearchMethod):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Run trials until the coin, or the threshold, says stop."""
-        trial = bench.Trial.from_json(plan.parameters["trial"])
-        if self.threshold is not None:
-            best = session.first_above(trial.run, self.threshold, 1 / self.mean, trial.event)
-        else:
-            best = session.best_of(trial.run, self._runs(plan.budget.delta), trial.event, together=trial.together)
+        trial = bench.Trial.of(plan)
+        if self.threshold is None:
+            return bench.released(trial.best_of(session, self._runs(plan.budget.delta)), session)
+        trial.check(session)
+        best = session.first_above(trial.run, self.threshold, 1 / self.mean, trial.event)
         return bench.released(best, session)

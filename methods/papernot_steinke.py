@@ -99,6 +99,5 @@ class PapernotSteinke(bench.SearchMethod):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Train K models and release the best."""
-        trial = bench.Trial.from_json(plan.parameters["trial"])
-        best = session.best_of(trial.run, self.runs, trial.event, together=trial.together)
-        return bench.released(best, session)
+        trial = bench.Trial.of(plan)
+        return bench.released(trial.best_of(session, self.runs), session)

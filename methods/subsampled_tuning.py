@@ -75,9 +75,8 @@ class SubsampledTuning(bench.SearchMethod):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Search on a sample, extrapolate, train."""
-        trial, final = bench.Trial.from_json(plan.parameters["trial"]), bench.DpSgd(**plan.parameters["final"])
-        sample = session.subsample(self.tuning_rate)
-        best = sample.best_of(trial.run, bench.geometric(self.mean), trial.event, together=trial.together)
+        trial, final = bench.Trial.of(plan), bench.DpSgd(**plan.parameters["final"])
+        best = trial.best_of(session.subsample(self.tuning_rate), bench.geometric(self.mean))
         chosen = self.extrapolated(best.hyperparameters if best else {}, final.optimizer)
         return bench.Outcome(final.having(chosen).train(session, "Final run"), chosen)
 

@@ -1,5 +1,6 @@
 """A small task and small methods that the tests of the harness, the session and the records share."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.data.source import DataSource
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # every core has a worker of its own
 
 
 class TinyTask(bench.Task):

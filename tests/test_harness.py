@@ -10,6 +10,7 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench import harness
+from dphpo_bench.display import TerminalProgress
 from dphpo_bench.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
 from dphpo_bench.privacy.events import best_of, gaussian
 from dphpo_bench.privacy.ledger import Ledger
@@ -251,8 +252,18 @@ def test_the_number_of_trials_is_not_in_the_record(tiny_task, budget, tmp_path) 
     record = bench.run(searching(), tiny_task, budget, results_dir=tmp_path).record
     assert "train" not in record.seconds
     assert record.peak_memory_bytes is None
+    assert (record.created.hour, record.created.minute, record.created.second) == (0, 0, 0)
     assert record.cost.runs == 20  # the expected number
     assert "train" in bench.run(searching(), tiny_task, budget, seed=0).record.seconds
+
+
+def test_the_number_of_trials_is_not_in_the_log(tiny_task, budget, capsys) -> None:
+    bench.run(searching(), tiny_task, budget, progress=TerminalProgress())
+    shown = capsys.readouterr().err
+    assert "is a secret" in shown
+    assert "Trials" not in shown
+    bench.run(searching(), tiny_task, budget, seed=0, progress=TerminalProgress())
+    assert "Trials: " in capsys.readouterr().err
 
 
 def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path) -> None:

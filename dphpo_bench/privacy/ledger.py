@@ -30,6 +30,9 @@ class Account(Protocol):
     def open_batch(self, rate: float, scope: Scope = ()) -> "Batch":
         """Start a batch that each record enters independently with probability `rate`."""
 
+    def refuse(self, message: str) -> None:
+        """Keep in mind that more was asked for than planned."""
+
 
 class Ledger:
     """The releases so far, as counts of distinct events.
@@ -100,9 +103,13 @@ class Ledger:
                 f"The plan does not cover the release {events.describe(asked)[:400]}; it still covers "
                 f"{events.describe(left)[:400]}. Plan for all that the run may release, or release less."
             )
-            self.refused = self.refused or message
+            self.refuse(message)
             raise OverBudgetError(message)
         self._spent = spent
+
+    def refuse(self, message: str) -> None:
+        """Keep in mind that more was asked for than planned, of this ledger or of one that it stands for."""
+        self.refused = self.refused or message
 
     def _left(self, spent: Counter[DpEvent]) -> Counter[DpEvent] | None:
         """What the plan still allows after these releases, or None if it does not cover them.
@@ -211,8 +218,15 @@ class Batch:
         del rate, scope
         raise UnsupportedEventError("Cannot sample from a sample. Train inside the trials of a selection.")
 
+    def refuse(self, message: str) -> None:
+        """Keep in mind that more was asked for than planned."""
+        self._ledger.refuse(message)
+
 
 def _within(scope: Scope, event: DpEvent) -> DpEvent:
+    if len({partition for partition, _ in scope}) < len(scope):
+        # Read literally, this concerns records in two parts of one partition: nobody. It would cost nothing.
+        raise InvalidValueError(f"Expected a scope that names each partition once, got {scope}.")
     for partition, part in reversed(scope):
         event = events.on_part(partition, part, event)
     return event

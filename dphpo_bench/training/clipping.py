@@ -24,7 +24,7 @@ class Clipping(Protocol):
         """Upper bound of the L2 norm of factor · gradient, for any gradient."""
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """The factor of each gradient.
+        """The factor of each gradient. Engines ask once for each record of a batch, at most.
 
         Args:
             norms: shape (n,), L2 norms of per-sample gradients; may hold inf and nan.

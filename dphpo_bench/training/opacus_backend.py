@@ -152,13 +152,15 @@ class GhostEngine(_OpacusEngine):
         torch.autograd.grad(losses.sum(), self.parameters, retain_graph=True, allow_unused=True)
         with torch.no_grad():
             norms = row_norms(torch.stack([n.double() for n in self._collected("_norm_sample")], dim=1))
-            factors = clipping.factors(norms).to(losses.dtype)
             finite = norms.isfinite()
         if not finite.all():
             # A factor of 0 does not silence nan in a backward pass, so those records are left out. Norms
-            # are taken anew: with dropout, another forward pass has other gradients.
+            # are taken anew: with dropout, another forward pass has other gradients. The clipping rule has not
+            # been asked yet: rules may count records, and each must come by once.
             rest = self._without(hooks, inputs[finite], targets[finite], clipping)
             return ClippedSum(rest, losses.detach())
+        with torch.no_grad():
+            factors = clipping.factors(norms).to(losses.dtype)
         hooks.disable_hooks()
         total = torch.autograd.grad((factors * losses).sum(), self.parameters)
         return ClippedSum(list(total), losses.detach())

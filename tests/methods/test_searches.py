@@ -1,9 +1,11 @@
 """Methods that search: their own arithmetic, against their papers, and what they make of the tiny task."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from optuna.distributions import FloatDistribution
 
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_hyper import DpHyper
@@ -253,3 +255,17 @@ def test_learning_costs_what_the_bounds_say() -> None:
 def test_parameters_out_of_range(make, message: str) -> None:
     with pytest.raises(bench.DphpoBenchError, match=message):
         make()
+
+
+@pytest.mark.parametrize("method", ["liu_talwar", "papernot_steinke", "dp_hypo", "dp_hyper", "subsampled_tuning"])
+def test_a_mistake_that_fails_every_trial_is_not_a_search_without_a_winner(method: str, tiny_task, budget) -> None:
+    with pytest.raises(bench.DphpoBenchError, match="optimizer"):
+        bench.run(bench.make_method(method, {"optimizer": "nonsense"}), tiny_task, budget, seed=0)
+
+
+def test_a_space_of_unknown_hyperparameters_is_a_mistake(tiny_task, budget, monkeypatch) -> None:
+    space = {"depth": FloatDistribution(1.0, 2.0)}
+    facts = replace(tiny_task.facts, search_space=lambda: space)
+    monkeypatch.setattr(type(tiny_task), "facts", facts)
+    with pytest.raises(bench.DphpoBenchError, match="'depth'"):
+        bench.run("papernot_steinke", tiny_task, budget, seed=0)
