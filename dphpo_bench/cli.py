@@ -8,6 +8,7 @@ import json
 import math
 import sys
 import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -236,11 +237,10 @@ def _plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     summary.add_row("budget", f"ε = {made.budget.epsilon:g}, δ = {made.budget.delta:.3g}")
     summary.add_row("ε of the whole procedure", _epsilon_text(checked.epsilon))
     summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
-    for name, value in made.parameters.items():
+    for name, value in _flat(made.parameters):
         summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
-    summary.add_row(
-        "cost", f"{made.cost.runs} run, {made.cost.steps:,} steps, {made.cost.examples:,.0f} example passes"
-    )
+    runs = "1 run" if made.cost.runs == 1 else f"{made.cost.runs:,} runs"
+    summary.add_row("cost", f"{runs}, {made.cost.steps:,} steps, {made.cost.examples:,.0f} example passes")
     summary.add_row("event", describe(made.event))
     releases = Table("what is released", "times", "noise multiplier", "sample rate", title="Releases")
     for release in made.releases:
@@ -251,6 +251,15 @@ def _plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
             f"{release.sample_rate:.5g}",
         )
     return summary, releases
+
+
+def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Parameters by dotted names, such as "trial.training.steps"."""
+    for name, value in parameters.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _run_table(result: "RunResult") -> "Table":
