@@ -1,6 +1,7 @@
 """DP-SGD with hyperparameters fixed beforehand: what every other method is compared with."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import dphpo_bench as bench
 
@@ -26,7 +27,7 @@ class FixedDpSgd(bench.Method):
     name = "dp_sgd"
     summary = "DP-SGD at fixed hyperparameters; tunes nothing."
     reference = "Abadi et al. 2016, Deep Learning with Differential Privacy, Algorithm 1"
-    tuning = ()
+    tuning: ClassVar[tuple[str, ...]] = ()
     end_to_end_private = True
 
     clipping: str = "abadi:1"
