@@ -1,7 +1,7 @@
 """Plan, run, verify: what the harness believes, refuses and records."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -103,6 +103,14 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(fixed_noise, 
     assert torch.equal(weights(1), weights(1))
     assert not torch.equal(weights(1), weights(2))
     assert not torch.equal(weights(None), weights(None))
+
+
+def test_tasks_at_one_seed_have_noise_of_their_own(fixed_noise, tiny_task, plain_run, monkeypatch) -> None:
+    """Else a search that is lucky on one task would be lucky on all."""
+    one = plain_run(fixed_noise()).model
+    facts = replace(tiny_task.facts, task="another")
+    monkeypatch.setattr(type(tiny_task), "facts", facts)
+    assert not torch.equal(one.weight, plain_run(fixed_noise()).model.weight)
 
 
 def test_without_a_seed_two_runs_differ(fixed_noise, plain_run) -> None:
