@@ -105,12 +105,20 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(fixed_noise, 
     assert not torch.equal(weights(None), weights(None))
 
 
-def test_tasks_at_one_seed_have_noise_of_their_own(fixed_noise, tiny_task, plain_run, monkeypatch) -> None:
+def test_tasks_at_one_seed_have_draws_of_their_own(fixed_noise, tiny_task, plain_run, monkeypatch) -> None:
     """Else a search that is lucky on one task would be lucky on all."""
-    one = plain_run(fixed_noise()).model
-    facts = replace(tiny_task.facts, task="another")
-    monkeypatch.setattr(type(tiny_task), "facts", facts)
-    assert not torch.equal(one.weight, plain_run(fixed_noise()).model.weight)
+
+    class Drawing(fixed_noise):
+        def _end(self, model):
+            return bench.Outcome(model, self.drawn)
+
+        def run(self, plan, session):
+            object.__setattr__(self, "drawn", session.candidate())
+            return super().run(plan, session)
+
+    one, again = (plain_run(Drawing()).record.released for _ in range(2))
+    monkeypatch.setattr(type(tiny_task), "facts", replace(tiny_task.facts, task="another"))
+    assert one == again != plain_run(Drawing()).record.released
 
 
 def test_without_a_seed_two_runs_differ(fixed_noise, plain_run) -> None:
