@@ -165,6 +165,8 @@ def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where the tests run in the background of a script, children ignore interrupts unless told otherwise.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     deadline = time.monotonic() + 60
