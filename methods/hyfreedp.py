@@ -138,7 +138,7 @@ class HyFreeDP(bench.Method):
         optimizer = plan.parameters["optimizer"]
         clipping = bench.parse_clipping(self.clipping)
         model = session.build_model()
-        weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        weights = bench.trainable(model)
         update = bench.UpdateRule(optimizer, weights)
         average = bench.WeightAverage(weights, self.averaging)
         expected_size = rate * session.facts.n_records

@@ -20,15 +20,18 @@ def source(tmp_path: Path) -> bench.DataSource:
 
 @pytest.mark.parametrize(
     ("method", "parameters", "accuracy"),
-    # Half of hyfreedp's steps go into probing here, and on networks its rule overshoots: it may end at chance.
-    [("auto_clipping", {"optimizer": "SGD", "learning_rate": "1"}, 0.5), ("hyfreedp", {}, 0.0)],
+    [
+        ("auto_clipping", {"optimizer": "SGD", "learning_rate": "1"}, 0.5),
+        # 60 steps instead of 30, 16 of which it needs to find its scale.
+        ("hyfreedp", {"batch_size": "1000"}, 0.2),
+    ],
 )
 def test_a_network_learns_from_pixels(
     source: bench.DataSource, tmp_path: Path, method: str, parameters: dict[str, str], accuracy: float
 ) -> None:
-    """One epoch of 30 steps, so no more than a beginning is asked for; chance is 0.1."""
+    """One epoch, so no more than a beginning is asked for; chance is 0.1."""
     result = bench.run(
-        bench.make_method(method, {**parameters, "epochs": "1", "batch_size": "2000"}),
+        bench.make_method(method, {"epochs": "1", "batch_size": "2000", **parameters}),
         bench.make_task("mnist", "cnn"),
         bench.PrivacyBudget(8, 1e-5),
         seed=0,
