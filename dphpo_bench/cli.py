@@ -1,4 +1,4 @@
-"""The command line: run, plan, list, data.
+"""The command line: run, plan, list, data, sweep, results.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and
 warnings to standard error, so that output can be piped. Imports wait until a command needs them.
@@ -6,11 +6,13 @@ warnings to standard error, so that output can be piped. Imports wait until a co
 
 import json
 import math
+import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -157,6 +159,107 @@ def data_command(data_dir: DataDirOption = None, as_json: JsonOption = False) ->
     _print(table)
 
 
+@app.command("results")
+def results_command(
+    results_dir: Annotated[Path, typer.Argument(help="A folder of run records.")] = Path("results"),
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE,...",
+            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable.",
+        ),
+    ] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="One row a setting: seeds, mean, range.")] = False,
+    form: Annotated[
+        Literal["table", "csv", "parquet", "json"] | None,
+        typer.Option("--format", help="Default: what the name of the output file says, else a table."),
+    ] = None,
+    as_json: JsonOption = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
+) -> None:
+    """List run records, all or some, as a table or as data.
+
+    What is not a valid record is skipped, with a line on standard error.
+
+    In CSV, a text that a spreadsheet would take for a formula has an apostrophe in front.
+    """
+    from dphpo_bench import results
+
+    chosen_form = _result_format(form, as_json, output)
+    found, skipped = results.read_results(results_dir)
+    for line in results.skipped_lines(skipped):
+        _complain(line)
+    chosen = results.select(found, only or []) if found else []
+    nothing = f"No records in {results_dir}{' match --only' if found else ''}."
+    if chosen_form == "table":
+        on_terminal = output is None and sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if on_terminal or "COLUMNS" in os.environ else None
+        text = results.to_text(chosen, summarise=summary, width=width, styled=on_terminal) if chosen else nothing + "\n"
+    else:
+        if not chosen:
+            _complain(nothing)
+        data = results.summary(chosen) if summary else results.frame(chosen)
+        if chosen_form == "parquet" and output is not None:
+            results.write_parquet(output, data)
+            return
+        text = results.to_csv(data) if chosen_form == "csv" else results.to_json(data)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        results.write_text(output, text)
+
+
+@app.command("sweep")
+def sweep_command(
+    suite: Annotated[Path, typer.Argument(help="A suite: a TOML file that names methods, tasks, epsilons, seeds.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE,...",
+            help="Only these cells; fields: method, task, model, epsilon, seed. Repeatable.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Plan every cell and print its ε and cost; run none.")
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run cells again whose failure is recorded.")
+    ] = False,
+    executor: Annotated[
+        Literal["process", "serial", "ray"], typer.Option(help="Where cells run: here, in this process, on a cluster.")
+    ] = "process",
+    workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default: as many as fit.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Of a Ray cluster: auto, HOST:PORT or ray://...; default: a Ray of its own.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    results_dir: Annotated[Path, typer.Option(help="Where records are, and are written.")] = Path("results"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the dry run as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show failures and the summary only.")] = False,
+) -> None:
+    """Run methods × tasks × ε × seeds; run it again to go on where it ended.
+
+    Cells with a record are skipped, also those that failed. Each cell runs in a process of its own.
+
+    Exit code: 0 every cell is done, 1 some failed, 2 a mistake in the call or a full disk, 130 interrupted.
+    """
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.records import RecordStore
+    from dphpo_bench.sweep.command import chosen_cells, make_executor, run_dry, run_sweep
+
+    if as_json and not dry_run:
+        raise InvalidValueError("Expected --json with --dry-run; records are shown by dphpo-bench results --json.")
+    source = DataSource.resolve(data_dir)
+    store = RecordStore(results_dir)
+    cells = chosen_cells(suite, only or [], source)
+    made = make_executor(executor, workers, address, cells)
+    if dry_run:
+        code = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet, as_json=as_json)
+    else:
+        code = run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
+    raise typer.Exit(code)
+
+
 def main() -> None:
     """Entry point: turns errors into one line and an exit code."""
     warnings.showwarning = _show_warning
@@ -171,7 +274,7 @@ def main() -> None:
     except BrokenPipeError:
         code = 1
     if code == INTERRUPTED:  # typer turns an interrupt into this code
-        _complain("Interrupted. No record of this run was written; datasets and features already here are kept.")
+        _complain("Interrupted. What was not finished left no record; everything finished before is kept.")
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -202,6 +305,16 @@ def _parse_settings(settings: list[str]) -> dict[str, str]:
             raise InvalidValueError(f"Parameter {name!r} is set twice.")
         parsed[name] = value
     return parsed
+
+
+def _result_format(form: str | None, as_json: bool, output: Path | None) -> str:
+    if as_json and form not in (None, "json"):
+        raise InvalidValueError(f"Expected --json or --format {form}, got both.")
+    suffix = output.suffix.lower().removeprefix(".") if output else ""
+    chosen = "json" if as_json else form or (suffix if suffix in ("csv", "parquet", "json") else "table")
+    if chosen == "parquet" and output is None:
+        raise InvalidValueError("Parquet is not text and needs a file. Add --output FILE.parquet.")
+    return chosen
 
 
 def _plan_json(checked: "CheckedPlan") -> dict[str, Any]:
@@ -271,15 +384,15 @@ def _run_table(result: "RunResult") -> "Table":
         text = f"{value:.2%}" if name == "accuracy" else f"{value:.4f}"
         table.add_row(f"test {name.replace('_', ' ')}", text)
     table.add_row("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}")
-    table.add_row("ε planned", _bounds_text(privacy.planned.by_accountant, privacy.planned.accountant))
-    if privacy.recomputed:
-        table.add_row(
-            "ε recomputed from the ledger",
-            _bounds_text(privacy.recomputed.by_accountant, privacy.recomputed.accountant),
-        )
-    table.add_row("ε to quote", f"{privacy.epsilon:.6g}")
-    table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
-    table.add_row("steps", f"{record.cost.steps:,}")
+    if privacy:
+        planned, recomputed = privacy.planned, privacy.recomputed
+        table.add_row("ε planned", _bounds_text(planned.by_accountant, planned.accountant))
+        if recomputed:
+            table.add_row("ε recomputed from the ledger", _bounds_text(recomputed.by_accountant, recomputed.accountant))
+        table.add_row("ε to quote", f"{privacy.epsilon:.6g}")
+        table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
+    if record.cost:
+        table.add_row("steps", f"{record.cost.steps:,}")
     table.add_row("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items()))
     if record.peak_memory_bytes is not None:
         table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")

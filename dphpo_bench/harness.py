@@ -4,9 +4,8 @@ The harness believes no ε that a method states. It computes the ε of the plan 
 the ε of the ledger after the run, and quotes the larger.
 """
 
-import hashlib
-import inspect
 import json
+import logging
 import math
 import platform
 import resource
@@ -38,7 +37,7 @@ from dphpo_bench.privacy.distributions import has_selection
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
-from dphpo_bench.registry import make_method, make_task
+from dphpo_bench.registry import code_hash, make_method, make_task
 from dphpo_bench.task import Split, Task, TaskFacts
 
 if TYPE_CHECKING:
@@ -46,10 +45,17 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.plans import PlanCache
     from dphpo_bench.records import Identity, RunRecord, Status
+
+logger = logging.getLogger(__name__)
 
 # Rounding of two evaluations of one event, far below anything an accountant resolves.
 EPSILON_ROUNDING = 1e-9
+
+# Half of what a record may take.
+MAX_RELEASED_BYTES = 2 * 2**20
+MAX_REASON = 2000
 
 
 @dataclass(frozen=True)
@@ -86,13 +92,16 @@ class RunResult:
     model: "nn.Module | None"
 
 
-def plan(method: str | Method, task: str | Task, budget: PrivacyBudget) -> CheckedPlan:
+def plan(
+    method: str | Method, task: str | Task, budget: PrivacyBudget, *, plans: "PlanCache | None" = None
+) -> CheckedPlan:
     """Fix a whole procedure and compute its ε; no data is read.
 
     Args:
         method: a method or a registered name.
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
+        plans: where plans are kept; None makes a new one.
 
     Raises:
         UnknownNameError: if a name is not registered.
@@ -109,7 +118,9 @@ def plan(method: str | Method, task: str | Task, budget: PrivacyBudget) -> Check
             f"publishing a record. The default is N^-1.1 = {facts.default_delta:.3g}.",
             stacklevel=2,
         )
-    made = method.plan(facts, budget)
+    made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
+    if not isinstance(made, Plan):
+        raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
     total = _quoted(made.event, budget.delta, made.accountant)
     # A reference that says it is not private may plan for ε = ∞; its row stands apart.
     reference = not method.end_to_end_private and total.epsilon == math.inf
@@ -140,6 +151,7 @@ def run(
     results_dir: Path | str | None = None,
     device: str = "auto",
     progress: Progress | None = None,
+    plans: "PlanCache | None" = None,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
 
@@ -153,6 +165,7 @@ def run(
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or another torch device.
         progress: where long work reports to.
+        plans: where plans are kept; None makes a new one.
 
     Returns:
         The result. A run that failed has a record that says why; it is not raised.
@@ -172,11 +185,11 @@ def run(
     device = resolve_device(device)
     clock = _Clock()
     with clock.measure("plan"):
-        checked = plan(method, task, budget)
+        checked = plan(method, task, budget, plans=plans)
     source = source or DataSource.resolve(progress=progress)
     with clock.measure("data"):
         train = task.load_train(source)
-        identity = identity_of(checked, task.fingerprint(source), seed)
+        identity = identity_of(method, checked.facts, budget, task.fingerprint(source), seed)
     if len(train) != checked.facts.n_records:
         raise DataError(
             f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
@@ -195,8 +208,8 @@ def run(
         try:
             with clock.measure("test"):
                 metrics = _measure_on_test(outcome.model, task.load_test(source), checked.facts)
-        except DphpoBenchError as failure:
-            status, error = "failed", str(failure)
+        except Exception as failure:
+            status, error, metrics = "failed", reason_of(failure), {}
     record = _record(
         checked,
         identity,
@@ -279,20 +292,33 @@ def _attempt(
     try:
         outcome = checked.method.run(checked.plan, session)
     except OverBudgetError as error:
-        return None, "over_budget", str(error)
+        return None, "over_budget", reason_of(error)
     except DphpoBenchError as error:
         if not ledger.entries:  # a mistake in the call, found before anything was released
             raise
-        return None, "failed", str(error)
+        return None, "failed", reason_of(error)
     except Exception as error:
-        return None, "failed", f"{type(error).__name__}: {error}"
+        return None, "failed", reason_of(error)
+    if not (isinstance(outcome, Outcome) and isinstance(outcome.model, torch.nn.Module)):
+        return None, "failed", f"Expected an Outcome with a torch.nn.Module, got {type(outcome).__name__}."
     try:
-        json.dumps(outcome.released)
-    except (TypeError, ValueError) as error:
+        text = json.dumps(outcome.released, ensure_ascii=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
         return outcome, "failed", f"Expected released values that JSON can hold: {error}."
+    if size > MAX_RELEASED_BYTES:
+        return outcome, "failed", f"Expected released values of at most {MAX_RELEASED_BYTES} bytes, got {size}."
+    outcome.released = json.loads(text)
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
         return outcome, "failed", "The trained model has weights that are not finite."
     return outcome, "ok", None
+
+
+def reason_of(error: BaseException) -> str:
+    """One line for a record; the traceback goes to the debug log."""
+    logger.debug("A run failed.", exc_info=error)
+    text = str(error) if isinstance(error, DphpoBenchError) else f"{type(error).__name__}: {error}"
+    return text[:MAX_REASON].encode(errors="replace").decode()
 
 
 def _is_secret(checked: CheckedPlan, seed: int | None) -> bool:
@@ -344,33 +370,23 @@ def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[
     return {facts.metric.name: correct / len(test), "cross_entropy": loss / len(test)}
 
 
-def identity_of(checked: CheckedPlan, fingerprint: str, seed: int | None) -> "Identity":
-    """What makes two runs of this plan the same run; `fingerprint` is the task's."""
+def identity_of(
+    method: Method, facts: TaskFacts, budget: PrivacyBudget, fingerprint: str, seed: int | None
+) -> "Identity":
+    """What makes two runs the same run; `fingerprint` is the task's."""
     from dphpo_bench.records import Identity
 
-    budget = checked.plan.budget
     return Identity(
-        method=checked.method.name,
-        parameters=checked.method.parameters,
-        task=checked.facts.task,
-        model=checked.facts.model,
+        method=method.name,
+        parameters=method.parameters,
+        task=facts.task,
+        model=facts.model,
         data_fingerprint=fingerprint,
         epsilon=budget.epsilon,
         delta=budget.delta,
         seed=seed,
-        code_version=_code_version(type(checked.method)),
+        code_version=f"{version('dphpo-bench')}+{code_hash(type(method))}",
     )
-
-
-def _code_version(cls: type[Method]) -> str:
-    """The engine's version and a hash of the method's own source, so that an edited method is another one."""
-    sources = []
-    for base in cls.__mro__[: cls.__mro__.index(Method)]:
-        try:
-            sources.append(Path(inspect.getfile(base)).read_bytes())
-        except (OSError, TypeError):  # defined in an interactive session
-            sources.append(repr(base).encode())
-    return f"{version('dphpo-bench')}+{hashlib.sha256(b''.join(sources)).hexdigest()[:12]}"
 
 
 def _record(

@@ -74,6 +74,39 @@ class Plan:
     cost: Cost
     accountant: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        from dphpo_bench.privacy import events
+
+        return {
+            "budget": asdict(self.budget),
+            "event": events.to_json(self.event),
+            "training_event": events.to_json(self.training_event),
+            "parameters": dict(self.parameters),
+            "releases": [asdict(release) for release in self.releases],
+            "cost": asdict(self.cost),
+            "accountant": self.accountant,
+        }
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "Plan":
+        """The plan that `to_json` wrote. What it costs is to be computed from its event, as of any plan.
+
+        Raises:
+            KeyError, TypeError, ValueError: if it is something else.
+        """
+        from dphpo_bench.privacy import events
+
+        return cls(
+            budget=PrivacyBudget(**obj["budget"]),
+            event=events.from_json(obj["event"]),
+            training_event=events.from_json(obj["training_event"]),
+            parameters=obj["parameters"],
+            releases=tuple(Release(**release) for release in obj["releases"]),
+            cost=Cost(**obj["cost"]),
+            accountant=obj["accountant"],
+        )
+
 
 @dataclass
 class Outcome:

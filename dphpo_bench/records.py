@@ -7,7 +7,6 @@ ledger from a whitelist of event types.
 
 import hashlib
 import json
-import os
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from dphpo_bench.errors import InvalidValueError, RecordError
+from dphpo_bench.files import write_whole
 from dphpo_bench.privacy.ledger import Ledger
 
 MAX_RECORD_BYTES = 4 * 2**20
@@ -104,6 +104,10 @@ class RunRecord(_Part):
 
     Of a private selection without a seed, the time of training and the peak memory are left out: they tell how
     many trials there were, which is a secret.
+
+    Attributes:
+        privacy: None for a run that failed before it could say, such as one whose process was killed.
+        cost: None where there was no plan.
     """
 
     schema_version: Literal[1] = 1
@@ -111,9 +115,9 @@ class RunRecord(_Part):
     status: Status
     error: str | None = None
     metrics: dict[str, float] = {}
-    privacy: Privacy
+    privacy: Privacy | None
     released: dict[str, JsonValue] = {}
-    cost: CostRecord
+    cost: CostRecord | None
     seconds: dict[str, NonNegative]
     peak_memory_bytes: Count | None
     environment: dict[str, str]
@@ -122,9 +126,9 @@ class RunRecord(_Part):
     @model_validator(mode="after")
     def _consistent(self) -> "RunRecord":
         if self.status == "ok":
+            if self.privacy is None or self.privacy.recomputed is None or self.cost is None:
+                raise ValueError("a run of status 'ok' has a recomputed epsilon and a cost")
             recomputed = self.privacy.recomputed
-            if recomputed is None:
-                raise ValueError("a run of status 'ok' has a recomputed epsilon")
             if self.privacy.epsilon < max(recomputed.epsilon, self.privacy.planned.epsilon):
                 raise ValueError("the quoted epsilon is not smaller than the planned and the recomputed one")
         elif not self.error:
@@ -177,6 +181,23 @@ class RecordStore:
         """Where the record of this identity lies."""
         return self.root / identity.task / identity.method / f"{identity.key}.json"
 
+    def find(self, identity: Identity) -> RunRecord | None:
+        """The record of this identity, or None if there is none yet.
+
+        Raises:
+            RecordError: if what lies in its place is not its record.
+        """
+        path = self.path_of(identity)
+        try:
+            record = read_record(path)
+        except RecordError:
+            if path.exists():
+                raise
+            return None
+        if record.identity != identity:
+            raise RecordError(f"{path} is the record of another run.")
+        return record
+
     def check_writable(self) -> None:
         """Find out before the work, not after it, that records cannot be written.
 
@@ -203,25 +224,11 @@ class RecordStore:
         """
         path = self.path_of(record.identity)
         try:
-            return _write_whole(path, record.to_json())
+            return write_whole(path, record.to_json())
         except OSError as error:
             reason = error.strerror or str(error)
         try:
-            kept = _write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, record.to_json())
+            kept = write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, record.to_json())
         except OSError:
             raise RecordError(f"Cannot write the record {path}: {reason}.") from None
         raise RecordError(f"Cannot write the record {path}: {reason}. It was kept at {kept}.")
-
-
-def _write_whole(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        return temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

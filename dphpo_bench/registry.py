@@ -1,9 +1,14 @@
 """Entry points → methods and tasks. Built-ins and strangers' plug-ins arrive the same way."""
 
+import hashlib
+import inspect
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from dphpo_bench.errors import InvalidValueError, RegistryError, UnknownNameError
@@ -37,12 +42,12 @@ def tasks() -> dict[str, Registered[Task]]:
     return _load("dphpo_bench.tasks", "task", Task)  # type: ignore[type-abstract]
 
 
-def make_method(name: str, overrides: Mapping[str, str] | None = None) -> Method:
+def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
     """The method of this name with some parameters replaced.
 
     Args:
         name: a registered name.
-        overrides: parameter → text, read according to the parameter's type.
+        overrides: parameter → value, or a text that is read according to the parameter's type.
 
     Raises:
         UnknownNameError: if there is no such method or parameter.
@@ -65,6 +70,19 @@ def make_task(name: str, model: str | None = None) -> Task:
     if name not in available:
         raise UnknownNameError(unknown_name_message("task", name, available))
     return available[name].cls(model)
+
+
+@cache
+def code_hash(cls: type[Method] | type[Task]) -> str:
+    """A hash of a plug-in's own source, so that an edited method or task is another one."""
+    contract = Method if issubclass(cls, Method) else Task
+    sources = []
+    for base in cls.__mro__[: cls.__mro__.index(contract)]:
+        try:
+            sources.append(Path(inspect.getfile(base)).read_bytes())
+        except (OSError, TypeError):  # defined in an interactive session
+            sources.append(repr(base).encode())
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
 
 
 def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
@@ -103,8 +121,8 @@ def _origin(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
 
 
-def _read_parameters(cls: type[Method], overrides: Mapping[str, str]) -> dict[str, Any]:
-    """Parse parameter texts by the types of the method's dataclass fields."""
+def _read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Read parameters by the types of the method's dataclass fields: texts loosely, JSON values strictly."""
     if not overrides:
         return {}
     from pydantic import TypeAdapter, ValidationError
@@ -112,12 +130,16 @@ def _read_parameters(cls: type[Method], overrides: Mapping[str, str]) -> dict[st
     names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
     hints = get_type_hints(cls)
     values = {}
-    for name, text in overrides.items():
+    for name, value in overrides.items():
         if name not in names:
             raise UnknownNameError(unknown_name_message(f"parameter of {cls.name}", name, names))
         try:
-            values[name] = TypeAdapter(hints[name]).validate_strings(text)
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise InvalidValueError(f"Parameter {name}={text!r} of {cls.name}: {reason}.") from None
+            adapter = TypeAdapter(hints[name])
+            if isinstance(value, str):
+                values[name] = adapter.validate_strings(value)
+            else:
+                values[name] = adapter.validate_json(json.dumps(value), strict=True)
+        except (ValidationError, TypeError, ValueError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise InvalidValueError(f"Parameter {name}={value!r} of {cls.name}: {reason}.") from None
     return values

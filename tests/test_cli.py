@@ -175,7 +175,7 @@ def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.strip().splitlines()[-1].startswith("Interrupted. No record of this run was written")
+    assert errors.strip().splitlines()[-1].startswith("Interrupted. What was not finished left no record")
     assert "Traceback" not in errors
     assert [path for path in (tmp_path / "results").rglob("*") if path.is_file()] == []
 

@@ -1,0 +1,37 @@
+"""Files that are there whole or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_whole(path: Path, text: str) -> Path:
+    """Write a file beside its place, flush it to disk, move it there; makes the folder.
+
+    Whoever reads `path` finds the old content or the new, whenever the process dies. What a killed process
+    leaves behind starts with a dot and the file's name, and ends in `.tmp`; the next writer of the file that is
+    sure to be the only one may call `remove_torn`.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: if it cannot be written; there is no temporary file left then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_torn(path: Path) -> None:
+    """Remove what killed processes left behind while they wrote this file."""
+    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,223 @@
+"""Cells: the single runs of a sweep, as pure functions of their identity."""
+
+import json
+import logging
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.errors import DphpoBenchError
+from dphpo_bench.harness import identity_of, plan, reason_of, run
+from dphpo_bench.method import Method
+from dphpo_bench.plans import PlanCache
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.records import Identity, RunRecord
+from dphpo_bench.registry import make_method, make_task
+from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.suite import Suite
+from dphpo_bench.task import Task
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep.
+
+    Attributes:
+        method: with its parameters.
+        task: with its model.
+        budget: (ε, δ) of tuning and training together.
+        identity: names and values, seed included: what decides whether it has been run.
+        resources: what it needs; no part of its identity.
+    """
+
+    method: Method
+    task: Task
+    budget: PrivacyBudget
+    identity: Identity
+    resources: Resources
+
+    @property
+    def names(self) -> dict[str, str | float | None]:
+        """What `--only` may ask for."""
+        identity = self.identity
+        return {
+            "method": identity.method,
+            "task": identity.task,
+            "model": identity.model,
+            "epsilon": identity.epsilon,
+            "seed": identity.seed,
+        }
+
+    def __str__(self) -> str:
+        identity = self.identity
+        return f"{identity.method} on {identity.task} ({identity.model}), ε {identity.epsilon:g}, seed {identity.seed}"
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """What the plan of a cell says.
+
+    Attributes:
+        epsilon: ε of the whole procedure.
+        accountant: whose ε that is.
+        tuning_share: the share of ε that is spent on tuning.
+        runs: training runs, in expectation.
+        steps: optimiser steps over all runs.
+        examples: per-example passes over all runs.
+    """
+
+    epsilon: float
+    accountant: str
+    tuning_share: float
+    runs: int
+    steps: int
+    examples: float
+
+
+def cells_of(suite: Suite, source: DataSource) -> list[Cell]:
+    """The cells of a checked suite.
+
+    Seeds vary slowest. So every method has its first seed before any has its second, and runs that share a plan
+    are far apart: it is made when the second wants it.
+    """
+    methods = suite.made_methods()
+    tasks = [(task, hints, task.fingerprint(source)) for task, hints in suite.made_tasks()]
+
+    def cells() -> Iterator[Cell]:
+        for seed in suite.seeds:
+            for task, task_hints, fingerprint in tasks:
+                facts = task.facts
+                for budget in suite.budgets(task):
+                    for method, method_hints in methods:
+                        yield Cell(
+                            method,
+                            task,
+                            budget,
+                            identity_of(method, facts, budget, fingerprint, seed),
+                            suite.resources_of(method_hints, task_hints),
+                        )
+
+    return list(cells())
+
+
+def job_of(cell: Cell, source: DataSource) -> str:
+    """The argument of `run_cell`, `plan_cell` and `prepare_data`."""
+    return json.dumps(
+        {
+            "identity": cell.identity.model_dump(),
+            "threads": cell.resources.threads,
+            "device": "cuda" if cell.resources.gpus else "cpu",
+            "data_dir": None if source.data_dir is None else str(source.data_dir.absolute()),
+            "cache_dir": str(source.cache_dir.absolute()),
+        }
+    )
+
+
+class _Job:
+    """A job on the other side."""
+
+    def __init__(self, text: str) -> None:
+        import torch
+
+        job = json.loads(text)
+        self.identity = Identity.model_validate(job["identity"])
+        self.budget = PrivacyBudget(self.identity.epsilon, self.identity.delta)
+        self.device = str(job["device"])
+        self.source = DataSource.resolve(job["data_dir"], job["cache_dir"])
+        self.plans = PlanCache(self.source.cache_dir / "plans")
+        torch.set_num_threads(job["threads"])
+        logging.basicConfig()  # to the cell's log, tracebacks included
+        logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
+
+    def method(self) -> Method:
+        return make_method(self.identity.method, self.identity.parameters)
+
+    def task(self) -> Task:
+        return make_task(self.identity.task, self.identity.model)
+
+
+def run_cell(job: str) -> str:
+    """Run a cell; whatever goes wrong is in the record.
+
+    Args:
+        job: from `job_of`.
+
+    Returns:
+        The record as JSON.
+    """
+    start = time.monotonic()
+    given = _Job(job)
+    try:
+        result = run(
+            given.method(),
+            given.task(),
+            given.budget,
+            seed=given.identity.seed,
+            source=given.source,
+            device=given.device,
+            plans=given.plans,
+        )
+    except Exception as error:
+        traceback.print_exc()
+        return failed_record(given.identity, reason_of(error), time.monotonic() - start).to_json()
+    return result.record.to_json()
+
+
+def plan_cell(job: str) -> str:
+    """Plan a cell, and keep the plan for its run.
+
+    Args:
+        job: from `job_of`.
+
+    Returns:
+        The fields of a `CellPlan` as JSON, or {"error": reason}.
+    """
+    given = _Job(job)
+    try:
+        checked = plan(given.method(), given.task(), given.budget, plans=given.plans)
+    except Exception as error:
+        return json.dumps({"error": reason_of(error)})
+    report = checked.epsilon
+    planned = CellPlan(report.epsilon, report.quoted, checked.tuning_share, **asdict(checked.plan.cost))
+    return json.dumps(asdict(planned))
+
+
+def prepare_data(job: str) -> str:
+    """Load the data of a cell's task, so that downloads and features are there before its runs.
+
+    Args:
+        job: from `job_of`.
+
+    Returns:
+        The error that a user can mend, else nothing.
+    """
+    given = _Job(job)
+    task = given.task()
+    try:
+        task.load_train(given.source)
+        task.load_test(given.source)
+    except DphpoBenchError as error:
+        return str(error)
+    return ""
+
+
+def failed_record(identity: Identity, reason: str, seconds: float) -> RunRecord:
+    """The record of a run that did not get far enough to make its own.
+
+    What it released before it ended is unknown, so it states no ε.
+    """
+    return RunRecord(
+        identity=identity,
+        status="failed",
+        error=reason,
+        privacy=None,
+        cost=None,
+        seconds={"total": seconds},
+        peak_memory_bytes=None,
+        environment={"dphpo-bench": version("dphpo-bench")},
+        created=datetime.now(UTC).replace(microsecond=0),
+    )

@@ -1,0 +1,278 @@
+"""The driver of a sweep: which cells lack a record, who runs them, what becomes of what goes wrong.
+
+Cells return their records to the driver, which alone writes them. So a cell needs no access to the folder of
+results, a record that is not what it should be is never written, and a full disk shows in one place.
+"""
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.errors import DataError, RecordError
+from dphpo_bench.files import remove_torn, write_whole
+from dphpo_bench.records import RecordStore, RunRecord
+from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
+from dphpo_bench.sweep.claims import Claims
+from dphpo_bench.sweep.executors import Executor
+from dphpo_bench.sweep.processes import Answer
+
+ATTEMPTS = 2
+TICK_SECONDS = 0.5
+
+
+class Watcher(Protocol):
+    """Whoever wants to see a sweep's progress."""
+
+    def stock(self, stock: "Stock") -> None:
+        """What there is to do, said once."""
+
+    def preparing(self, tasks: Sequence[str]) -> None:
+        """The data of these tasks are being prepared."""
+
+    def started(self, cell: Cell) -> None:
+        """A cell was handed to the executor."""
+
+    def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
+        """A cell has its record; `elsewhere`: from another sweep."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line."""
+
+    def tick(self) -> None:
+        """Some time has passed."""
+
+
+@dataclass(frozen=True)
+class Stock:
+    """The cells of a sweep by what is known of them beforehand.
+
+    Attributes:
+        finished: those with a record of status "ok".
+        failed: those with another record, which are left as they are.
+        todo: the others.
+        replaced: by key, the records of cells to do that are run again all the same.
+        damaged: why what lies in the place of a record is none.
+    """
+
+    finished: tuple[Cell, ...]
+    failed: tuple[Cell, ...]
+    todo: tuple[Cell, ...]
+    replaced: Mapping[str, RunRecord]
+    damaged: tuple[str, ...] = ()
+
+
+@dataclass
+class Summary:
+    """What a sweep came to.
+
+    Attributes:
+        stock: what there was before.
+        run: how many cells were run, here or by another sweep meanwhile.
+        failures: those of them that did not end well.
+    """
+
+    stock: Stock
+    run: int = 0
+    failures: list[tuple[Cell, RunRecord]] = field(default_factory=list)
+
+
+def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool = False) -> Stock:
+    """Find out which cells have been run.
+
+    Args:
+        cells: all of the sweep.
+        store: where records are.
+        retry_failed: whether cells with a record other than "ok" are to be run again.
+    """
+    finished: list[Cell] = []
+    failed: list[Cell] = []
+    todo: list[Cell] = []
+    damaged: list[str] = []
+    replaced: dict[str, RunRecord] = {}
+    for cell in cells:
+        try:
+            record = store.find(cell.identity)
+        except RecordError as error:
+            damaged.append(str(error))
+            record = None
+        if record is None or (retry_failed and record.status != "ok"):
+            todo.append(cell)
+            if record is not None:
+                replaced[cell.identity.key] = record
+        else:
+            (finished if record.status == "ok" else failed).append(cell)
+    return Stock(tuple(finished), tuple(failed), tuple(todo), replaced, tuple(damaged))
+
+
+def sweep(
+    cells: Sequence[Cell],
+    store: RecordStore,
+    executor: Executor,
+    source: DataSource,
+    watcher: Watcher,
+    *,
+    retry_failed: bool = False,
+) -> Summary:
+    """Run every cell that has no record, and write the records.
+
+    A cell whose process is killed is tried again once, then it is recorded as failed. It repeats itself: its
+    seed decides all its draws, so trying again chooses no better ones.
+
+    Args:
+        cells: all of the sweep.
+        store: where records are.
+        executor: who runs the cells; closed at the end.
+        source: where data are.
+        watcher: is told what happens.
+        retry_failed: whether cells that failed are run again.
+
+    Returns:
+        What was done.
+
+    Raises:
+        DataError: if the data of a task are missing; no cell has been run.
+        RecordError: if a record cannot be written. Those written before are kept.
+    """
+    try:
+        store.check_writable()
+        stock = take_stock(cells, store, retry_failed=retry_failed)
+        watcher.stock(stock)
+        summary = Summary(stock)
+        if stock.todo:
+            _prepare(stock.todo, executor, source, watcher)
+            with Claims(store.root) as claims:
+                for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims):
+                    summary.run += 1
+                    if record.status != "ok":
+                        summary.failures.append((cell, record))
+                    watcher.finished(cell, record, elsewhere)
+        return summary
+    finally:
+        executor.close()
+
+
+def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher) -> None:
+    """Download and extract once what all cells of a task share, before the time of any cell runs."""
+    tasks = {(cell.identity.task, cell.identity.model): cell for cell in cells}
+    watcher.preparing([name for name, _ in tasks])
+    futures: list[Future[Answer]] = []
+    for cell in tasks.values():
+        unlimited = replace(cell.resources, time_limit_s=float("inf"))
+        futures.append(executor.submit(prepare_data, job_of(cell, source), unlimited))
+    while wait(futures, timeout=TICK_SECONDS).not_done:
+        watcher.tick()
+    for (name, _), future in zip(tasks, futures, strict=True):
+        answer = _answer(future)
+        reason = answer.failure or answer.text
+        if reason:
+            last = answer.log.strip().splitlines()[-1:] if answer.failure else []
+            raise DataError(
+                f"Cannot prepare the data of task {name}: {' '.join([reason, *last])} "
+                f"No cell was run; other tasks can be chosen with --only task=NAME."
+            )
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    cell: Cell
+    number: int = 1
+
+
+def _run_all(
+    stock: Stock,
+    store: RecordStore,
+    executor: Executor,
+    source: DataSource,
+    watcher: Watcher,
+    claims: Claims,
+) -> Iterator[tuple[Cell, RunRecord, bool]]:
+    """Run cells until each has a record: the cell, its record, and whether another sweep made it."""
+    waiting = deque(map(_Attempt, stock.todo))
+    elsewhere: deque[_Attempt] = deque()  # in the hands of another sweep when we last looked
+    running: dict[Future[Answer], _Attempt] = {}
+    while waiting or running or elsewhere:
+        while waiting and len(running) < executor.capacity:
+            attempt = waiting.popleft()
+            cell, key = attempt.cell, attempt.cell.identity.key
+            if not claims.take(key):
+                elsewhere.append(attempt)
+                continue
+            meanwhile = _found(store, cell)
+            if meanwhile is not None and meanwhile != stock.replaced.get(key):
+                claims.give_back(key)
+                yield cell, meanwhile, True
+                continue
+            remove_torn(store.path_of(cell.identity))
+            watcher.started(cell)
+            running[executor.submit(run_cell, job_of(cell, source), cell.resources)] = attempt
+        done = wait(running, timeout=TICK_SECONDS, return_when=FIRST_COMPLETED).done if running else set()
+        for future in done:
+            attempt, answer = running.pop(future), _answer(future)
+            if answer.again and attempt.number < ATTEMPTS:
+                watcher.note(f"{attempt.cell}: {answer.failure} Trying again.")
+                waiting.appendleft(replace(attempt, number=attempt.number + 1))
+                continue
+            record = _record_of(attempt, answer)
+            store.write(record)
+            _keep_log(store, record, answer.log)
+            claims.give_back(record.identity.key)
+            yield attempt.cell, record, False
+        if not (waiting or running):
+            waiting, elsewhere = elsewhere, waiting
+            time.sleep(TICK_SECONDS if waiting else 0)
+        watcher.tick()
+
+
+def _answer(future: "Future[Answer]") -> Answer:
+    try:
+        return future.result()
+    except Exception as error:  # the executor's own failure, such as a lost node
+        return Answer(None, f"{type(error).__name__}: {error}", again=True)
+
+
+def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
+    """The record in an answer; where there is none that can be believed, one that says why."""
+    identity = attempt.cell.identity
+    reason = answer.failure
+    if answer.text is not None:
+        try:
+            record = RunRecord.model_validate_json(answer.text)
+        except (ValidationError, ValueError, RecursionError) as error:
+            reason = f"The run returned no valid record: {str(error).splitlines()[0]}."
+        else:
+            if record.identity == identity:
+                return record
+            changed = [name for name, value in identity if getattr(record.identity, name) != value]
+            reason = f"The run returned the record of another run ({', '.join(changed)} differ); was code edited?"
+    if attempt.number > 1:
+        reason = f"{reason} (attempt {attempt.number})"
+    return failed_record(identity, reason, answer.seconds)
+
+
+def log_path(store: RecordStore, record: RunRecord) -> Path:
+    """Where the output of a run that failed is kept."""
+    return store.root / ".logs" / f"{record.identity.key}.log"
+
+
+def _keep_log(store: RecordStore, record: RunRecord, log: str) -> None:
+    path = log_path(store, record)
+    with contextlib.suppress(OSError):  # it is a help, not a result
+        if record.status != "ok" and log:
+            write_whole(path, log)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _found(store: RecordStore, cell: Cell) -> RunRecord | None:
+    try:
+        return store.find(cell.identity)
+    except RecordError:
+        return None

@@ -1,0 +1,71 @@
+"""How long the cells of a sweep will take, from the runs there are."""
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+
+from dphpo_bench.records import Identity, RunRecord
+
+Kind = tuple[str, str, str, str]
+
+
+class Estimates:
+    """Running times by kind of run: method with its parameters, task, model."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[Kind, list[float]] = defaultdict(list)
+        self._per_example: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+
+    @property
+    def runs(self) -> int:
+        """How many finished runs the estimates are from."""
+        return sum(map(len, self._seconds.values()))
+
+    def add(self, record: RunRecord) -> None:
+        """Learn from a finished run; others tell nothing."""
+        if record.status != "ok":
+            return
+        identity, seconds = record.identity, sum(record.seconds.values())
+        self._seconds[_kind(identity)].append(seconds)
+        if record.cost and record.cost.examples:
+            self._per_example[identity.task, identity.model].append(seconds / record.cost.examples)
+
+    def seconds(self, identity: Identity, examples: float | None = None) -> float | None:
+        """Seconds of one run: the median of its kind, else by the examples it passes; None if nothing is known.
+
+        Args:
+            identity: of the run.
+            examples: how many its plan says it passes, if known.
+        """
+        if _kind(identity) in self._seconds:
+            return statistics.median(self._seconds[_kind(identity)])
+        rates = self._per_example.get((identity.task, identity.model))
+        if rates and examples is not None:
+            return examples * statistics.median(rates)
+        return None
+
+    def total(self, identities: Iterable[Identity]) -> float | None:
+        """Seconds of many runs, one after the other; what is unknown counts as an average run."""
+        known = [self.seconds(identity) for identity in identities]
+        seconds = [one for one in known if one is not None]
+        if not known:
+            return 0.0
+        everything = [one for kind in self._seconds.values() for one in kind]
+        if not everything:
+            return None
+        return sum(seconds) + (len(known) - len(seconds)) * statistics.fmean(everything)
+
+
+def _kind(identity: Identity) -> Kind:
+    return identity.method, json.dumps(identity.parameters, sort_keys=True), identity.task, identity.model
+
+
+def duration_text(seconds: float) -> str:
+    """Such as "45 s", "3 min" or "2 h 10 min"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"

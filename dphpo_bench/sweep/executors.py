@@ -1,0 +1,108 @@
+"""Where cells are run. An executor is shaped like those of `concurrent.futures`: submit, and get a future."""
+
+import os
+import queue
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.sweep.processes import Answer, Function, Processes
+from dphpo_bench.sweep.resources import Resources
+
+
+class Executor(Protocol):
+    """Calls functions of one text somewhere.
+
+    Attributes:
+        capacity: how many calls are worth having submitted at a time.
+    """
+
+    capacity: int
+
+    def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
+        """Call a function of the top level of a module; its future is done when there is an answer.
+
+        Whatever goes wrong is in the answer, or is raised by the future where the executor itself failed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop what is running."""
+        ...
+
+
+class SerialExecutor:
+    """One call after the other, in this process: for looking closely. There are no limits and no protection."""
+
+    capacity = 1
+
+    def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
+        """Call the function now."""
+        del resources
+        future: Future[Answer] = Future()
+        future.set_result(Answer(function(argument)))
+        return future
+
+    def close(self) -> None:
+        """There is nothing to stop."""
+
+
+class ProcessExecutor:
+    """A few processes of this machine, a new one for each call.
+
+    Args:
+        workers: how many at a time.
+        gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES, that the workers share in turn; none leaves them as
+            they are.
+    """
+
+    def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:
+        if workers < 1:
+            raise InvalidValueError(f"Expected workers >= 1, got {workers}.")
+        self.capacity = workers
+        self._processes = Processes()
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="cell")
+        self._gpus: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        for index in range(workers):
+            self._gpus.put(gpus[index % len(gpus)] if gpus else None)
+
+    def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
+        """Call the function in a process of its own as soon as a worker is free."""
+        return self._threads.submit(self._call, function, argument, resources)
+
+    def close(self) -> None:
+        """Kill what is running."""
+        self._processes.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _call(self, function: Function, argument: str, resources: Resources) -> Answer:
+        gpu = self._gpus.get()
+        try:
+            return self._processes.call(function, argument, resources, gpu if resources.gpus else None)
+        finally:
+            self._gpus.put(gpu)
+
+
+def default_workers(needs: Sequence[Resources]) -> int:
+    """How many of the neediest cells this machine runs at a time: by processors, memory and GPUs."""
+    most = Resources(
+        threads=max((one.threads for one in needs), default=1),
+        gpus=max((one.gpus for one in needs), default=0),
+    )
+    workers = len(os.sched_getaffinity(0)) // most.threads
+    memory = max((one.memory_gb or 0 for one in needs), default=0)
+    if memory:
+        workers = min(workers, int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (memory * 1e9)))
+    if most.gpus:
+        workers = min(workers, int(len(visible_gpus()) / most.gpus))
+    return max(workers, 1)
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs of this machine that this process may use, as in CUDA_VISIBLE_DEVICES."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",")[:count] if named else [str(index) for index in range(count)]

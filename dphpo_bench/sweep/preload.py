@@ -1,0 +1,28 @@
+"""What runs import, for the server that their processes are forked from: imported there once.
+
+Nothing is computed here: threads and devices that a library set up would not survive the fork.
+"""
+# ruff: noqa: F401
+
+import optuna
+import scipy.signal
+import scipy.stats
+import sklearn.datasets
+import torch
+import torch._dynamo
+import torch.func
+
+import dphpo_bench.data.image_task
+import dphpo_bench.data.images
+import dphpo_bench.dp_sgd
+import dphpo_bench.harness
+import dphpo_bench.plans
+import dphpo_bench.records
+import dphpo_bench.session
+import dphpo_bench.sweep.cells
+import dphpo_bench.training.averaging
+import dphpo_bench.training.linear
+import dphpo_bench.training.opacus_backend
+import dphpo_bench.training.optimizers
+import dphpo_bench.training.stacked
+import dphpo_bench.trial

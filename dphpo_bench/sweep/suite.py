@@ -1,0 +1,288 @@
+"""Suites: TOML files that name the cells of a sweep.
+
+description = "Two methods on the digits."
+epsilons = [1, 3]
+seeds = [0, 1, 2]
+methods = ["auto_clipping", { name = "liu_talwar", parameters = { mean = 5 } }]
+tasks = ["digits", { name = "mnist", models = ["linear", "cnn"], resources = { memory_gb = 4 } }]
+
+[resources]
+threads = 1
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from dphpo_bench.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.method import Method
+from dphpo_bench.names import unknown_name_message
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.registry import make_method, make_task
+from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.task import Task
+
+MAX_SUITE_BYTES = 2**20
+
+Place = tuple[str | int, ...]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+def _named(value: Any) -> Any:
+    """ "hyfreedp" is short for { name = "hyfreedp" }."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class ResourceHints(_Entry):
+    """What cells need, as far as stated; see `Resources`."""
+
+    threads: Annotated[int, Field(ge=1)] | None = None
+    gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    memory_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    time_limit_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class MethodEntry(_Entry):
+    """A method, with parameters that differ from its defaults."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+    resources: ResourceHints = ResourceHints()
+
+
+class TaskEntry(_Entry):
+    """A task; without models, its first one."""
+
+    name: str
+    models: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    resources: ResourceHints = ResourceHints()
+
+
+class Suite(_Entry):
+    """Methods × tasks × models × ε × seeds.
+
+    Attributes:
+        description: one line for people.
+        methods: names, or tables of a name, parameters and resources.
+        tasks: names, or tables of a name, models and resources.
+        epsilons: target ε of the whole procedure.
+        delta: target δ; None: each task's N^-1.1.
+        seeds: one run each.
+        resources: what every cell needs; of what the suite, the method and the task ask for, the most counts.
+    """
+
+    description: str = ""
+    methods: Annotated[tuple[Annotated[MethodEntry, BeforeValidator(_named)], ...], Field(min_length=1, strict=False)]
+    tasks: Annotated[tuple[Annotated[TaskEntry, BeforeValidator(_named)], ...], Field(min_length=1, strict=False)]
+    epsilons: Annotated[tuple[float, ...], Field(min_length=1, strict=False)]
+    delta: float | None = None
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)]
+    resources: ResourceHints = ResourceHints()
+
+    def made_methods(self) -> list[tuple[Method, ResourceHints]]:
+        """The methods with their parameters.
+
+        Raises:
+            _MisplacedError: at the first that there is not.
+        """
+        made: list[tuple[Method, ResourceHints]] = []
+        for index, entry in enumerate(self.methods):
+            with _at("methods", index, "name"):
+                make_method(entry.name)
+            wrong = [name for name, value in entry.parameters.items() if _fails(entry.name, {name: value})]
+            with _at("methods", index, "parameters", *wrong[:1]):  # what fails alone may be right with the others
+                method = make_method(entry.name, entry.parameters)
+            with _at("methods", index):
+                _refuse_twice(f"{method.name} with these parameters", method in (one for one, _ in made))
+            made.append((method, entry.resources))
+        return made
+
+    def made_tasks(self) -> list[tuple[Task, ResourceHints]]:
+        """The tasks, one for each model.
+
+        Raises:
+            _MisplacedError: at the first that there is not.
+        """
+        made: list[tuple[Task, ResourceHints]] = []
+        known: set[tuple[str, str]] = set()
+        for index, entry in enumerate(self.tasks):
+            with _at("tasks", index, "name"):
+                make_task(entry.name)
+            for position, model in enumerate(entry.models or (None,)):
+                with _at("tasks", index, "models", position):
+                    task = make_task(entry.name, model)
+                    _refuse_twice(f"{task.name} ({task.model_name})", (task.name, task.model_name) in known)
+                known.add((task.name, task.model_name))
+                made.append((task, entry.resources))
+        return made
+
+    def budgets(self, task: Task) -> list[PrivacyBudget]:
+        """The budgets on a task.
+
+        Raises:
+            _MisplacedError: at the first ε or δ out of range.
+        """
+        delta = self.delta
+        if delta is None:
+            delta = task.facts.default_delta
+        budgets: list[PrivacyBudget] = []
+        with _at("delta"):
+            PrivacyBudget(1.0, delta)
+        for index, epsilon in enumerate(self.epsilons):
+            with _at("epsilons", index):
+                budgets.append(PrivacyBudget(float(epsilon), delta))
+                _refuse_twice(f"epsilon {epsilon:g}", budgets[-1] in budgets[:-1])
+        return budgets
+
+    def check(self) -> None:
+        """Find every name and value that is wrong, but for what only a plan can show.
+
+        Raises:
+            _MisplacedError: at the first.
+        """
+        self.made_methods()
+        for task, _ in self.made_tasks():
+            self.budgets(task)
+        for index, seed in enumerate(self.seeds):
+            with _at("seeds", index):
+                _refuse_twice(f"seed {seed}", seed in self.seeds[:index])
+
+    def resources_of(self, *entries: ResourceHints) -> Resources:
+        """What a cell of this method and this task needs."""
+        stated = [hints.model_dump(exclude_none=True) for hints in (self.resources, *entries)]
+        names = {name for hints in stated for name in hints}
+        return Resources(**{name: max(hints[name] for hints in stated if name in hints) for name in names})
+
+
+def load_suite(path: Path) -> Suite:
+    """Read and check a suite.
+
+    Raises:
+        InvalidValueError: if it cannot be read, or something in it is wrong; the message names line and key.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_SUITE_BYTES + 1)
+        if len(data) > MAX_SUITE_BYTES:
+            raise InvalidValueError(f"The suite {path} is larger than {MAX_SUITE_BYTES} bytes.")
+        text = data.decode()
+        values = tomllib.loads(text)
+    except OSError as error:
+        raise InvalidValueError(f"Cannot read the suite {path}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidValueError(f"{path} is not TOML: {error}.") from None
+    try:
+        suite = Suite.model_validate(values)
+        suite.check()
+    except ValidationError as error:
+        errors = error.errors()
+        # A key that is misspelt is also missing: say the former.
+        first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
+        place = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
+        reason = _reason(first, place)
+    except _MisplacedError as error:
+        place, reason = error.place, str(error)
+    else:
+        return suite
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    raise InvalidValueError(f"{path}, line {line_of(text, place)}, {key}: {reason}")
+
+
+def line_of(text: str, place: Place) -> int:
+    """The line, from 1, where the value at this place of a TOML text ends, or that of what should hold it.
+
+    The parser tells no lines, so it is asked: which are the fewest lines that hold the place? A list that is
+    still open there is closed.
+    """
+    lines = text.splitlines(keepends=True)
+    whole = _parsed(text)
+    while not _holds(whole, place):
+        place = place[:-1]
+    for end in range(1, len(lines)):
+        beginning = "".join(lines[:end])
+        if any(_holds(_parsed(beginning + closing), place) for closing in ("", "\n]")):
+            return end
+    return max(len(lines), 1)
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def _holds(values: Any, place: Place) -> bool:
+    if values is None:
+        return False
+    for part in place:
+        if isinstance(part, int):
+            if not (isinstance(values, list) and part < len(values)):
+                return False
+        elif not (isinstance(values, dict) and part in values):
+            return False
+        values = values[part]
+    return True
+
+
+class _MisplacedError(Exception):
+    """A wrong value, and its place in the suite."""
+
+    def __init__(self, place: Place, reason: str) -> None:
+        super().__init__(reason)
+        self.place = place
+
+
+class _at:  # noqa: N801  (a context manager that reads as a preposition)
+    """Name the place of what goes wrong inside."""
+
+    def __init__(self, *place: str | int) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DphpoBenchError):
+            raise _MisplacedError(self._place, str(error)) from None
+
+
+def _fails(name: str, parameters: Mapping[str, Any]) -> bool:
+    try:
+        make_method(name, parameters)
+    except DphpoBenchError:
+        return True
+    return False
+
+
+def _refuse_twice(what: str, again: bool) -> None:
+    if again:
+        raise InvalidValueError(f"{what} is there twice.")
+
+
+def _reason(error: Any, place: Place) -> str:
+    """One line for what pydantic found."""
+    match error["type"]:
+        case "extra_forbidden":
+            return unknown_name_message("key", str(place[-1]), _keys_at(place[:-1]))
+        case "missing":
+            return "This key is missing."
+        case "tuple_type":
+            return f"Expected a list, got {str(error['input'])[:80]!r}."
+        case "too_short":
+            return "Expected at least one value, got none."
+        case _:
+            return f"{error['msg']}, got {str(error['input'])[:80]!r}."
+
+
+def _keys_at(place: Place) -> Sequence[str]:
+    """The keys that a table at this place may have."""
+    names = [part for part in place if isinstance(part, str)]
+    models: dict[str, type[BaseModel]] = {"methods": MethodEntry, "tasks": TaskEntry, "resources": ResourceHints}
+    return list((models[names[-1]] if names else Suite).model_fields)
