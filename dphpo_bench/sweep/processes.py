@@ -70,20 +70,26 @@ class Processes:
             gpu: the GPU it is to see, as in CUDA_VISIBLE_DEVICES; None leaves that as it is.
         """
         start = time.monotonic()
-        with _log_file() as log:
-            receiver, sender = _context().Pipe(duplex=False)
-            process = _context().Process(
-                target=_serve, args=(function, argument, sender, str(log), resources, gpu), daemon=False
-            )
+        try:
+            with _log_file() as log:
+                text, failure, again = self._call(function, argument, resources, gpu, log)
+                return Answer(text, failure, again, _tail(log), time.monotonic() - start)
+        except (OSError, EOFError) as error:  # no memory, no file descriptor, no room in the temporary folder
+            reason = f"No process could be started: {error}."
+            return Answer(None, reason, again=True, seconds=time.monotonic() - start)
+
+    def _call(
+        self, function: Function, argument: str, resources: Resources, gpu: str | None, log: Path
+    ) -> tuple[str | None, str, bool]:
+        receiver, sender = _context().Pipe(duplex=False)
+        process = _context().Process(target=_serve, args=(function, argument, sender, str(log), resources, gpu))
+        with receiver:
+            with sender:  # the process has its own; while this one is open, its end would not show
+                self._start(process)
             try:
-                with self._registered(process):
-                    sender.close()
-                    text, failure, again = _wait(process, receiver, resources.time_limit_s)
-            except (OSError, EOFError) as error:  # there is no memory or no file descriptor left for a process
-                text, failure, again = None, f"No process could be started: {error}.", True
+                return _wait(process, receiver, resources.time_limit_s)
             finally:
-                receiver.close()
-            return Answer(text, failure, again, _tail(log), time.monotonic() - start)
+                self._end(process)
 
     def close(self) -> None:
         """Kill what is running and start nothing more."""
@@ -92,9 +98,7 @@ class Processes:
             for process in self._live:
                 _kill(process)
 
-    @contextlib.contextmanager
-    def _registered(self, process: ForkServerProcess) -> Iterator[None]:
-        """Start a process; whatever happens, it and its children are gone at the end."""
+    def _start(self, process: ForkServerProcess) -> None:
         with self._lock:
             if self._closed:
                 raise OSError("the executor is closed")
@@ -102,13 +106,14 @@ class Processes:
                 _ensure_server()
                 process.start()
             self._live.add(process)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._live.discard(process)
-                _kill(process)
-            process.join()
+
+    def _end(self, process: ForkServerProcess) -> None:
+        """Whatever happened, the process and its children are gone after this."""
+        with self._lock:
+            self._live.discard(process)
+            _kill(process)
+        process.join()
+        process.close()
 
 
 def _context() -> ForkServerContext:
@@ -187,7 +192,10 @@ def _serve(
     if resources.memory_gb is not None:
         limit = round(resources.memory_gb * 1e9)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    sender.send_bytes(function(argument).encode())
+    answer = function(argument).encode()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sender.send_bytes(answer)
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,363 @@
+"""The driver: what is skipped and what is run, and that every fault costs at most one row."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dphpo_bench.errors import DataError, RecordError
+from dphpo_bench.harness import MAX_REASON
+from dphpo_bench.records import RecordStore
+from dphpo_bench.sweep.cells import job_of, run_cell
+from dphpo_bench.sweep.claims import Claims
+from dphpo_bench.sweep.driver import log_path, sweep, take_stock
+from dphpo_bench.sweep.executors import ProcessExecutor, SerialExecutor
+from dphpo_bench.sweep.processes import Answer
+from tests.sweep.conftest import Silent, contents
+from tests.sweep.test_processes import gone, wait_for
+
+TWO = '"auto_clipping", "faulty"'
+
+
+class Answering(SerialExecutor):
+    """Gives prepared answers instead of calling anything, for what no process can be made to do."""
+
+    def __init__(self, *answers) -> None:
+        self.answers = list(answers)
+        self.closed = False
+
+    def submit(self, function, argument, resources):
+        if function is not run_cell:
+            return super().submit(function, argument, resources)
+        answer = self.answers.pop(0)
+        future = super().submit(str, "", resources)
+        future._result = None
+        if isinstance(answer, Exception):
+            future._exception = answer
+        else:
+            future._result = answer(argument) if callable(answer) else answer
+        return future
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def run(cells, store, source, executor=None, **options):
+    watcher = Silent()
+    summary = sweep(cells, store, executor or ProcessExecutor(2), source, watcher, **options)
+    return summary, watcher
+
+
+def test_workers_and_order_change_no_bit(blobs, source, tmp_path) -> None:
+    cells = blobs('"auto_clipping", "hyfreedp", { name = "random_search", parameters = { epochs = 1 } }')
+    stores = [RecordStore(tmp_path / name) for name in ("serial", "two", "three")]
+    run(cells, stores[0], source, SerialExecutor())
+    run(cells, stores[1], source, ProcessExecutor(2))
+    shuffled = random.Random(1).sample(cells, len(cells))
+    run(shuffled, stores[2], source, ProcessExecutor(3))
+    first, *others = map(contents, stores)
+    assert len(first) == len(cells)
+    assert {record.status for record in first.values()} == {"ok"}
+    assert all(other == first for other in others)
+
+
+def test_what_is_finished_is_not_run_again(blobs, source, store) -> None:
+    cells = blobs(TWO)
+    summary, watcher = run(cells[:3], store, source)
+    assert (summary.run, summary.failures) == (3, [])
+    paths = {path: path.read_bytes() for path in store.root.rglob("*.json")}
+    summary, watcher = run(cells, store, source)
+    assert watcher.started_keys == [cells[3].identity.key]
+    assert [len(summary.stock.finished), len(summary.stock.todo)] == [3, 1]
+    assert all(path.read_bytes() == content for path, content in paths.items())
+    assert run(cells, store, source)[1].started_keys == []
+
+
+def test_another_parameter_data_or_code_is_another_cell(blobs, source, store, plugin) -> None:
+    def keys(methods):
+        return {cell.identity.key for cell in blobs(methods, seeds=1)}
+
+    plain = keys('"faulty"')
+    assert keys('"faulty"') == plain
+    assert keys('{ name = "faulty", parameters = { sleep = 0.1 } }').isdisjoint(plain)
+    code = plugin / "faulty_plugin.py"
+    text = code.read_text()
+    code.write_text(text.replace("blobs-1", "blobs-2"))
+    assert _keys_elsewhere(plugin) & plain == set()
+    code.write_text(text.replace("0.0", "0.00"))
+    assert _keys_elsewhere(plugin) & plain == set()
+    code.write_text(text)
+    assert _keys_elsewhere(plugin) == plain
+
+
+def _keys_elsewhere(plugin: Path) -> set[str]:
+    """The keys of the suite on disk, as a process sees them that has not imported the plug-in yet."""
+    suite = plugin.parent / "suite.toml"
+    suite.write_text(suite.read_text().replace('{ name = "faulty", parameters = { sleep = 0.1 } }', '"faulty"'))
+    code = (
+        "import sys; from pathlib import Path; from dphpo_bench.sweep.suite import load_suite; "
+        "from dphpo_bench.sweep.cells import cells_of; from dphpo_bench.data.source import DataSource; "
+        "[print(cell.identity.key) for cell in cells_of(load_suite(Path(sys.argv[1])), DataSource.resolve())]"
+    )
+    done = subprocess.run([sys.executable, "-B", "-c", code, str(suite)], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+FAULTS = {
+    "raise": "ZeroDivisionError: a bug with a second line",
+    "hang": "Stopped after the time limit of 5 s",
+    "kill": "killed by SIGKILL",
+    "memory": "MemoryError",
+    "tensor memory": "memory",
+    "exit": "ended without an answer, exit code 0",
+    "sys.exit": "ended without an answer",
+    "nothing": "Expected an Outcome",
+    "not JSON": "Expected released values that JSON can hold",
+    "surrogate": "Expected released values that JSON can hold",
+    "huge": "Expected released values of at most",
+    "no test": "RuntimeError",
+    "loud": "ValueError: ?xxx",
+    "plan raises": "KeyError: 'no plan'",
+    "plan garbage": "Expected method faulty to plan a Plan, got str",
+}
+
+
+def test_every_fault_is_one_failed_row_with_its_reason(blobs, source, store) -> None:
+    faulty = ", ".join(f'{{ name = "faulty", parameters = {{ fault = "{fault}" }} }}' for fault in FAULTS)
+    limits = "[resources]\ntime_limit_s = 5\nmemory_gb = 3"
+    cells = blobs(f'{faulty}, "auto_clipping"', seeds=1, more=limits)
+    summary, watcher = run(cells, store, source)
+    assert summary.run == len(cells)
+    records = {record.identity.parameters.get("fault"): record for record in contents(store).values()}
+    assert records.pop(None).status == "ok"
+    assert set(records) == set(FAULTS)
+    for fault, reason in FAULTS.items():
+        assert records[fault].status == "failed"
+        assert reason in " ".join(records[fault].error.split())
+        assert len(records[fault].error) <= MAX_REASON
+    assert len(summary.failures) == len(FAULTS)
+    retried = [note for note in watcher.notes if "Trying again" in note]
+    assert len(retried) == 3  # kill, exit and sys.exit: the process was gone
+    # A run that ended without a word states no ε; one that ended after its releases states theirs.
+    assert records["kill"].privacy is None
+    assert records["raise"].privacy.recomputed.epsilon > 0
+
+
+def test_the_output_of_a_failed_run_is_kept_until_it_succeeds(blobs, source, store) -> None:
+    cells = blobs('{ name = "faulty", parameters = { fault = "loud" } }, "auto_clipping"', seeds=1)
+    summary, _ = run(cells, store, source)
+    ((_, record),) = summary.failures
+    log = log_path(store, record)
+    text = log.read_text()
+    assert "loud" in text
+    assert "Traceback" in text
+    assert "faulty_plugin.py" in text
+    assert [path.name for path in log.parent.iterdir()] == [log.name]
+    again = blobs('{ name = "faulty", parameters = { fault = "loud" } }', seeds=1)[0]
+    good = json.loads(run_cell(job_of(blobs('"faulty"', seeds=1)[0], source)))
+    good["identity"] = again.identity.model_dump()
+    run([again], store, source, Answering(Answer(json.dumps(good))), retry_failed=True)
+    assert not log.exists()
+
+
+def test_failed_cells_are_kept_until_a_retry_is_asked_for(blobs, source, store, tmp_path) -> None:
+    flag = tmp_path / "flag"
+    flag.touch()
+    cells = blobs(f'{{ name = "faulty", parameters = {{ fault = "kill once", flag = "{flag}" }} }}', seeds=1)
+    (cell,) = cells
+    run(cells, store, source, Answering(Answer(None, "Stopped.")))
+    summary, watcher = run(cells, store, source)
+    assert (summary.run, len(summary.stock.failed), watcher.started_keys) == (0, 1, [])
+    summary, watcher = run(cells, store, source, retry_failed=True)
+    assert (summary.run, summary.failures) == (1, [])
+    assert flag.read_text().count("kill once") == 2  # killed, and tried again at once
+    assert any("Trying again" in note for note in watcher.notes)
+    assert store.find(cell.identity).status == "ok"
+
+
+def test_an_answer_that_is_not_the_cells_record_is_a_failed_row(blobs, source, store) -> None:
+    one, two, three, four = blobs('"auto_clipping", "faulty"')
+    executor = Answering(
+        Answer("no JSON"),
+        lambda _: Answer(run_cell(job_of(one, source))),  # the record of another cell
+        Answer(""),
+        Answer(json.dumps({"schema_version": 1, "status": "ok"})),
+    )
+    summary, _ = run([one, two, three, four], store, source, executor)
+    errors = [record.error for _, record in summary.failures]
+    assert len(errors) == 4
+    assert all(error.startswith("The run returned ") for error in errors)
+    assert "method, parameters" in errors[1]
+    assert executor.closed
+
+
+def test_an_executor_that_fails_is_tried_again_once(blobs, source, store) -> None:
+    (cell,) = blobs('"auto_clipping"', seeds=1)
+    good = Answer(run_cell(job_of(cell, source)))
+    summary, watcher = run([cell], store, source, Answering(ConnectionError("a node is lost"), good))
+    assert summary.failures == []
+    assert watcher.notes == [f"{cell}: ConnectionError: a node is lost Trying again."]
+    lost = ConnectionError("a node is lost")
+    other = replace(cell, identity=cell.identity.model_copy(update={"seed": 7}))
+    summary, _ = run([other], store, source, Answering(lost, lost))
+    assert summary.failures[0][1].error == "ConnectionError: a node is lost (attempt 2)"
+
+
+@pytest.mark.parametrize("content", [b"", b'{"schema_version": 1, "iden', b"\x00" * 100, b"[" * 10**5])
+def test_a_damaged_record_is_no_record(blobs, source, store, content: bytes) -> None:
+    cells = blobs('"auto_clipping"')
+    run(cells, store, source)
+    before = contents(store)
+    path = store.path_of(cells[0].identity)
+    path.write_bytes(content)
+    stock = take_stock(cells, store)
+    assert stock.todo == (cells[0],)
+    assert str(path) in stock.damaged[0]
+    run(cells, store, source)
+    assert contents(store) == before
+
+
+def test_a_record_in_anothers_place_is_no_record(blobs, source, store) -> None:
+    cells = blobs('"auto_clipping"')
+    run(cells, store, source)
+    shutil.copy(store.path_of(cells[0].identity), store.path_of(cells[1].identity))
+    stock = take_stock(cells, store)
+    assert stock.todo == (cells[1],)
+    assert "the record of another run" in stock.damaged[0]
+
+
+def test_what_a_killed_writer_left_is_removed_and_never_read(blobs, source, store) -> None:
+    cells = blobs('"auto_clipping"')
+    path = store.path_of(cells[0].identity)
+    path.parent.mkdir(parents=True)
+    torn = [path.with_name(f".{path.name}.abc123.tmp"), path.with_name(".other.json.abc123.tmp")]
+    for one in torn:
+        one.write_text('{"schema_version": 1')
+    assert take_stock(cells, store).damaged == ()
+    run(cells, store, source)
+    assert [one.exists() for one in torn] == [False, True]
+
+
+def test_data_that_are_missing_stop_the_sweep_before_any_cell(blobs, source, store) -> None:
+    cells = blobs('"auto_clipping"', models='["linear", "missing"]')
+    with pytest.raises(DataError, match=r"data of task blobs: Dataset blobs is not here.*--only task=NAME"):
+        run(cells, store, source)
+    assert list(store.root.rglob("*.json")) == []
+
+
+def test_nothing_is_prepared_when_nothing_is_to_run(blobs, source, store) -> None:
+    cells = blobs('"auto_clipping"', seeds=1)
+    assert run(cells, store, source)[1].prepared == ["blobs"]
+    assert not hasattr(run(cells, store, source)[1], "prepared")
+
+
+def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
+    """Claims hold between processes, so the other sweep is one."""
+    cells = blobs('"auto_clipping"')
+    store.check_writable()
+    key = cells[0].identity.key
+    code = (
+        "import sys, time; from pathlib import Path; from dphpo_bench.sweep.claims import Claims; "
+        "claims = Claims(Path(sys.argv[1])); assert claims.take(sys.argv[2]); print('taken', flush=True); "
+        "sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(store.root), key], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout.readline() == "taken\n"
+    record = run_cell(job_of(cells[0], source))
+
+    class EndsOther(Silent):
+        ticks = 0
+
+        def tick(self) -> None:
+            self.ticks += 1
+            if self.ticks == 4:  # the other sweep finishes the cell, and gives it back
+                path = store.path_of(cells[0].identity)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(record)
+                other.stdin.close()
+                other.wait()
+
+    watcher = EndsOther()
+    summary = sweep(cells, store, SerialExecutor(), source, watcher)
+    assert watcher.started_keys == [cells[1].identity.key]
+    assert [(cell, elsewhere) for cell, _, elsewhere in watcher.records] == [(cells[1], False), (cells[0], True)]
+    assert summary.run == 2
+
+
+def test_claims_hold_between_processes_and_end_with_them(tmp_path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from dphpo_bench.sweep.claims import Claims; "
+        "claims = Claims(Path(sys.argv[1])); print(*[claims.take(key) for key in sys.argv[2:]])"
+    )
+
+    def elsewhere(*keys: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), *keys], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    with Claims(tmp_path) as claims:
+        assert claims.take("f" * 16)
+        assert claims.take("0" * 16)
+        assert claims.take("f" * 16)  # again, by the same process
+        assert elsewhere("f" * 16, "0" * 16, "1" * 16) == "False False True"
+        claims.give_back("f" * 16)
+        assert elsewhere("f" * 16, "0" * 16) == "True False"
+    assert elsewhere("0" * 16) == "True"
+
+
+def test_an_interrupt_ends_what_runs(blobs, source, store, tmp_path) -> None:
+    flag = tmp_path / "pid"
+    cells = blobs(f'{{ name = "faulty", parameters = {{ fault = "hang deaf", flag = "{flag}" }} }}', seeds=1)
+
+    class Interrupting(Silent):
+        def tick(self) -> None:
+            if flag.exists() and flag.read_text().isdigit():
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(cells, store, ProcessExecutor(1), source, Interrupting())
+    assert wait_for(lambda: gone(int(flag.read_text())))
+    assert list(store.root.rglob("*.json")) == []
+
+
+def test_a_full_disk_stops_the_sweep_and_loses_nothing(blobs, source, tmp_path, monkeypatch) -> None:
+    """On a real file system of a few pages, if this machine lets us mount one."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        store = RecordStore(small / "results")
+        cells = blobs('"auto_clipping"', seeds=40)
+        kept = tmp_path / "kept"
+        kept.mkdir()
+        monkeypatch.setenv("TMPDIR", str(kept))
+        monkeypatch.setattr("tempfile.tempdir", None)
+        with pytest.raises(RecordError, match=r"No space left on device. It was kept at"):
+            run(cells, store, source)
+        done = contents(store)
+        assert 0 < len(done) < 40
+        assert {record.status for record in done.values()} == {"ok"}
+        assert len(list(kept.rglob("*.json"))) == 1
+        subprocess.run(["mount", "-o", "remount,size=4m", str(small)], check=True)
+        summary, _ = run(cells, store, source)
+        assert summary.run == 40 - len(done)
+        assert len(contents(store)) == 40
+    finally:
+        subprocess.run(["umount", str(small)], check=False)
+
+
+def test_a_folder_that_cannot_be_written_stops_the_sweep_at_once(blobs, source) -> None:
+    executor = Answering()
+    with pytest.raises(RecordError, match="--results-dir"):
+        run(blobs('"auto_clipping"'), RecordStore(Path("/proc/none")), source, executor)
+    assert executor.closed

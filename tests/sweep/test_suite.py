@@ -1,0 +1,164 @@
+"""Suites: what is read, and which line and key a mistake is at."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.sweep.cells import cells_of
+from dphpo_bench.sweep.resources import DEFAULT_TIME_LIMIT_S, Resources
+from dphpo_bench.sweep.suite import line_of, load_suite
+
+SUITES = Path(__file__).parents[2] / "leaderboard" / "suites"
+
+SUITE = """\
+description = "x"
+epsilons = [1, 3]
+seeds = [0,
+  1, 2]
+
+# a comment
+methods = [
+  "auto_clipping",
+  { name = "liu_talwar", parameters = { mean = 5 } },
+  { name = "papernot_steinke", parameters = { distribution = "uniform", accounting = "layer_cake" } },
+]
+tasks = ["digits", { name = "mnist", models = ["linear", "cnn"], resources = { memory_gb = 4 } }]
+
+[resources]
+threads = 2
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text: str):
+        path = tmp_path / "suite.toml"
+        path.write_text(text)
+        return load_suite(path)
+
+    return load
+
+
+def test_cells_are_the_product_and_seeds_vary_slowest(load, tmp_path) -> None:
+    suite = load(SUITE)
+    cells = cells_of(suite, DataSource.resolve(tmp_path, tmp_path))
+    assert len(cells) == 3 * 3 * 2 * 3  # methods, tasks with models, epsilons, seeds
+    assert len({cell.identity.key for cell in cells}) == len(cells)
+    assert [cell.identity.seed for cell in cells] == sorted(cell.identity.seed for cell in cells)
+    by_name = {(cell.identity.method, cell.identity.task, cell.identity.model): cell for cell in cells}
+    assert by_name["liu_talwar", "digits", "linear"].identity.parameters["mean"] == 5
+    assert by_name["auto_clipping", "mnist", "cnn"].resources == Resources(threads=2, memory_gb=4)
+    assert by_name["auto_clipping", "digits", "linear"].resources.time_limit_s == DEFAULT_TIME_LIMIT_S
+    digits = by_name["auto_clipping", "digits", "linear"]
+    assert digits.identity.delta == pytest.approx(1438**-1.1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "key", "reason"),
+    [
+        ("mean = 5", "meen = 5", 9, "methods[1].parameters.meen", "Did you mean 'mean'?"),
+        ("mean = 5", 'mean = "x"', 9, "methods[1].parameters.mean", "valid number"),
+        ("mean = 5", "mean = true", 9, "methods[1].parameters.mean", "valid number"),
+        ("layer_cake", "rdp", 10, "methods[2].parameters.distribution", "accounting=layer_cake"),
+        ('"auto_clipping"', '"auto_cliping"', 8, "methods[0].name", "Did you mean 'auto_clipping'?"),
+        ('{ name = "liu_talwar", parameters = { mean = 5 } }', '"auto_clipping"', 9, "methods[1]", "twice"),
+        ('name = "mnist"', 'nam = "mnist"', 12, "tasks[1].nam", "Did you mean 'name'?"),
+        ('"digits"', '"digit"', 12, "tasks[0].name", "Did you mean 'digits'?"),
+        ('"digits"', '"mnist"', 12, "tasks[1].models[0]", "mnist (linear) is there twice"),
+        ('"cnn"', '"cmm"', 12, "tasks[1].models[1]", "Unknown model 'cmm'"),
+        ('["linear", "cnn"]', "[]", 12, "tasks[1].models", "at least one value, got none"),
+        ("memory_gb", "memory", 12, "tasks[1].resources.memory", "Did you mean 'memory_gb'?"),
+        ("threads = 2", "threads = 0", 15, "resources.threads", "greater than or equal to 1, got '0'"),
+        ("[resources]", "[resource]", 14, "resource", "Did you mean 'resources'?"),
+        ("seeds", "sedes", 3, "sedes", "Did you mean 'seeds'?"),
+        ("  1, 2]", "  1, 1]", 4, "seeds[2]", "seed 1 is there twice"),
+        ("[0,\n  1, 2]", "[]", 3, "seeds", "at least one value, got none"),
+        ("[0,\n  1, 2]", "[0, -1]", 3, "seeds[1]", "greater than or equal to 0"),
+        ("[0,\n  1, 2]", "[0.5]", 3, "seeds[0]", "valid integer"),
+        ("[1, 3]", "[1, -3]", 2, "epsilons[1]", "epsilon=-3.0"),
+        ("[1, 3]", "[1, inf]", 2, "epsilons[1]", "epsilon=inf"),
+        ("[1, 3]", "[1, 1.0]", 2, "epsilons[1]", "epsilon 1 is there twice"),
+        ("[1, 3]", "3", 2, "epsilons", "Expected a list, got '3'"),
+        ("[1, 3]", "[]", 2, "epsilons", "at least one value, got none"),
+        ("epsilons = [1, 3]", "delta = 2.0\nepsilons = [1, 3]", 2, "delta", "0 < delta < 1"),
+    ],
+)
+def test_a_mistake_names_line_and_key(load, old: str, new: str, line: int, key: str, reason: str) -> None:
+    assert old in SUITE
+    with pytest.raises(InvalidValueError) as caught:
+        load(SUITE.replace(old, new))
+    message = str(caught.value)
+    assert f"suite.toml, line {line}, {key}: " in message
+    assert reason in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("missing", ["methods", "tasks", "epsilons", "seeds"])
+def test_a_missing_key_is_named(load, missing: str) -> None:
+    rest = {"methods": '["dp_sgd"]', "tasks": '["digits"]', "epsilons": "[1]", "seeds": "[0]"}
+    del rest[missing]
+    with pytest.raises(InvalidValueError, match=f", {missing}: This key is missing"):
+        load("\n".join(f"{key} = {value}" for key, value in rest.items()))
+
+
+def test_what_is_not_toml_names_the_line(load, tmp_path) -> None:
+    with pytest.raises(InvalidValueError, match=r"is not TOML: .*line 2"):
+        load("seeds = [0]\nepsilons = [1,, 2]\n")
+    with pytest.raises(InvalidValueError, match="Cannot read the suite"):
+        load_suite(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InvalidValueError, match="is not TOML"):
+        load_suite(tmp_path / "binary.toml")
+
+
+@given(
+    st.dictionaries(
+        st.text("abcde", min_size=1, max_size=3),
+        st.lists(st.integers(0, 9) | st.text("xyz\n#[]", max_size=3), min_size=1, max_size=4),
+        min_size=1,
+        max_size=5,
+    ),
+    st.booleans(),
+)
+def test_line_of_finds_every_value(document: dict[str, list[int | str]], spread: bool) -> None:
+    """Against a writer that knows where it put each value."""
+    lines, places = ["# a comment", ""], {}
+
+    def literal(value: int | str) -> str:
+        return str(value) if isinstance(value, int) else '"' + value.replace("\n", "\\n") + '"'
+
+    for key, values in document.items():
+        lines.append(f"{key} = [")
+        for index, value in enumerate(values):
+            if spread:
+                lines.append("")
+            lines[-1] += f" {literal(value)},"
+            places[key, index] = len(lines)
+        lines[-1] += " ]"
+    text = "\n".join(lines)
+    assert tomllib.loads(text) == document
+    for place, line in places.items():
+        assert line_of(text, place) == line
+    assert line_of(text, ()) == 1
+
+
+@pytest.mark.parametrize(("name", "cells"), [("quick", 36), ("core", 540), ("full", 19 * 8 * 3 * 5)])
+def test_the_suites_of_the_leaderboard(name: str, cells: int, tmp_path) -> None:
+    suite = load_suite(SUITES / f"{name}.toml")
+    assert len(cells_of(suite, DataSource.resolve(tmp_path, tmp_path))) == cells
+    assert suite.description
+
+
+def test_core_has_what_the_board_is_about() -> None:
+    suite = load_suite(SUITES / "core.toml")
+    methods = {entry.name for entry in suite.methods}
+    tuned = {"hyfreedp", "liu_talwar", "papernot_steinke", "linear_scaling", "propose_test", "auto_clipping"}
+    assert methods == tuned | {"grid_oracle", "nonprivate", "dp_sgd"}
+    assert suite.epsilons == (1, 3, 8)
+    assert len(suite.seeds) == 5
+    assert len(suite.tasks) == 4
