@@ -1,11 +1,11 @@
 """Files that are there whole or not at all."""
 
 import os
-import tempfile
+import uuid
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> Path:
+def write_whole(path: Path, content: str | bytes) -> Path:
     """Write a file beside its place, flush it to disk, move it there; makes the folder.
 
     Whoever reads `path` finds the old content or the new, whenever the process dies. What a killed process
@@ -19,11 +19,10 @@ def write_whole(path: Path, text: str) -> Path:
         OSError: if it cannot be written; there is no temporary file left then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with temporary.open("xb") as file:  # readable by whom the user's mask lets, as any other file
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         return temporary.replace(path)

@@ -5,6 +5,7 @@ results, a record that is not what it should be is never written, and a full dis
 """
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -163,21 +164,24 @@ def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watc
     """Download and extract once what all cells of a task share, before the time of any cell runs."""
     tasks = {(cell.identity.task, cell.identity.model): cell for cell in cells}
     watcher.preparing([name for name, _ in tasks])
-    futures: list[Future[Answer]] = []
-    for cell in tasks.values():
-        unlimited = replace(cell.resources, time_limit_s=float("inf"))
-        futures.append(executor.submit(prepare_data, job_of(cell, source), unlimited))
-    while wait(futures, timeout=TICK_SECONDS).not_done:
-        watcher.tick()
-    for (name, _), future in zip(tasks, futures, strict=True):
-        answer = _answer(future)
-        reason = answer.failure or answer.text
-        if reason:
-            last = answer.log.strip().splitlines()[-1:] if answer.failure else []
-            raise DataError(
-                f"Cannot prepare the data of task {name}: {' '.join([reason, *last])} "
-                f"No cell was run; other tasks can be chosen with --only task=NAME."
-            )
+    for attempt in range(1, ATTEMPTS + 1):
+        futures: dict[tuple[str, str], Future[Answer]] = {}
+        for key, cell in tasks.items():
+            unlimited = replace(cell.resources, time_limit_s=math.inf)
+            futures[key] = executor.submit(prepare_data, job_of(cell, source), unlimited)
+        while wait(futures.values(), timeout=TICK_SECONDS).not_done:
+            watcher.tick()
+        for key, future in futures.items():
+            answer = _answer(future)
+            if answer.again and attempt < ATTEMPTS:
+                continue
+            if answer.failure or answer.text:
+                reason = answer.text or " ".join([answer.failure, *answer.log.strip().splitlines()[-1:]])
+                raise DataError(
+                    f"Cannot prepare the data of task {key[0]}: {reason} "
+                    f"No cell was run; other tasks can be chosen with --only task=NAME."
+                )
+            del tasks[key]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ MAX_LOG_BYTES = 2**16
 
 _PRELOAD = ["dphpo_bench.sweep.preload"]
 _FORKING = threading.Lock()
+_FORK_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,7 @@ class Processes:
         with self._lock:
             if self._closed:
                 raise OSError("the executor is closed")
-            with _FORKING:
-                _ensure_server()
-                process.start()
+            _fork(process)
             self._live.add(process)
 
     def _end(self, process: ForkServerProcess) -> None:
@@ -120,6 +119,24 @@ def _context() -> ForkServerContext:
     context = get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     return context
+
+
+def _fork(process: ForkServerProcess) -> None:
+    """Start a process; if the server was killed, with a new server.
+
+    Raises:
+        OSError, EOFError: if that fails again and again.
+    """
+    for attempt in range(_FORK_ATTEMPTS):
+        try:
+            with _FORKING:
+                _ensure_server()
+                process.start()
+            return
+        except (ConnectionError, EOFError):  # the server died before it answered, and may not be quite gone yet
+            if attempt == _FORK_ATTEMPTS - 1:
+                raise
+            time.sleep(0.1 * 2**attempt)
 
 
 def _ensure_server() -> None:
