@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dphpo_bench.display import one_line
 from dphpo_bench.errors import DphpoBenchError, InvalidValueError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 INTERRUPTED = 130
+MAX_COMPLAINT = 4000
 
 app = typer.Typer(
     name="dphpo-bench",
@@ -200,13 +202,13 @@ def results_command(
             _complain(nothing)
         data = results.summary(chosen) if summary else results.frame(chosen)
         if chosen_form == "parquet" and output is not None:
-            results.write_parquet(output, data)
+            results.write(output, results.to_parquet(data))
             return
         text = results.to_csv(data) if chosen_form == "csv" else results.to_json(data)
     if output is None:
         sys.stdout.write(text)
     else:
-        results.write_text(output, text)
+        results.write(output, text)
 
 
 @app.command("sweep")
@@ -241,11 +243,12 @@ def sweep_command(
 
     Cells with a record are skipped, also those that failed. Each cell runs in a process of its own.
 
-    Exit code: 0 every cell is done, 1 some failed, 2 a mistake in the call or a full disk, 130 interrupted.
+    Exit code: 0 every cell is done, 1 some failed or cannot be planned, 2 a mistake in the call or a full disk,
+    130 interrupted.
     """
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.records import RecordStore
-    from dphpo_bench.sweep.command import chosen_cells, make_executor, run_dry, run_sweep
+    from dphpo_bench.sweep.command import chosen_cells, json_rows, make_executor, print_dry, run_dry, run_sweep
 
     if as_json and not dry_run:
         raise InvalidValueError("Expected --json with --dry-run; records are shown by dphpo-bench results --json.")
@@ -253,11 +256,15 @@ def sweep_command(
     store = RecordStore(results_dir)
     cells = chosen_cells(suite, only or [], source)
     made = make_executor(executor, workers, address, cells)
-    if dry_run:
-        code = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet, as_json=as_json)
+    if not dry_run:
+        raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))
+    workers = made.capacity
+    stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
+    if as_json:
+        _print_json([row for group in groups for row in json_rows(group)])
     else:
-        code = run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
-    raise typer.Exit(code)
+        print_dry(stock, groups, workers)
+    raise typer.Exit(1 if any(group.error for group in groups) else 0)
 
 
 def main() -> None:
@@ -441,7 +448,7 @@ def _print_json(value: Any) -> None:
 
 
 def _complain(message: str) -> None:
-    sys.stderr.write(" ".join(message.split()) + "\n")
+    sys.stderr.write(one_line(message, MAX_COMPLAINT) + "\n")
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

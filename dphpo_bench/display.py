@@ -1,4 +1,4 @@
-"""Progress for people: a live bar on a terminal, a few plain lines in a log."""
+"""What people see: progress as a live bar or plain lines, and strangers' texts made safe."""
 
 import sys
 import time
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 LOG_SECONDS = 10.0
+MAX_LINE = 300
 
 
 class TerminalProgress:
@@ -89,3 +90,16 @@ def _advance(bars: "Progress", task: "TaskID") -> Advance:
 def _write(line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
+
+
+def one_line(text: str, limit: int = MAX_LINE) -> str:
+    """A stranger's text as it may be shown: one line of at most `limit` printable characters."""
+    text = escaped(" ".join(text.split()))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def escaped(text: str) -> str:
+    """The text with each unprintable character escaped as in Python: no line breaks, no terminal's controls."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

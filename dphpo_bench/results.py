@@ -9,7 +9,6 @@ import json
 import math
 import os
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.display import escaped, one_line
 from dphpo_bench.errors import InvalidValueError, RecordError
 from dphpo_bench.files import write_whole
 from dphpo_bench.filters import Only
@@ -30,7 +30,6 @@ FILTERS = ("method", "task", "model", "epsilon", "seed", "status")
 
 MAX_SHOWN = 20
 MAX_CELL = 60
-MAX_LINE = 300
 UNLIMITED_WIDTH = 1000
 
 INT64_MAX = 2**63 - 1
@@ -188,24 +187,28 @@ def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = N
     return buffer.getvalue()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all.
-
-    Raises:
-        InvalidValueError: if it cannot be written there.
-    """
-    _write(path, lambda place: write_whole(place, text))
-
-
-def write_parquet(path: Path, data: "pd.DataFrame") -> None:
-    """Write a Parquet file whole or not at all.
-
-    Raises:
-        InvalidValueError: if it cannot be written there.
-    """
+def to_parquet(data: "pd.DataFrame") -> bytes:
+    """The table as a Parquet file."""
     buffer = io.BytesIO()
     data.to_parquet(buffer, index=False)
-    _write(path, lambda place: _write_bytes_whole(place, buffer.getvalue()))
+    return buffer.getvalue()
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        InvalidValueError: if it cannot be written there.
+    """
+    try:
+        place = path.resolve()  # a link stays a link
+        if not place.exists() or place.is_file():
+            write_whole(place, content)
+            return
+        reason = "Not a regular file"  # nobody wants /dev/null replaced by one
+    except (OSError, RuntimeError) as error:  # the latter for links in a circle
+        reason = getattr(error, "strerror", None) or one_line(str(error))
+    raise InvalidValueError(f"Cannot write {path}: {reason}. Name a writable file with --output.")
 
 
 def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
@@ -214,19 +217,6 @@ def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
     if len(skipped) > shown:
         lines.append(f"Skipped: {len(skipped) - shown:,} more files.")
     return lines
-
-
-def one_line(text: str, limit: int = MAX_LINE) -> str:
-    """A stranger's text as it may be shown: one line of at most `limit` printable characters."""
-    text = escaped(" ".join(text.split()))
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def escaped(text: str) -> str:
-    """The text with each unprintable character escaped as in Python: no line breaks, no terminal's controls."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _candidates(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Path]:
@@ -420,30 +410,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     return value
-
-
-def _write(path: Path, write: Callable[[Path], object]) -> None:
-    try:
-        place = path.resolve()  # a link stays a link
-        if not place.exists() or place.is_file():
-            write(place)
-            return
-        reason = "Not a regular file"  # nobody wants /dev/null replaced by one
-    except (OSError, RuntimeError) as error:  # the latter for links in a circle
-        reason = getattr(error, "strerror", None) or one_line(str(error))
-    raise InvalidValueError(f"Cannot write {path}: {reason}. Name a writable file with --output.")
-
-
-def _write_bytes_whole(path: Path, data: bytes) -> None:
-    """The same as `write_whole`, for bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp") as folder:
-        temporary = Path(folder) / path.name
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
 
 
 def _run_table(results: Sequence[Result]) -> "Table":

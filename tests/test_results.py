@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from dphpo_bench import cli, results
+from dphpo_bench.display import one_line
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records import CostRecord, Epsilon, Identity, Privacy, RecordStore, RunRecord
@@ -306,7 +307,7 @@ def test_absurd_metrics_do_not_break_the_summary(values: tuple[float, float]) ->
 def test_formats_hold_the_same_rows(tmp_path: Path) -> None:
     infinite = make_record(privacy=private(math.inf, math.inf))
     data = results.frame(loose(make_record(0.1 + 0.2), infinite, failed("line\nline", seed=None)))
-    results.write_parquet(tmp_path / "new" / "data.parquet", data)
+    results.write(tmp_path / "new" / "data.parquet", results.to_parquet(data))
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "new" / "data.parquet"), data)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["data.parquet"]
     read = pd.read_csv(io.StringIO(results.to_csv(data)))
@@ -342,11 +343,11 @@ def test_csv_is_one_printable_line_a_row() -> None:
 
 
 def test_one_line() -> None:
-    assert results.one_line("plain ε text") == "plain ε text"
-    assert results.one_line("a\r\n\tb\x00\x07\x9b") == r"a b\x00\x07\x9b"
-    assert results.one_line("\udcff\U000e0001") == r"\udcff\U000e0001"
-    assert results.one_line("x" * 50, limit=10) == "x" * 9 + "…"
-    assert "\u202e" not in results.one_line(HOSTILE)
+    assert one_line("plain ε text") == "plain ε text"
+    assert one_line("a\r\n\tb\x00\x07\x9b") == r"a b\x00\x07\x9b"
+    assert one_line("\udcff\U000e0001") == r"\udcff\U000e0001"
+    assert one_line("x" * 50, limit=10) == "x" * 9 + "…"
+    assert "\u202e" not in one_line(HOSTILE)
 
 
 @pytest.mark.parametrize("summarise", [False, True])
@@ -451,11 +452,11 @@ def test_many_failures_are_counted() -> None:
     assert lines[-1].startswith("5 more")
 
 
-def test_write_text_breaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_breaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "data.csv"
     path.write_text("old")
     (tmp_path / "link.csv").symlink_to(path)
-    results.write_text(tmp_path / "link.csv", "new")
+    results.write(tmp_path / "link.csv", "new")
     assert (tmp_path / "link.csv").is_symlink()
     assert path.read_text() == "new"
 
@@ -464,8 +465,8 @@ def test_write_text_breaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(os, "fsync", full_disk)
     for write_it in (
-        lambda: results.write_text(path, "newer"),
-        lambda: results.write_parquet(path, results.frame([])),
+        lambda: results.write(path, "newer"),
+        lambda: results.write(path, results.to_parquet(results.frame([]))),
     ):
         with pytest.raises(InvalidValueError, match="No space left on device"):
             write_it()
@@ -479,7 +480,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("pipe", ".", "circle", "file/data.csv"):
         with pytest.raises(InvalidValueError, match=r"^Cannot write .*: .+\. Name a writable file with --output\.$"):
-            results.write_text(tmp_path / name, "text")
+            results.write(tmp_path / name, "text")
     assert (tmp_path / "pipe").is_fifo()
 
 

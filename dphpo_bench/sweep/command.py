@@ -1,6 +1,5 @@
 """The command `sweep`: from names on the command line to a sweep, a dry run, and what is printed of them."""
 
-import json
 import os
 import signal
 import sys
@@ -17,13 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.display import TerminalProgress
+from dphpo_bench.display import TerminalProgress, one_line
 from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.filters import Only
 from dphpo_bench.progress import SilentProgress
 from dphpo_bench.records import RecordStore
 from dphpo_bench.sweep.cells import Cell, cells_of
-from dphpo_bench.sweep.display import SweepDisplay, changed_parameters, print_summary, printable, stock_text
+from dphpo_bench.sweep.display import SweepDisplay, changed_parameters, print_summary, stock_text
 from dphpo_bench.sweep.driver import Stock, sweep, take_stock
 from dphpo_bench.sweep.dry_run import PlannedCells, plan_all, total_seconds
 from dphpo_bench.sweep.estimates import duration_text
@@ -108,25 +107,19 @@ def run_dry(
     *,
     retry_failed: bool,
     quiet: bool,
-    as_json: bool,
-) -> int:
-    """Print what a sweep would run, plan and cost.
-
-    Returns:
-        The exit code: 1 if some cell cannot be planned, else 0.
-    """
+) -> tuple[Stock, list[PlannedCells]]:
+    """What a sweep would run, plan and cost."""
     stock = take_stock(cells, store, retry_failed=retry_failed)
     progress = SilentProgress() if quiet else TerminalProgress()
-    workers = executor.capacity
     with _terminable():
-        groups = plan_all(stock, store, executor, source, progress)
-    if as_json:
-        sys.stdout.write(json.dumps([row for group in groups for row in _json_rows(group)], indent=1) + "\n")
-    else:
-        console = _console()
-        console.print(_dry_table(groups))
-        console.print(_cost_line(stock, groups, workers))
-    return 1 if any(group.error for group in groups) else 0
+        return stock, plan_all(stock, store, executor, source, progress)
+
+
+def print_dry(stock: Stock, groups: Sequence[PlannedCells], workers: int) -> None:
+    """Print the plans, and what they cost for so many workers."""
+    console = _console()
+    console.print(_dry_table(groups))
+    console.print(_cost_line(stock, groups, workers))
 
 
 @contextmanager
@@ -160,7 +153,7 @@ def _dry_table(groups: Sequence[PlannedCells]) -> Table:
             Text(" ".join([identity.method, *changed_parameters(group.cell)])),
             Text(f"{identity.task} ({identity.model})"),
             f"{identity.epsilon:g}",
-            Text(f"{plan.epsilon:.5g} {plan.accountant}" if plan else printable(group.error)),
+            Text(f"{plan.epsilon:.6g} {plan.accountant}" if plan else one_line(group.error)),
             f"{plan.tuning_share:.0%}" if plan else "",
             f"{plan.runs:,}" if plan else "",
             f"{plan.examples:.2g}" if plan else "",
@@ -180,7 +173,8 @@ def _cost_line(stock: Stock, groups: Sequence[PlannedCells], workers: int) -> st
     return f"{stock_text(stock)} To run: {examples:,.0f} example passes. {time_text}"
 
 
-def _json_rows(group: PlannedCells) -> Iterator[dict[str, object]]:
+def json_rows(group: PlannedCells) -> Iterator[dict[str, object]]:
+    """One row for each cell."""
     for state, cells in (("finished", group.finished), ("failed", group.failed), ("to run", group.todo)):
         for cell in cells:
             yield {

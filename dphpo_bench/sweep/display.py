@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dphpo_bench.display import one_line
 from dphpo_bench.records import RecordStore, RunRecord
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.driver import Stock, Summary, log_path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 LINE_SECONDS = 10.0
 REFRESH_SECONDS = 0.5
 SHOWN_FAILURES = 20
+SHOWN_RUNNING = 20
 _ESTIMATE_SECONDS = 5.0
 
 
@@ -89,11 +91,11 @@ class SweepDisplay:
         if record.status != "ok":
             self._failed[cell.identity.method] += 1
             where = " (by another sweep)" if elsewhere else ""
-            self._line(f"{cell}: {record.status}{where}: {printable(record.error or '')}")
+            self._line(f"{cell}: {record.status}{where}: {one_line(record.error or '')}")
 
     def note(self, text: str) -> None:
         """Write a line."""
-        self._line(printable(text))
+        self._line(one_line(text))
 
     def tick(self) -> None:
         """Renew the table, or write a line now and then."""
@@ -142,14 +144,14 @@ class SweepDisplay:
         if self._phase:
             return Text(self._phase)
         now = time.monotonic()
-        table = Table("method", "done", "failed", "running", title=self._status(), title_justify="left")
+        table = Table("method", "done", "failed", "running")
         running = Counter(cell.identity.method for cell, _ in self._running.values())
         for method, total in self._totals.items():
             table.add_row(
                 Text(method), f"{self._done[method]:,} of {total:,}", str(self._failed[method]), str(running[method])
             )
         lines = [Text(f"{duration_text(now - start):>8}  {cell}") for cell, start in self._running.values()]
-        return Group(table, *lines[:SHOWN_FAILURES])
+        return Group(Text(self._status()), table, *lines[:SHOWN_RUNNING])
 
 
 def stock_text(stock: Stock) -> str:
@@ -170,7 +172,7 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
     )
     for cell, record in failures[:SHOWN_FAILURES]:
         console.print(f"\n{cell}: {record.status}", markup=False, highlight=False, style="bold")
-        console.print(f"  {printable(record.error or '')}", markup=False, highlight=False)
+        console.print(f"  {one_line(record.error or '')}", markup=False, highlight=False)
         log = log_path(store, record)
         if log.exists():
             console.print(f"  its output: {log}", markup=False, highlight=False)
@@ -197,8 +199,3 @@ def changed_parameters(cell: Cell) -> list[str]:
     """The parameters that are not the method's defaults, such as "mean=5"."""
     defaults = type(cell.method)().parameters
     return [f"{name}={value}" for name, value in cell.identity.parameters.items() if defaults.get(name) != value]
-
-
-def printable(text: str) -> str:
-    """Text of a plug-in on one line, without control characters."""
-    return "".join(character if character.isprintable() else " " for character in " ".join(text.split()))

@@ -12,13 +12,12 @@ from dphpo_bench.sweep.resources import Resources
 
 
 class Executor(Protocol):
-    """Calls functions of one text somewhere.
+    """Calls functions of one text somewhere."""
 
-    Attributes:
-        capacity: how many calls are worth having submitted at a time.
-    """
-
-    capacity: int
+    @property
+    def capacity(self) -> int:
+        """How many calls are worth having submitted at a time; it may change."""
+        ...
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
         """Call a function of the top level of a module; its future is done when there is an answer.

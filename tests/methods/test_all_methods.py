@@ -1,5 +1,6 @@
 """What holds for every method in the registry: plans within budget and without waste, ledgers within plans."""
 
+import json
 import math
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 import dphpo_bench as bench
 from dphpo_bench import harness, registry
+from dphpo_bench.plans import PlanCache
 from dphpo_bench.privacy.accountants import epsilon
 from dphpo_bench.privacy.ledger import Ledger
 
@@ -82,10 +84,15 @@ def test_a_plan_reads_nothing_and_is_the_same_each_time(method: str, tiny_task, 
     monkeypatch.setattr(type(tiny_task), "load_train", lambda *_: pytest.fail("private data were read"))
     one, two = (bench.make_method(method).plan(tiny_task.facts, budget) for _ in range(2))
     assert one == two
+    assert bench.Plan.from_json(json.loads(json.dumps(one.to_json()))) == one
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_seed_repeats_a_run(method: str, tiny_task, budget) -> None:
-    one, two = (bench.run(method, tiny_task, budget, seed=3).record for _ in range(2))
+def test_a_seed_repeats_a_run_also_from_a_kept_plan(method: str, tiny_task, budget, tmp_path) -> None:
+    kept = PlanCache(tmp_path)
+    kept.plan(bench.make_method(method), tiny_task, budget)
+    assert len(list(tmp_path.glob("*.json"))) == 1
+    one, two = (bench.run(method, tiny_task, budget, seed=3, plans=plans).record for plans in (None, kept))
     assert one.metrics == two.metrics
     assert one.released == two.released
+    assert one.privacy == two.privacy

@@ -1,0 +1,283 @@
+"""Cells on a Ray cluster. Ray finds a node with room and starts again elsewhere what a lost node was running.
+
+Inside a Ray worker a cell still has a process of its own, with the limits and the log it has without Ray. The
+folders of data and caches have to be the same on all nodes; records need not, since the driver writes them.
+"""
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from importlib.metadata import version
+from typing import Any
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.sweep.processes import Answer, Function, Processes
+from dphpo_bench.sweep.resources import Resources
+
+# How often Ray starts a call again whose node or worker was lost. Out of memory counts by itself, and for ever
+# unless said otherwise.
+MAX_RETRIES = 3
+JOIN_SECONDS = 20.0
+PROBE_SECONDS = 60.0
+NODES_SECONDS = 1.0
+
+_PROBE = """
+import logging, sys, ray
+try:
+    ray.init(sys.argv[1], logging_level=logging.ERROR, log_to_driver=False)
+except BaseException as error:
+    print(f"{type(error).__name__}: {error}")
+    sys.exit(1)
+"""
+
+
+class RayExecutor:
+    """A Ray cluster, or a Ray of its own on this machine. Nodes may join and leave at any time.
+
+    Args:
+        address: "auto", "host:port" or "ray://host:port" of a cluster; None starts a Ray on this machine.
+        needs: what the cells will ask for.
+
+    Raises:
+        InvalidValueError: if Ray is not installed, the cluster cannot be joined, a node has another dphpo-bench
+            or none, or no node is large enough.
+    """
+
+    def __init__(self, address: str | None, needs: Sequence[Resources]) -> None:
+        os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))  # read when Ray is imported
+        try:
+            # Not an import statement: types are then the same with and without Ray.
+            self._ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise InvalidValueError("Ray is not installed. pip install 'dphpo-bench[ray]'.") from None
+        self._needs = tuple(needs) or (Resources(),)
+        self._references: set[Any] = set()
+        self._lock = threading.Lock()
+        self._slots, self._slots_until = 1, 0.0
+        with contextlib.ExitStack() as stack:
+            if address is None:
+                stack.enter_context(_started(self._ray))
+            else:
+                stack.enter_context(_joined(self._ray, address))
+            self._check_room()
+            self._check_versions()
+            # GPU calls would otherwise have a new Ray worker each; here it is the cell's process that holds the GPU.
+            self._call = self._ray.remote(max_retries=MAX_RETRIES, max_calls=0)(_call)
+            self._stack = stack.pop_all()
+
+    @property
+    def capacity(self) -> int:
+        """As many of the smallest calls as have room now, and a quarter more that wait: for a node that joins."""
+        now = time.monotonic()
+        if now > self._slots_until:
+            self._slots = sum(max(_room(node, need) for need in self._needs) for node in self._nodes())
+            self._slots_until = now + NODES_SECONDS
+        return self._slots + self._slots // 4 + 1
+
+    def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
+        """Call the function on some node as soon as there is room."""
+        options = {"num_cpus": resources.threads, "num_gpus": resources.gpus}
+        if resources.memory_gb is not None:
+            options["memory"] = _bytes(resources.memory_gb)
+        reference = self._call.options(**options).remote(function, argument, resources)
+        with self._lock:
+            self._references.add(reference)
+        answered: Future[Answer] = Future()
+
+        def pass_on(future: "Future[Answer]") -> None:
+            with self._lock:
+                self._references.discard(reference)
+            error = future.exception()
+            answered.set_result(Answer(None, f"Ray: {_one_line(error)}", again=True) if error else future.result())
+
+        reference.future().add_done_callback(pass_on)
+        return answered
+
+    def close(self) -> None:
+        """Kill what is running, and leave the cluster; a Ray of its own is stopped."""
+        with self._lock:
+            references, self._references = self._references, set()
+        for reference in references:
+            with contextlib.suppress(Exception):
+                self._ray.cancel(reference, force=True)
+        self._stack.close()
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+    def _check_room(self) -> None:
+        """Ray would wait for ever for a node that is large enough."""
+        nodes = self._nodes()
+        for need in self._needs:
+            if need.gpus > 1 and need.gpus % 1:
+                raise InvalidValueError(f"Expected gpus={need.gpus:g} to be at most 1 or a whole number.")
+            if not any(_room(node, need) for node in nodes):
+                asked = _amounts(need.threads, need.gpus, _bytes(need.memory_gb or 0))
+                largest = max((_totals(node) for node in nodes), default=(0.0, 0.0, 0.0))
+                if need.gpus:
+                    largest = max((_totals(node) for node in nodes), key=lambda one: one[1:2] + one, default=largest)
+                raise InvalidValueError(
+                    f"No node of the Ray cluster has {asked} for a cell; the largest has {_amounts(*largest)}. "
+                    f"Ask for less in the suite's 'resources', or add a node."
+                )
+
+    def _check_versions(self) -> None:
+        """A node that cannot run cells would fail them faster than others can run them."""
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        probe = self._ray.remote(num_cpus=0, max_retries=0)(_version)
+        probes = {
+            probe.options(
+                scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            ).remote(): node["NodeManagerAddress"]
+            for node in self._nodes()
+        }
+        done, _ = self._ray.wait(list(probes), num_returns=len(probes), timeout=PROBE_SECONDS)
+        here = _version()
+        for reference in done:
+            try:
+                there = self._ray.get(reference)
+            except self._ray.exceptions.RayTaskError as error:
+                there = _one_line(error)
+            except self._ray.exceptions.RayError:
+                continue  # the node has left again
+            if there != here:
+                raise InvalidValueError(
+                    f"Expected dphpo-bench {here} on node {probes[reference]} of the Ray cluster, got: {there}."
+                )
+
+
+def _call(function: Function, argument: str, resources: Resources) -> Answer:
+    """What a Ray worker does."""
+    # Else every process would run the main module again, which is Ray's.
+    vars(sys.modules["__main__"]).pop("__file__", None)
+    # Ray gives a worker other GPUs for each call, but the server that processes are forked from keeps its first.
+    return Processes().call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _version() -> str:
+    return version("dphpo-bench")
+
+
+@contextlib.contextmanager
+def _started(ray: Any) -> Iterator[None]:
+    """A Ray on this machine.
+
+    It listens on the network, so Ray wants a secret; given in the environment, that is not kept in the home folder.
+    """
+    values = {
+        "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE"),  # Ray sets it
+        "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or _token(),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    # Sockets lie in the folder, and the path of a socket has at most 107 characters.
+    folder = tempfile.TemporaryDirectory(prefix="dphpo-", dir="/tmp", ignore_cleanup_errors=True)
+    with folder as path, _environment(values):
+        options = {
+            "num_cpus": len(os.sched_getaffinity(0)),
+            "include_dashboard": False,
+            "object_store_memory": 100 * 2**20,
+            "_temp_dir": path,
+        }
+        with _initialized(ray, "local", "Cannot start Ray", **options):
+            yield
+
+
+@contextlib.contextmanager
+def _joined(ray: Any, address: str) -> Iterator[None]:
+    """A Ray that others have started."""
+    # Ray tries for minutes and then ends the process, so another process finds out whether it answers.
+    command = [sys.executable, "-c", _PROBE, address]
+    reason = ""
+    try:
+        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=JOIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        reason = f"no answer in {JOIN_SECONDS:g} s"
+    else:
+        if run.returncode:
+            reason = _one_line(run.stdout.decode(errors="replace")) or f"exit code {run.returncode}"
+    if reason:
+        raise InvalidValueError(f"Cannot join the Ray cluster at {address!r}: {reason}.")
+    with _initialized(ray, address, f"Cannot join the Ray cluster at {address!r}"):
+        yield
+
+
+@contextlib.contextmanager
+def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except Exception as error:
+        raise InvalidValueError(f"{failure}: {_one_line(error)}.") from None
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGTERM, before)  # Ray has set its own
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    _set_environment(values)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@functools.cache
+def _token() -> str:
+    """One for this process, since Ray reads it once."""
+    return secrets.token_hex(32)
+
+
+def _bytes(gigabytes: float) -> int:
+    return round(gigabytes * 1e9)
+
+
+def _totals(node: dict[str, Any]) -> tuple[float, float, float]:
+    """CPUs, GPUs and bytes of memory of a node, whether free or not."""
+    has = node["Resources"]
+    return has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0)
+
+
+def _room(node: dict[str, Any], need: Resources) -> int:
+    """How many such calls an empty node has room for."""
+    wanted = (need.threads, need.gpus, _bytes(need.memory_gb or 0))
+    return min(int(has / want + 1e-9) for has, want in zip(_totals(node), wanted, strict=True) if want)
+
+
+def _amounts(cpus: float, gpus: float, memory: float) -> str:
+    parts = [f"{cpus:g} CPUs", f"{gpus:g} GPUs"]
+    return ", ".join([*parts, f"{memory / 1e9:.3g} GB of memory"] if memory else parts)
+
+
+def _one_line(error: object) -> str:
+    """The line that says most of an error of Ray's, whose messages are tracebacks and advice."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
+    text = (named or lines[:1] or [""])[-1].rstrip(".")
+    name = type(error).__name__
+    return text if isinstance(error, str) or text.startswith(name) or named else f"{name}: {text}"

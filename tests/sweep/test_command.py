@@ -1,0 +1,223 @@
+"""The command `sweep`, as a user runs it."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dphpo_bench.records import RecordStore
+from dphpo_bench.sweep.estimates import Estimates, duration_text
+from tests.sweep.conftest import contents
+
+COMMAND = [sys.executable, "-m", "dphpo_bench"]
+
+
+@pytest.fixture
+def suite(plugin: Path, tmp_path: Path):
+    def suite(methods: str, seeds: int = 2) -> str:
+        (tmp_path / "suite.toml").write_text(
+            f'methods = [{methods}]\ntasks = ["blobs"]\nepsilons = [1, 3]\nseeds = {list(range(seeds))}\n'
+        )
+        return "suite.toml"
+
+    return suite
+
+
+def start(folder: Path, *arguments: str, more: dict[str, str] | None = None, **options):
+    environment = {**os.environ, **(more or {}), "DPHPO_BENCH_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        env=environment,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options},
+    )
+
+
+def sweep(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(folder, "sweep", *arguments)
+    out, err = process.communicate(timeout=120)
+    assert "Traceback" not in out + err
+    return process.returncode, out, err
+
+
+def test_a_sweep_tells_what_it_does_and_how_it_ended(suite, tmp_path) -> None:
+    name = suite('"auto_clipping", { name = "faulty", parameters = { fault = "raise" } }')
+    code, out, err = sweep(tmp_path, name)
+    assert code == 1
+    assert "8 cells: 0 finished, 8 to run." in err
+    failure = "faulty on blobs (linear), ε 3, seed 1: failed"
+    assert f"{failure}: ZeroDivisionError: a bug with a second line" in err
+    assert "8 cells run in" in out
+    assert "4 ok, 4 failed" in out
+    assert failure in out
+    assert "--retry-failed runs them again" in out
+    # What the summary says to do can be done.
+    (log, *_) = re.findall(r"its output: (\S+)", out)
+    assert "ZeroDivisionError" in (tmp_path / log).read_text()
+    (command, *_) = re.findall(r"alone: dphpo-bench (.*)", out)
+    assert "--set fault=raise" in command.replace("'", "")
+    process = start(tmp_path, *command.replace("'", "").split(), "--results-dir", "alone")
+    assert "ZeroDivisionError" in process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    alone, all_of_them = (contents(RecordStore(tmp_path / folder)) for folder in ("alone", "results"))
+    assert set(alone) < set(all_of_them)
+
+    code, out, err = sweep(tmp_path, name)
+    assert (code, "8 cells: 4 finished, 4 failed before, 0 to run." in err) == (1, True)
+    assert "0 cells run" in out
+    code, out, err = sweep(tmp_path, name, "--only", "method=auto_clipping,epsilon=1.0")
+    assert (code, "2 cells: 2 finished, 0 to run." in err) == (0, True)
+    code, out, err = sweep(tmp_path, name, "--retry-failed", "--only", "method=faulty,seed=1", "--quiet")
+    assert (code, "2 cells run in" in out, "to run" in err) == (1, True, False)
+
+
+def test_a_dry_run_plans_everything_and_runs_nothing(suite, tmp_path) -> None:
+    name = suite('"auto_clipping", "nonprivate", { name = "faulty", parameters = { fault = "plan raises" } }')
+    code, out, _ = sweep(tmp_path, name, "--dry-run", "--json")
+    assert code == 1
+    rows = json.loads(out)
+    assert len(rows) == 12
+    assert not (tmp_path / "results").exists()
+    for row in rows:
+        assert row["state"] == "to run"
+        assert row["estimated_seconds"] is None
+        if row["method"] == "auto_clipping":
+            assert 0.99 * row["epsilon"] < row["plan"]["epsilon"] <= row["epsilon"]
+            assert row["plan"]["examples"] == 1200
+        elif row["method"] == "nonprivate":
+            assert row["plan"]["epsilon"] == "Infinity"
+        else:
+            assert row["error"] == "KeyError: 'no plan'"
+    assert len(list((tmp_path / "cache" / "plans").glob("*.json"))) == 4
+
+    only = ("--only", "method=auto_clipping", "--only", "epsilon=3")
+    assert sweep(tmp_path, name, *only, "--only", "seed=0")[0] == 0
+    code, out, _ = sweep(tmp_path, name, *only, "--dry-run")
+    assert code == 0
+    assert re.search(r"auto_clipping +blobs \(linear\) +3 +2\.99\d+ pld +0% +1 +1\.2e\+03 +0 s +1 of 2", out)
+    assert "2 cells: 1 finished, 1 to run. To run: 1,200 example passes. About 0 s for one worker" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere.toml",), "Cannot read the suite nowhere.toml"),
+        (("suite.toml", "--only", "method=auto"), "Did you mean 'auto_clipping'?"),
+        (("suite.toml", "--only", "methods=auto"), "Did you mean 'method'?"),
+        (("suite.toml", "--only", "method"), "--only FIELD=VALUE"),
+        (("suite.toml", "--executor", "serial", "--workers", "2"), "--workers with --executor process only"),
+        (("suite.toml", "--address", "auto"), "--address with --executor ray only"),
+        (("suite.toml", "--json"), "--json with --dry-run"),
+        (("suite.toml", "--results-dir", "/proc/none"), "--results-dir"),
+        (("suite.toml", "--executor", "slurm"), "slurm"),
+        (("suite.toml", "--workers", "0"), "--workers"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(suite, tmp_path, arguments: tuple[str, ...], message: str) -> None:
+    suite('"auto_clipping"')
+    code, out, err = sweep(tmp_path, *arguments)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert out == ""
+
+
+def test_cells_that_ask_for_more_gpus_than_there_are_are_refused(suite, tmp_path) -> None:
+    name = suite('"auto_clipping"')
+    with (tmp_path / name).open("a") as file:
+        file.write("[resources]\ngpus = 64\n")
+    code, _, err = sweep(tmp_path, name)
+    assert code == 2
+    assert "Cells ask for gpus=64, but this machine has" in err
+
+
+def test_on_a_terminal_a_table_lives(suite, tmp_path) -> None:
+    name = suite('"auto_clipping", { name = "faulty", parameters = { sleep = 0.7 } }', seeds=3)
+    controller, terminal = pty.openpty()
+    size = {"COLUMNS": "100", "LINES": "40", "TERM": "xterm"}
+    process = start(tmp_path, "sweep", name, more=size, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    seen = b""
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            if select.select([controller], [], [], 1)[0]:
+                seen += os.read(controller, 65536)
+        except OSError:  # the other end is closed
+            break
+    assert process.wait(timeout=30) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode(errors="replace"))
+    assert re.search(r"\d+ of 12 done, \d running, 0 failed, [\d.]+ a minute, \d+ s left", text)
+    assert re.search(r"faulty\s+│\s+\d of 6\s+│\s+0\s+│\s+\d", text)
+    assert re.search(r"\d+ s  faulty on blobs \(linear\), ε \d, seed \d", text)
+    assert "12 cells run in" in text
+    assert seen.count(b"\x1b[?25h") >= 1  # the cursor is back
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_is_finished(suite, tmp_path, number: int) -> None:
+    name = suite('"auto_clipping", { name = "faulty", parameters = { sleep = 100.0 } }', seeds=1)
+    process = start(
+        tmp_path, "sweep", name, "--workers", "1",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    store = RecordStore(tmp_path / "results")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not list(store.root.rglob("*.json")):
+        time.sleep(0.1)
+    time.sleep(1)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err.strip().splitlines()[-1].startswith("Interrupted. What was not finished left no record")
+    assert "Traceback" not in err
+    kept = contents(store)
+    assert kept
+    assert {record.identity.method for record in kept.values()} == {"auto_clipping"}
+
+
+def test_two_sweeps_on_one_folder_share_the_work(suite, tmp_path) -> None:
+    flag = tmp_path / "flag"
+    name = suite(f'{{ name = "faulty", parameters = {{ flag = "{flag}", sleep = 0.3 }} }}', seeds=12)
+    both = [start(tmp_path, "sweep", name, "--workers", "1") for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert len(contents(RecordStore(tmp_path / "results"))) == 24
+    assert len(flag.read_text().splitlines()) == 24  # each cell was run once
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (45.4, "45 s"), (99.6, "2 min"), (3600, "60 min"), (7800, "2 h 10 min"), (360000, "100 h 0 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_estimates_are_medians_of_a_kind_else_by_examples(blobs, source, store) -> None:
+    from dphpo_bench.sweep.driver import sweep as run_sweep
+    from dphpo_bench.sweep.executors import SerialExecutor
+    from tests.sweep.conftest import Silent
+
+    one, other = blobs('"auto_clipping", { name = "auto_clipping", parameters = { epochs = 4 } }', seeds=1)
+    run_sweep([one], store, SerialExecutor(), source, Silent())
+    record = store.find(one.identity)
+    estimates = Estimates()
+    assert estimates.total([one.identity]) is None
+    for seconds in (1.0, 2.0, 30.0):
+        estimates.add(record.model_copy(update={"seconds": {"plan": 0.25, "train": seconds - 0.25}}))
+    estimates.add(record.model_copy(update={"seconds": {"train": 999.0}, "status": "failed"}))
+    assert estimates.runs == 3
+    assert estimates.seconds(one.identity) == 2.0
+    assert estimates.seconds(other.identity) is None
+    assert estimates.seconds(other.identity, examples=2 * record.cost.examples) == 4.0
+    assert estimates.total([one.identity, one.identity, other.identity]) == 2 + 2 + 11
+    assert estimates.total([]) == 0

@@ -1,0 +1,361 @@
+"""Sweeps on a Ray cluster: two nodes on this machine, of which some are killed."""
+
+import importlib.util
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.records import RecordStore, RunRecord
+from dphpo_bench.sweep import ray_executor
+from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
+from dphpo_bench.sweep.driver import Stock, sweep
+from dphpo_bench.sweep.executors import SerialExecutor
+from dphpo_bench.sweep.processes import Answer, Function
+from dphpo_bench.sweep.ray_executor import RayExecutor
+from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.suite import load_suite
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore"),  # Ray's own
+    pytest.mark.xdist_group("ray"),
+]
+
+GONE_SECONDS = 20.0
+MARK = "DPHPO_BENCH_TEST_MARK"
+NODE = "DPHPO_BENCH_TEST_NODE"
+
+
+# What cells do here. Ray workers import this module, so these are at its top level.
+
+
+def slow_cell(job: str) -> str:
+    """A real run that says where it is, and takes at least a second."""
+    folder = Path(os.environ[MARK])
+    (folder / f"{secrets.token_hex(4)}.json").write_text(json.dumps([os.environ[NODE], os.getpid()]))
+    time.sleep(1)
+    return run_cell(job)
+
+
+def echo(text: str) -> str:
+    return text
+
+
+def sleep_long(path: str) -> str:
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+    return ""
+
+
+def kill_itself(_: str) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return ""
+
+
+def kill_worker_once(path: str) -> str:
+    """Kill the Ray worker, two levels up; whoever comes second just answers."""
+    if Path(path).exists():
+        return "second"
+    Path(path).write_text(str(os.getpid()))
+    worker = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(worker), signal.SIGKILL)
+    time.sleep(600)
+    return ""
+
+
+def gpus_and_server(_: str) -> str:
+    return json.dumps([os.environ["CUDA_VISIBLE_DEVICES"], os.getppid()])
+
+
+def main_module(_: str) -> str:
+    return str("ray" in sys.modules)
+
+
+class Silent:
+    """Watches nothing, but for what a test wants to do when a cell has finished."""
+
+    def __init__(self, finished: Callable[[int], None] = lambda count: None) -> None:
+        self._finished = finished
+        self.count = 0
+        self.notes: list[str] = []
+
+    def stock(self, stock: Stock) -> None: ...
+
+    def preparing(self, tasks: Sequence[str]) -> None: ...
+
+    def started(self, cell: Cell) -> None: ...
+
+    def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
+        self.count += 1
+        self._finished(self.count)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def tick(self) -> None: ...
+
+
+class Slow:
+    """An executor whose cells are slow."""
+
+    def __init__(self, executor: RayExecutor) -> None:
+        self._executor = executor
+
+    @property
+    def capacity(self) -> int:
+        return self._executor.capacity
+
+    def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
+        return self._executor.submit(slow_cell if function is run_cell else function, argument, resources)
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+def marked(mark: str, argument: str = "") -> list[int]:
+    """The processes with this mark in their environment, but for this one."""
+    found: list[int] = []
+    for folder in Path("/proc").iterdir():
+        try:
+            environment = (folder / "environ").read_bytes().split(b"\0")
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"{MARK}={mark}".encode() in environment and argument.encode() in command:
+            found.append(int(folder.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = GONE_SECONDS) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A short path: those of sockets have at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="dr-", dir="/tmp", ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path) -> Iterator[Any]:
+    """A Ray cluster of one node, to which tests add others."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray reads these when it is imported.
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", str(folder))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv(MARK, str(folder))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster()
+        try:
+            start_node(cluster, "head", include_dashboard=False, temp_dir=str(folder))
+            yield cluster
+        finally:
+            cluster.shutdown()
+    assert wait_until(lambda: not marked(str(folder)))
+
+
+def start_node(cluster: Any, name: str, **options: Any) -> Any:
+    return cluster.add_node(env_vars={NODE: name}, log_to_driver=False, **options)
+
+
+@pytest.fixture
+def executor(cluster: Any) -> Iterator[RayExecutor]:
+    with closing(RayExecutor(cluster.address, [Resources()])) as executor:
+        yield executor
+
+
+def test_a_sweep_survives_a_node_that_is_killed(cluster: Any, tmp_path: Path, folder: Path) -> None:
+    suite = tmp_path / "suite.toml"
+    suite.write_text(
+        'tasks = ["digits"]\nepsilons = [1, 3]\nseeds = [0, 1, 2]\n'
+        'methods = [{ name = "auto_clipping", parameters = { epochs = 2 } },'
+        ' { name = "dp_sgd", parameters = { epochs = 2 } }]\n'
+    )
+    source = DataSource.resolve(None, tmp_path / "cache")
+    cells = cells_of(load_suite(suite), source)
+    assert len(cells) == 12
+    doomed = start_node(cluster, "doomed")
+    killed: list[int] = []
+
+    def places() -> list[tuple[str, int]]:
+        return [tuple(json.loads(path.read_text())) for path in folder.glob("*.json")]
+
+    def kill_node(count: int) -> None:
+        if count == 4:
+            # A cell is running there now.
+            assert wait_until(lambda: any(node == "doomed" and not is_gone(pid) for node, pid in places()))
+            killed.extend(pid for node, pid in places() if node == "doomed")
+            cluster.remove_node(doomed, allow_graceful=False)
+            assert wait_until(lambda: all(map(is_gone, killed)))
+
+    watcher = Silent(kill_node)
+    store = RecordStore(tmp_path / "ray")
+    summary = sweep(cells, store, Slow(RayExecutor(cluster.address, [Resources()])), source, watcher)
+    assert watcher.count == summary.run == 12
+    assert not summary.failures
+    assert {node for node, _ in places()} == {"head", "doomed"}
+    assert len(places()) > 12  # what was lost was started again
+    expected = RecordStore(tmp_path / "serial")
+    sweep(cells, expected, SerialExecutor(), source, Silent())
+    assert len(list(store.root.rglob("*.json"))) == 12
+    for cell in cells:
+        assert without_circumstances(store.find(cell.identity)) == without_circumstances(expected.find(cell.identity))
+
+
+def without_circumstances(record: RunRecord | None) -> dict[str, Any]:
+    assert record is not None
+    assert record.status == "ok"
+    return record.model_dump(exclude={"seconds", "created", "peak_memory_bytes", "environment"})
+
+
+def test_a_killed_worker_is_replaced_and_leaves_no_process(executor: RayExecutor, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    assert executor.submit(kill_worker_once, str(path), Resources()).result(60).text == "second"
+    assert wait_until(lambda: is_gone(int(path.read_text())))
+
+
+def test_limits_hold_as_without_ray(executor: RayExecutor, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    late = executor.submit(sleep_long, str(path), Resources(time_limit_s=1)).result(60)
+    assert (late.text, late.failure, late.again) == (None, "Stopped after the time limit of 1 s.", False)
+    assert is_gone(int(path.read_text()))
+    killed = executor.submit(kill_itself, "", Resources(time_limit_s=float("inf"))).result(60)
+    assert killed.text is None
+    assert killed.again
+    assert "SIGKILL" in killed.failure
+    assert executor.submit(main_module, "", Resources()).result(60).text == "False"
+
+
+def test_every_call_sees_its_own_gpus(cluster: Any) -> None:
+    node = start_node(cluster, "gpus", num_cpus=1, num_gpus=2)  # Ray does not look for them
+    try:
+        needs = [Resources(gpus=1), Resources(gpus=2), Resources(gpus=0.5)]
+        with closing(RayExecutor(cluster.address, needs)) as executor:
+            answers = [executor.submit(gpus_and_server, "", need).result(60) for need in needs]
+        seen, servers = zip(*(json.loads(answer.text or "") for answer in answers), strict=True)
+        assert seen[1] == "0,1"
+        assert {len(one.split(",")) for one in seen[::2]} == {1}
+        assert len(set(servers)) == 1  # one worker for all, as starting one costs seconds
+    finally:
+        cluster.remove_node(node)
+
+
+@pytest.mark.parametrize(
+    ("need", "asked", "has"),
+    [
+        (Resources(gpus=1), "1 CPUs, 1 GPUs", "1 CPUs, 0 GPUs"),
+        (Resources(threads=64), "64 CPUs", "1 CPUs"),
+        (Resources(memory_gb=1e6), "1e+06 GB", "GB of memory"),
+        (Resources(gpus=1.5), "gpus=1.5", "whole number"),
+    ],
+)
+def test_what_no_node_has_is_refused(cluster: Any, need: Resources, asked: str, has: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        RayExecutor(cluster.address, [Resources(), need])
+    before, _, after = str(caught.value).partition(asked)
+    assert before
+    assert has in after
+
+
+def test_a_node_that_cannot_import_the_package_is_refused(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "dphpo_bench.py").write_text("raise ModuleNotFoundError(\"No module named 'dphpo_bench'\")")
+    node = cluster.add_node(env_vars={"PYTHONPATH": str(tmp_path)})
+    try:
+        with pytest.raises(InvalidValueError, match="No module named 'dphpo_bench'") as caught:
+            RayExecutor(cluster.address, [Resources()])
+        assert "\n" not in str(caught.value)
+    finally:
+        cluster.remove_node(node)
+
+
+def test_a_cluster_that_does_not_answer_is_given_up(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "JOIN_SECONDS", 4.0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(InvalidValueError, match=f"{address}.*no answer in 4 s") as caught:
+            RayExecutor(address, [Resources()])
+    assert "\n" not in str(caught.value)
+
+
+def test_closing_kills_what_runs(cluster: Any, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    executor = RayExecutor(cluster.address, [Resources()])
+    futures = [executor.submit(sleep_long, str(path), Resources()) for _ in range(3)]
+    assert wait_until(path.exists)
+    executor.close()
+    executor.close()
+    assert wait_until(lambda: is_gone(int(path.read_text())))
+    assert all(future.done() for future in futures) or True
+
+
+OWN_RAY = """
+import json, sys, time
+from pathlib import Path
+from dphpo_bench.sweep.ray_executor import RayExecutor
+from dphpo_bench.sweep.resources import Resources
+from tests.sweep.test_ray import echo, sleep_long, wait_until
+
+if __name__ == "__main__":
+    executor = RayExecutor(None, [Resources()])
+    answer = executor.submit(echo, "hello", Resources()).result(60)
+    executor.submit(sleep_long, sys.argv[1], Resources())
+    assert wait_until(Path(sys.argv[1]).exists)
+    if sys.argv[2] == "close":
+        executor.close()
+    print(answer.text, flush=True)
+    time.sleep(0 if sys.argv[2] == "close" else 600)
+"""
+
+
+@pytest.mark.parametrize("ending", ["close", "kill"])
+def test_a_ray_of_its_own_leaves_nothing(ending: str, tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "pid"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = {**kept, "HOME": str(tmp_path), MARK: str(tmp_path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", OWN_RAY, str(path), ending]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, env=environment, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hello\n"
+        if ending == "kill":
+            process.kill()
+        assert process.wait(60) == (-signal.SIGKILL if ending == "kill" else 0)
+    assert wait_until(lambda: not marked(str(tmp_path)))
+    assert is_gone(int(path.read_text()))
+    assert not (tmp_path / ".ray").exists()
