@@ -4,13 +4,14 @@ import os
 import uuid
 from pathlib import Path
 
+TORN = ".tmp"
+
 
 def write_whole(path: Path, content: str | bytes) -> Path:
     """Write a file beside its place, flush it to disk, move it there; makes the folder.
 
     Whoever reads `path` finds the old content or the new, whenever the process dies. What a killed process
-    leaves behind starts with a dot and the file's name, and ends in `.tmp`; the next writer of the file that is
-    sure to be the only one may call `remove_torn`.
+    leaves behind starts with a dot and the file's name, and ends in `TORN`.
 
     Returns:
         The path.
@@ -19,7 +20,7 @@ def write_whole(path: Path, content: str | bytes) -> Path:
         OSError: if it cannot be written; there is no temporary file left then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TORN}")
     try:
         with temporary.open("xb") as file:  # readable by whom the user's mask lets, as any other file
             file.write(content.encode() if isinstance(content, str) else content)
@@ -27,10 +28,4 @@ def write_whole(path: Path, content: str | bytes) -> Path:
             os.fsync(file.fileno())
         return temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
-
-
-def remove_torn(path: Path) -> None:
-    """Remove what killed processes left behind while they wrote this file."""
-    for temporary in path.parent.glob(f".{path.name}.*.tmp"):
         temporary.unlink(missing_ok=True)

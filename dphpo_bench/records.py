@@ -7,6 +7,7 @@ ledger from a whitelist of event types.
 
 import hashlib
 import json
+import re
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -48,6 +49,11 @@ class Identity(_Part):
         """A versioned hash of names and values, 16 hexadecimal digits."""
         text = json.dumps({"identity_version": 1, **self.model_dump()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_key(text: str) -> bool:
+    """Whether this may be the key of an identity."""
+    return re.fullmatch("[0-9a-f]{16}", text) is not None
 
 
 class Epsilon(_Part):

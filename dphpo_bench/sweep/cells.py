@@ -4,9 +4,9 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 
 from dphpo_bench.data.source import DataSource
@@ -39,6 +39,11 @@ class Cell:
     budget: PrivacyBudget
     identity: Identity
     resources: Resources
+
+    @cached_property
+    def key(self) -> str:
+        """The identity's key."""
+        return self.identity.key
 
     @property
     def names(self) -> dict[str, str | float | None]:
@@ -85,23 +90,19 @@ def cells_of(suite: Suite, source: DataSource) -> list[Cell]:
     are far apart: it is made when the second wants it.
     """
     methods = suite.made_methods()
-    tasks = [(task, hints, task.fingerprint(source)) for task, hints in suite.made_tasks()]
-
-    def cells() -> Iterator[Cell]:
-        for seed in suite.seeds:
-            for task, task_hints, fingerprint in tasks:
-                facts = task.facts
-                for budget in suite.budgets(task):
-                    for method, method_hints in methods:
-                        yield Cell(
-                            method,
-                            task,
-                            budget,
-                            identity_of(method, facts, budget, fingerprint, seed),
-                            suite.resources_of(method_hints, task_hints),
-                        )
-
-    return list(cells())
+    first: list[Cell] = []
+    for task, task_hints in suite.made_tasks():
+        facts, fingerprint = task.facts, task.fingerprint(source)
+        for budget in suite.budgets(task):
+            for method, method_hints in methods:
+                identity = identity_of(method, facts, budget, fingerprint, suite.seeds[0])
+                resources = suite.resources_of(method_hints, task_hints)
+                first.append(Cell(method, task, budget, identity, resources))
+    return [
+        replace(cell, identity=cell.identity.model_copy(update={"seed": seed}))
+        for seed in suite.seeds
+        for cell in first
+    ]
 
 
 def job_of(cell: Cell, source: DataSource) -> str:

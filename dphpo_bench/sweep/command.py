@@ -178,7 +178,7 @@ def json_rows(group: PlannedCells) -> Iterator[dict[str, object]]:
     for state, cells in (("finished", group.finished), ("failed", group.failed), ("to run", group.todo)):
         for cell in cells:
             yield {
-                "key": cell.identity.key,
+                "key": cell.key,
                 **cell.names,
                 "parameters": cell.identity.parameters,
                 "delta": cell.identity.delta,

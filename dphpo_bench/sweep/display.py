@@ -11,7 +11,7 @@ from dphpo_bench.display import one_line
 from dphpo_bench.records import RecordStore, RunRecord
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.driver import Stock, Summary, log_path
-from dphpo_bench.sweep.estimates import Estimates, duration_text
+from dphpo_bench.sweep.estimates import Estimates, Kind, duration_text, kind_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -37,7 +37,7 @@ class SweepDisplay:
         self._quiet = quiet
         self._live: Live | None = None
         self._estimates = Estimates()
-        self._todo: dict[str, Cell] = {}
+        self._todo: Counter[Kind] = Counter()
         self._running: dict[str, tuple[Cell, float]] = {}
         self._totals: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
@@ -62,7 +62,7 @@ class SweepDisplay:
 
     def stock(self, stock: Stock) -> None:
         """Say what there is to do."""
-        self._todo = {cell.identity.key: cell for cell in stock.todo}
+        self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
         self._totals = Counter(cell.identity.method for cell in stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
             self.note(f"{reason} The cell runs again.")
@@ -80,12 +80,12 @@ class SweepDisplay:
         if not self._running and not self._done:
             self._start = time.monotonic()
         self._phase = ""
-        self._running[cell.identity.key] = (cell, time.monotonic())
+        self._running[cell.key] = (cell, time.monotonic())
 
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
         """Count a cell, and name it if it failed."""
-        self._todo.pop(cell.identity.key, None)
-        self._running.pop(cell.identity.key, None)
+        self._todo[kind_of(cell.identity)] -= 1
+        self._running.pop(cell.key, None)
         self._done[cell.identity.method] += 1
         self._estimates.add(record)
         if record.status != "ok":
@@ -130,8 +130,8 @@ class SweepDisplay:
     def _time_left(self) -> str:
         """By the kinds of cells that are left; renewed every few seconds, as there may be many."""
         now = time.monotonic()
-        if now - self._left[0] >= _ESTIMATE_SECONDS:
-            total = self._estimates.total(cell.identity for cell in self._todo.values())
+        if not self._left[1] or now - self._left[0] >= _ESTIMATE_SECONDS:
+            total = self._estimates.total(self._todo)
             text = "" if total is None else f"{duration_text(total / self._workers)} left"
             self._left = (now, text)
         return self._left[1]

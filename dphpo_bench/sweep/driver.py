@@ -18,8 +18,8 @@ from pydantic import ValidationError
 
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.errors import DataError, RecordError
-from dphpo_bench.files import remove_torn, write_whole
-from dphpo_bench.records import RecordStore, RunRecord
+from dphpo_bench.files import TORN, write_whole
+from dphpo_bench.records import RecordStore, RunRecord, is_key
 from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
 from dphpo_bench.sweep.claims import Claims
 from dphpo_bench.sweep.executors import Executor
@@ -107,7 +107,7 @@ def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool 
         if record is None or (retry_failed and record.status != "ok"):
             todo.append(cell)
             if record is not None:
-                replaced[cell.identity.key] = record
+                replaced[cell.key] = record
         else:
             (finished if record.status == "ok" else failed).append(cell)
     return Stock(tuple(finished), tuple(failed), tuple(todo), replaced, tuple(damaged))
@@ -150,6 +150,7 @@ def sweep(
         if stock.todo:
             _prepare(stock.todo, executor, source, watcher)
             with Claims(store.root) as claims:
+                _remove_torn(store, claims)
                 for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims):
                     summary.run += 1
                     if record.status != "ok":
@@ -158,6 +159,15 @@ def sweep(
         return summary
     finally:
         executor.close()
+
+
+def _remove_torn(store: RecordStore, claims: Claims) -> None:
+    """Remove what killed sweeps left of the records they were writing; not what another sweep is writing now."""
+    for path in store.root.rglob(f".*{TORN}"):
+        key = path.name.split(".")[1]
+        if is_key(key) and claims.take(key):
+            path.unlink(missing_ok=True)
+            claims.give_back(key)
 
 
 def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher) -> None:
@@ -205,7 +215,7 @@ def _run_all(
     while waiting or running or elsewhere:
         while waiting and len(running) < executor.capacity:
             attempt = waiting.popleft()
-            cell, key = attempt.cell, attempt.cell.identity.key
+            cell, key = attempt.cell, attempt.cell.key
             if not claims.take(key):
                 elsewhere.append(attempt)
                 continue
@@ -214,7 +224,6 @@ def _run_all(
                 claims.give_back(key)
                 yield cell, meanwhile, True
                 continue
-            remove_torn(store.path_of(cell.identity))
             watcher.started(cell)
             running[executor.submit(run_cell, job_of(cell, source), cell.resources)] = attempt
         done = wait(running, timeout=TICK_SECONDS, return_when=FIRST_COMPLETED).done if running else set()

@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from dphpo_bench.records import Identity, RunRecord
 
@@ -27,7 +27,7 @@ class Estimates:
         if record.status != "ok":
             return
         identity, seconds = record.identity, sum(record.seconds.values())
-        self._seconds[_kind(identity)].append(seconds)
+        self._seconds[kind_of(identity)].append(seconds)
         if record.cost and record.cost.examples:
             self._per_example[identity.task, identity.model].append(seconds / record.cost.examples)
 
@@ -38,26 +38,31 @@ class Estimates:
             identity: of the run.
             examples: how many its plan says it passes, if known.
         """
-        if _kind(identity) in self._seconds:
-            return statistics.median(self._seconds[_kind(identity)])
+        if kind_of(identity) in self._seconds:
+            return statistics.median(self._seconds[kind_of(identity)])
         rates = self._per_example.get((identity.task, identity.model))
         if rates and examples is not None:
             return examples * statistics.median(rates)
         return None
 
-    def total(self, identities: Iterable[Identity]) -> float | None:
-        """Seconds of many runs, one after the other; what is unknown counts as an average run."""
-        known = [self.seconds(identity) for identity in identities]
-        seconds = [one for one in known if one is not None]
-        if not known:
-            return 0.0
-        everything = [one for kind in self._seconds.values() for one in kind]
+    def total(self, kinds: Mapping[Kind, int]) -> float | None:
+        """Seconds of many runs, one after the other; a kind that is unknown counts as an average run.
+
+        Args:
+            kinds: how many runs of each kind.
+        """
+        everything = [one for seconds in self._seconds.values() for one in seconds]
         if not everything:
             return None
-        return sum(seconds) + (len(known) - len(seconds)) * statistics.fmean(everything)
+        average = statistics.fmean(everything)
+        return sum(
+            count * (statistics.median(self._seconds[kind]) if kind in self._seconds else average)
+            for kind, count in kinds.items()
+        )
 
 
-def _kind(identity: Identity) -> Kind:
+def kind_of(identity: Identity) -> Kind:
+    """What runs of about the same time share."""
     return identity.method, json.dumps(identity.parameters, sort_keys=True), identity.task, identity.model
 
 

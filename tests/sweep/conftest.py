@@ -146,7 +146,7 @@ class Silent:
         self.prepared = list(tasks)
 
     def started(self, cell: Cell) -> None:
-        self.started_keys.append(cell.identity.key)
+        self.started_keys.append(cell.key)
 
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
         self.records.append((cell, record, elsewhere))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.records import RecordStore
-from dphpo_bench.sweep.estimates import Estimates, duration_text
+from dphpo_bench.sweep.estimates import Estimates, duration_text, kind_of
 from tests.sweep.conftest import contents
 
 COMMAND = [sys.executable, "-m", "dphpo_bench"]
@@ -211,7 +211,8 @@ def test_estimates_are_medians_of_a_kind_else_by_examples(blobs, source, store) 
     run_sweep([one], store, SerialExecutor(), source, Silent())
     record = store.find(one.identity)
     estimates = Estimates()
-    assert estimates.total([one.identity]) is None
+    kinds = [kind_of(cell.identity) for cell in (one, other)]
+    assert estimates.total({kinds[0]: 1}) is None
     for seconds in (1.0, 2.0, 30.0):
         estimates.add(record.model_copy(update={"seconds": {"plan": 0.25, "train": seconds - 0.25}}))
     estimates.add(record.model_copy(update={"seconds": {"train": 999.0}, "status": "failed"}))
@@ -219,5 +220,5 @@ def test_estimates_are_medians_of_a_kind_else_by_examples(blobs, source, store) 
     assert estimates.seconds(one.identity) == 2.0
     assert estimates.seconds(other.identity) is None
     assert estimates.seconds(other.identity, examples=2 * record.cost.examples) == 4.0
-    assert estimates.total([one.identity, one.identity, other.identity]) == 2 + 2 + 11
-    assert estimates.total([]) == 0
+    assert estimates.total({kinds[0]: 2, kinds[1]: 1}) == 2 + 2 + 11
+    assert estimates.total({}) == 0

@@ -73,7 +73,7 @@ def test_what_is_finished_is_not_run_again(blobs, source, store) -> None:
     assert (summary.run, summary.failures) == (3, [])
     paths = {path: path.read_bytes() for path in store.root.rglob("*.json")}
     summary, watcher = run(cells, store, source)
-    assert watcher.started_keys == [cells[3].identity.key]
+    assert watcher.started_keys == [cells[3].key]
     assert [len(summary.stock.finished), len(summary.stock.todo)] == [3, 1]
     assert all(path.read_bytes() == content for path, content in paths.items())
     assert run(cells, store, source)[1].started_keys == []
@@ -81,7 +81,7 @@ def test_what_is_finished_is_not_run_again(blobs, source, store) -> None:
 
 def test_another_parameter_data_or_code_is_another_cell(blobs, source, store, plugin) -> None:
     def keys(methods):
-        return {cell.identity.key for cell in blobs(methods, seeds=1)}
+        return {cell.key for cell in blobs(methods, seeds=1)}
 
     plain = keys('"faulty"')
     assert keys('"faulty"') == plain
@@ -103,7 +103,7 @@ def _keys_elsewhere(plugin: Path) -> set[str]:
     code = (
         "import sys; from pathlib import Path; from dphpo_bench.sweep.suite import load_suite; "
         "from dphpo_bench.sweep.cells import cells_of; from dphpo_bench.data.source import DataSource; "
-        "[print(cell.identity.key) for cell in cells_of(load_suite(Path(sys.argv[1])), DataSource.resolve())]"
+        "[print(cell.key) for cell in cells_of(load_suite(Path(sys.argv[1])), DataSource.resolve())]"
     )
     done = subprocess.run([sys.executable, "-B", "-c", code, str(suite)], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
@@ -261,7 +261,7 @@ def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
     """Claims hold between processes, so the other sweep is one."""
     cells = blobs('"auto_clipping"')
     store.check_writable()
-    key = cells[0].identity.key
+    key = cells[0].key
     code = (
         "import sys, time; from pathlib import Path; from dphpo_bench.sweep.claims import Claims; "
         "claims = Claims(Path(sys.argv[1])); assert claims.take(sys.argv[2]); print('taken', flush=True); "
@@ -287,7 +287,7 @@ def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
 
     watcher = EndsOther()
     summary = sweep(cells, store, SerialExecutor(), source, watcher)
-    assert watcher.started_keys == [cells[1].identity.key]
+    assert watcher.started_keys == [cells[1].key]
     assert [(cell, elsewhere) for cell, _, elsewhere in watcher.records] == [(cells[1], False), (cells[0], True)]
     assert summary.run == 2
 

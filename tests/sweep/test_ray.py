@@ -181,7 +181,7 @@ def cluster(folder: Path) -> Iterator[Any]:
 
         cluster = Cluster()
         try:
-            start_node(cluster, "head", include_dashboard=False, temp_dir=str(folder))
+            start_node(cluster, "head", include_dashboard=False, temp_dir=str(folder / "ray"))
             yield cluster
         finally:
             cluster.shutdown()
@@ -189,7 +189,7 @@ def cluster(folder: Path) -> Iterator[Any]:
 
 
 def start_node(cluster: Any, name: str, **options: Any) -> Any:
-    return cluster.add_node(env_vars={NODE: name}, log_to_driver=False, **options)
+    return cluster.add_node(env_vars={NODE: name}, **options)
 
 
 @pytest.fixture

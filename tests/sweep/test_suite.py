@@ -48,7 +48,7 @@ def test_cells_are_the_product_and_seeds_vary_slowest(load, tmp_path) -> None:
     suite = load(SUITE)
     cells = cells_of(suite, DataSource.resolve(tmp_path, tmp_path))
     assert len(cells) == 3 * 3 * 2 * 3  # methods, tasks with models, epsilons, seeds
-    assert len({cell.identity.key for cell in cells}) == len(cells)
+    assert len({cell.key for cell in cells}) == len(cells)
     assert [cell.identity.seed for cell in cells] == sorted(cell.identity.seed for cell in cells)
     by_name = {(cell.identity.method, cell.identity.task, cell.identity.model): cell for cell in cells}
     assert by_name["liu_talwar", "digits", "linear"].identity.parameters["mean"] == 5
