@@ -429,7 +429,7 @@ def _bounds_text(by_accountant: Any, quoted: str) -> str:
 def _print(*renderables: Any) -> None:
     from rich.console import Console
 
-    console = Console()
+    console = Console(markup=False)
     for renderable in renderables:
         console.print(renderable)
 

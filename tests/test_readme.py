@@ -2,13 +2,15 @@
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from dphpo_bench import cli, registry
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 def test_the_practitioners_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,13 +24,14 @@ def test_the_practitioners_example_runs(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_every_command_shown_exists() -> None:
     shown = re.findall(r"^    (?:.* )?(?:\.venv/bin/)?dphpo-bench (.*)$", README, flags=re.MULTILINE)
-    assert len(shown) >= 3
+    assert len(shown) >= 6
     for line in shown:
-        command, *args = shlex.split(line)
+        command, *args = shlex.split(line, comments=True)
         assert command in {info.name for info in cli.app.registered_commands}
-        options = dict(zip(args[::2], args[1::2], strict=True))
-        assert options["--method"] in registry.methods()
-        assert options["--task"] in registry.tasks()
+        options = dict(pairwise(args))
+        assert options.get("--method", "hyfreedp") in registry.methods()
+        assert options.get("--task", "digits") in registry.tasks()
+        assert all((ROOT / word).is_file() for word in args if word.endswith(".toml"))
 
 
 def test_every_method_and_task_is_listed() -> None:

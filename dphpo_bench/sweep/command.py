@@ -139,7 +139,7 @@ def _terminable() -> Iterator[None]:
 def _console() -> Console:
     """Standard output; wide where it is a file, unless COLUMNS says otherwise."""
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=160 if wide else None, highlight=False)
+    return Console(width=160 if wide else None, highlight=False, markup=False)
 
 
 def _dry_table(groups: Sequence[PlannedCells]) -> Table:

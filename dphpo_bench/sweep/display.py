@@ -51,7 +51,8 @@ class SweepDisplay:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            console = Console(stderr=True, markup=False, highlight=False)
+            self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self
 
@@ -110,7 +111,7 @@ class SweepDisplay:
 
     def _line(self, text: str) -> None:
         if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
+            self._live.console.print(text)
         else:
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
@@ -171,12 +172,12 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
         f"{len(stock.finished):,} were finished before."
     )
     for cell, record in failures[:SHOWN_FAILURES]:
-        console.print(f"\n{cell}: {record.status}", markup=False, highlight=False, style="bold")
-        console.print(f"  {one_line(record.error or '')}", markup=False, highlight=False)
+        console.print(f"\n{cell}: {record.status}", style="bold")
+        console.print(f"  {one_line(record.error or '')}")
         log = log_path(store, record)
         if log.exists():
-            console.print(f"  its output: {log}", markup=False, highlight=False)
-        console.print(f"  alone: {command_of(cell)}", markup=False, highlight=False, soft_wrap=True)
+            console.print(f"  its output: {log}")
+        console.print(f"  alone: {command_of(cell)}", soft_wrap=True)
     if len(failures) > SHOWN_FAILURES:
         console.print(f"\n... and {len(failures) - SHOWN_FAILURES:,} more.")
     if failures or stock.failed:

@@ -63,7 +63,10 @@ class RayExecutor:
         except ImportError:
             raise InvalidValueError("Ray is not installed. pip install 'dphpo-bench[ray]'.") from None
         self._needs = tuple(needs) or (Resources(),)
-        self._references: set[Any] = set()
+        for need in self._needs:
+            if need.gpus > 1 and need.gpus % 1:
+                raise InvalidValueError(f"Expected gpus={need.gpus:g} to be at most 1 or a whole number.")
+        self._running: dict[Any, Future[Answer]] = {}  # by Ray's references
         self._lock = threading.Lock()
         self._slots, self._slots_until = 1, 0.0
         with contextlib.ExitStack() as stack:
@@ -92,15 +95,16 @@ class RayExecutor:
         if resources.memory_gb is not None:
             options["memory"] = _bytes(resources.memory_gb)
         reference = self._call.options(**options).remote(function, argument, resources)
-        with self._lock:
-            self._references.add(reference)
         answered: Future[Answer] = Future()
+        with self._lock:
+            self._running[reference] = answered
 
         def pass_on(future: "Future[Answer]") -> None:
             with self._lock:
-                self._references.discard(reference)
-            error = future.exception()
-            answered.set_result(Answer(None, f"Ray: {_one_line(error)}", again=True) if error else future.result())
+                mine = self._running.pop(reference, None) is not None  # else it has been closed
+            if mine:
+                error = future.exception()
+                answered.set_result(Answer(None, f"Ray: {_one_line(error)}", again=True) if error else future.result())
 
         reference.future().add_done_callback(pass_on)
         return answered
@@ -108,8 +112,9 @@ class RayExecutor:
     def close(self) -> None:
         """Kill what is running, and leave the cluster; a Ray of its own is stopped."""
         with self._lock:
-            references, self._references = self._references, set()
-        for reference in references:
+            running, self._running = self._running, {}
+        for reference, answered in running.items():
+            answered.cancel()
             with contextlib.suppress(Exception):
                 self._ray.cancel(reference, force=True)
         self._stack.close()
@@ -121,13 +126,10 @@ class RayExecutor:
         """Ray would wait for ever for a node that is large enough."""
         nodes = self._nodes()
         for need in self._needs:
-            if need.gpus > 1 and need.gpus % 1:
-                raise InvalidValueError(f"Expected gpus={need.gpus:g} to be at most 1 or a whole number.")
             if not any(_room(node, need) for node in nodes):
                 asked = _amounts(need.threads, need.gpus, _bytes(need.memory_gb or 0))
-                largest = max((_totals(node) for node in nodes), default=(0.0, 0.0, 0.0))
-                if need.gpus:
-                    largest = max((_totals(node) for node in nodes), key=lambda one: one[1:2] + one, default=largest)
+                # That with most GPUs, if it is about GPUs.
+                largest = max(map(_totals, nodes), key=lambda one: (one[1] if need.gpus else 0, *one))
                 raise InvalidValueError(
                     f"No node of the Ray cluster has {asked} for a cell; the largest has {_amounts(*largest)}. "
                     f"Ask for less in the suite's 'resources', or add a node."
@@ -142,6 +144,7 @@ class RayExecutor:
                 scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             ).remote(): node["NodeManagerAddress"]
             for node in self._nodes()
+            if any(_room(node, need) for need in self._needs)
         }
         done, _ = self._ray.wait(list(probes), num_returns=len(probes), timeout=PROBE_SECONDS)
         here = _version()
