@@ -248,13 +248,15 @@ def sweep_command(
     """
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.records import RecordStore
-    from dphpo_bench.sweep.command import chosen_cells, json_rows, make_executor, print_dry, run_dry, run_sweep
+    from dphpo_bench.sweep.cells import cells_of
+    from dphpo_bench.sweep.command import json_rows, make_executor, print_dry, run_dry, run_sweep
+    from dphpo_bench.sweep.suite import load_suite
 
     if as_json and not dry_run:
         raise InvalidValueError("Expected --json with --dry-run; records are shown by dphpo-bench results --json.")
     source = DataSource.resolve(data_dir)
     store = RecordStore(results_dir)
-    cells = chosen_cells(suite, only or [], source)
+    cells = cells_of(load_suite(suite), source, only or [])
     made = make_executor(executor, workers, address, cells)
     if not dry_run:
         raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))

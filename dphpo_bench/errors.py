@@ -30,6 +30,10 @@ class RecordError(DphpoBenchError):
     """A run record cannot be written, or does not validate."""
 
 
+class SweepError(DphpoBenchError):
+    """A sweep cannot go on; what it has finished is kept."""
+
+
 class UnsupportedEventError(DphpoBenchError):
     """No theorem at hand bounds the privacy loss of this event; it is refused rather than approximated."""
 

@@ -1,5 +1,6 @@
 """Choosing some of many runs by name: `--only method=hyfreedp,task=mnist`."""
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,16 +44,23 @@ class Only:
             wanted.setdefault(field, set()).add(_comparable(text))
         return cls({field: frozenset(values) for field, values in wanted.items()})
 
+    def accepts(self, field: str, value: str | float | None) -> bool:
+        """Whether runs of this value are wanted, as far as this field goes."""
+        return field not in self.wanted or _comparable(value) in self.wanted[field]
+
     def matches(self, values: Mapping[str, str | float | None]) -> bool:
         """Whether a run with these values is wanted."""
-        return all(_comparable(values[field]) in accepted for field, accepted in self.wanted.items())
+        return all(self.accepts(field, values[field]) for field in self.wanted)
 
 
 def _comparable(value: str | float | None) -> str | float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return str(value)
+    """Numbers, also as texts, as numbers; integers exactly."""
+    if isinstance(value, str):
+        for read in (int, float):
+            with contextlib.suppress(ValueError):
+                value = read(value)
+                break
+    return str(value) if value is None or value != value else value
 
 
 def _shown(value: str | float | None) -> str:

@@ -27,6 +27,7 @@ from dphpo_bench.errors import (
     InvalidValueError,
     OverBudgetError,
     PlanOverBudgetError,
+    RecordError,
     UnsupportedEventError,
 )
 from dphpo_bench.journal import Journal
@@ -53,8 +54,6 @@ logger = logging.getLogger(__name__)
 # Rounding of two evaluations of one event, far below anything an accountant resolves.
 EPSILON_ROUNDING = 1e-9
 
-# Half of what a record may take.
-MAX_RELEASED_BYTES = 2 * 2**20
 MAX_REASON = 2000
 
 
@@ -121,6 +120,8 @@ def plan(
     made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
     if not isinstance(made, Plan):
         raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
+    if made.budget != budget:  # noise streams and the recomputed ε depend on it
+        raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {made.budget}.")
     total = _quoted(made.event, budget.delta, made.accountant)
     # A reference that says it is not private may plan for ε = ∞; its row stands apart.
     reference = not method.end_to_end_private and total.epsilon == math.inf
@@ -174,7 +175,7 @@ def run(
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.records import RecordStore
+    from dphpo_bench.records import MAX_RECORD_BYTES, RecordStore
 
     progress = progress or SilentProgress()
     method = make_method(method) if isinstance(method, str) else method
@@ -210,18 +211,29 @@ def run(
                 metrics = _measure_on_test(outcome.model, task.load_test(source), checked.facts)
         except Exception as failure:
             status, error, metrics = "failed", reason_of(failure), {}
-    record = _record(
-        checked,
-        identity,
-        ledger,
-        recomputed,
-        status=status,
-        error=error,
-        metrics=metrics,
-        released=outcome.released if outcome and status == "ok" else {},
-        seconds=clock.seconds,
-        device=device,
-    )
+
+    def made(status: "Status", error: str | None, metrics: dict[str, float], released: dict[str, Any]) -> "RunRecord":
+        return _record(
+            checked,
+            identity,
+            ledger,
+            recomputed,
+            status=status,
+            error=error,
+            metrics=metrics,
+            released=released,
+            seconds=clock.seconds,
+            device=device,
+        )
+
+    try:
+        record = made(status, error, metrics, outcome.released if outcome and status == "ok" else {})
+        size = len(record.to_json().encode())
+        if size > MAX_RECORD_BYTES:
+            raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
+    except (ValueError, RecordError) as failure:
+        status = "failed"
+        record = made(status, f"Expected released values that a record can hold: {reason_of(failure)}", {}, {})
     if _is_secret(checked, seed):
         today = record.created.replace(hour=0, minute=0, second=0)
         hidden = {"seconds": clock.without("train"), "peak_memory_bytes": None, "created": today}
@@ -303,12 +315,10 @@ def _attempt(
         return None, "failed", f"Expected an Outcome with a torch.nn.Module, got {type(outcome).__name__}."
     try:
         text = json.dumps(outcome.released, ensure_ascii=False)
-        size = len(text.encode())
+        text.encode()
+        outcome.released = dict(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
-        return outcome, "failed", f"Expected released values that JSON can hold: {error}."
-    if size > MAX_RELEASED_BYTES:
-        return outcome, "failed", f"Expected released values of at most {MAX_RELEASED_BYTES} bytes, got {size}."
-    outcome.released = json.loads(text)
+        return outcome, "failed", f"Expected a dictionary of released values that JSON can hold: {error}."
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
         return outcome, "failed", "The trained model has weights that are not finite."
     return outcome, "ok", None
@@ -317,8 +327,11 @@ def _attempt(
 def reason_of(error: BaseException) -> str:
     """One line for a record; the traceback goes to the debug log."""
     logger.debug("A run failed.", exc_info=error)
-    text = str(error) if isinstance(error, DphpoBenchError) else f"{type(error).__name__}: {error}"
-    return text[:MAX_REASON].encode(errors="replace").decode()
+    try:
+        text = str(error) if isinstance(error, DphpoBenchError) else f"{type(error).__name__}: {error}"
+    except Exception:  # a plug-in's error that cannot be printed
+        text = type(error).__name__
+    return " ".join(text.split())[:MAX_REASON].encode(errors="replace").decode()
 
 
 def _is_secret(checked: CheckedPlan, seed: int | None) -> bool:

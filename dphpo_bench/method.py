@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.errors import InvalidValueError
@@ -95,6 +95,8 @@ class Plan:
         Raises:
             KeyError, TypeError, ValueError: if it is something else.
         """
+        from pydantic import TypeAdapter
+
         from dphpo_bench.privacy import events
 
         return cls(
@@ -102,8 +104,8 @@ class Plan:
             event=events.from_json(obj["event"]),
             training_event=events.from_json(obj["training_event"]),
             parameters=obj["parameters"],
-            releases=tuple(Release(**release) for release in obj["releases"]),
-            cost=Cost(**obj["cost"]),
+            releases=tuple(map(TypeAdapter(Release).validate_python, obj["releases"])),
+            cost=TypeAdapter(Cost).validate_python(obj["cost"]),
             accountant=obj["accountant"],
         )
 
@@ -145,7 +147,9 @@ class Method(ABC):
     @property
     def parameters(self) -> dict[str, Any]:
         """The method's parameters by name, as JSON values: part of a run's identity."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[call-overload, no-any-return]
+        given = {field.name for field in fields(self) if field.init}  # type: ignore[arg-type]
+        values = asdict(self)  # type: ignore[call-overload]
+        return json.loads(json.dumps({name: values[name] for name in values if name in given}))  # type: ignore[no-any-return]
 
     @abstractmethod
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:

@@ -1,22 +1,27 @@
 """Plans that are made once and kept on disk: calibration takes seconds, and all seeds of a sweep share it.
 
 A kept plan is a proposal like any other. The harness computes its ε from its event, and the session holds the
-run to that event, so a damaged or forged file can make a run fail but not under-report.
+run to that event, so a forged file can make a run fail, or state another cost, but not a smaller ε.
 """
 
 import hashlib
+import inspect
 import json
+import logging
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 from dphpo_bench.data.cache import locked
-from dphpo_bench.errors import UnsupportedEventError
+from dphpo_bench.errors import DataError, UnsupportedEventError
 from dphpo_bench.files import write_whole
 from dphpo_bench.method import Method, Plan
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.registry import code_hash
 from dphpo_bench.task import Task
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 
@@ -35,34 +40,45 @@ class PlanCache:
         """The method's plan, made if there is none for these parameters, this code and this budget.
 
         A process that wants a plan which another is making waits for it. A plan that JSON does not hold exactly
-        is made each time.
+        is made each time; so is one that cannot be written, which is logged.
 
         Raises:
-            DphpoBenchError: what the method raises when it plans, or if the folder cannot be written to.
+            DphpoBenchError: what the method raises when it plans.
         """
+        if not (_has_source(type(method)) and _has_source(type(task))):
+            return method.plan(task.facts, budget)
         path = self._folder / f"{_key(method, task, budget)}.json"
-        kept = _read(path)
-        if kept is not None:
-            return kept
-        with locked(path):
-            kept = _read(path)
-            if kept is None:
-                kept = method.plan(task.facts, budget)
-                text = _exact_json(kept)
-                if text is not None:
-                    write_whole(path, text)
-        return kept
+        made = _read(path, budget)
+        if made is None:
+            try:
+                with locked(path):
+                    made = _read(path, budget)
+                    if made is None:
+                        made = method.plan(task.facts, budget)
+                        _keep(made, path)
+            except (OSError, DataError) as error:
+                logger.warning("Cannot keep the plan of %s: %s", method.name, error)
+        return method.plan(task.facts, budget) if made is None else made
 
 
 def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
+    facts = {**asdict(task.facts), "search_space": repr(task.facts.search_space())}
     names = {
         "format": FORMAT,
         "engine": _engine_hash(),
         "method": [method.name, method.parameters, code_hash(type(method))],
-        "task": [task.name, task.model_name, code_hash(type(task))],
+        "task": [repr(sorted(facts.items())), code_hash(type(task))],
         "budget": [budget.epsilon, budget.delta],
     }
     return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _has_source(cls: type) -> bool:
+    """Whether edits of a class show in its hash: not if it was typed into an interpreter."""
+    try:
+        return Path(inspect.getfile(cls)).is_file()
+    except (OSError, TypeError):
+        return False
 
 
 @cache
@@ -75,16 +91,20 @@ def _engine_hash() -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path) -> Plan | None:
+def _read(path: Path, budget: PrivacyBudget) -> Plan | None:
     try:
-        return Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+        plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return plan if plan.budget == budget else None
     except (OSError, KeyError, TypeError, ValueError, RecursionError):  # missing, or damaged: it is made again
         return None
 
 
-def _exact_json(plan: Plan) -> str | None:
+def _keep(plan: Plan, path: Path) -> None:
+    """Write a plan, if JSON holds it exactly."""
     try:
         text = json.dumps(plan.to_json())
-        return text if Plan.from_json(json.loads(text)) == plan else None
+        exact = Plan.from_json(json.loads(text)) == plan
     except (TypeError, ValueError, AttributeError, UnsupportedEventError):
-        return None
+        return
+    if exact:
+        write_whole(path, text)

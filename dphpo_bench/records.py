@@ -7,7 +7,6 @@ ledger from a whitelist of event types.
 
 import hashlib
 import json
-import re
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -49,11 +48,6 @@ class Identity(_Part):
         """A versioned hash of names and values, 16 hexadecimal digits."""
         text = json.dumps({"identity_version": 1, **self.model_dump()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def is_key(text: str) -> bool:
-    """Whether this may be the key of an identity."""
-    return re.fullmatch("[0-9a-f]{16}", text) is not None
 
 
 class Epsilon(_Part):
@@ -156,7 +150,7 @@ def read_record(path: Path) -> RunRecord:
         with path.open("rb") as file:
             data = file.read(MAX_RECORD_BYTES + 1)
     except OSError as error:
-        raise RecordError(f"Cannot read the record {path}: {error.strerror}.") from None
+        raise RecordError(f"Cannot read the record {path}: {error.strerror}.") from error
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
     try:
@@ -196,10 +190,10 @@ class RecordStore:
         path = self.path_of(identity)
         try:
             record = read_record(path)
-        except RecordError:
-            if path.exists():
-                raise
-            return None
+        except RecordError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
         if record.identity != identity:
             raise RecordError(f"{path} is the record of another run.")
         return record

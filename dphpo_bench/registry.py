@@ -57,7 +57,12 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     if name not in available:
         raise UnknownNameError(unknown_name_message("method", name, available))
     cls = available[name].cls
-    return cls(**_read_parameters(cls, overrides or {}))
+    made = cls(**_read_parameters(cls, overrides or {}))
+    try:
+        json.dumps(made.parameters, allow_nan=False)
+    except ValueError:
+        raise InvalidValueError(f"Expected finite parameters of {name}, got {dict(overrides or {})}.") from None
+    return made
 
 
 def make_task(name: str, model: str | None = None) -> Task:

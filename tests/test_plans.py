@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.distributions import FloatDistribution
 
 import dphpo_bench as bench
-from dphpo_bench.errors import DataError
 from dphpo_bench.plans import PlanCache
 
 
@@ -84,11 +84,48 @@ def test_a_forged_plan_cannot_under_report(counting, tiny_task, budget, tmp_path
     forge(100.0)
     record = bench.run(counting(), tiny_task, budget, seed=0, plans=cache).record
     assert record.status == "over_budget"
+    forged = json.loads(good)
+    forged["budget"]["delta"] = 0.9
+    path.write_text(json.dumps(forged))
+    record = bench.run(counting(), tiny_task, budget, seed=0, plans=cache).record  # it is made again
+    assert record.privacy == bench.run(counting(), tiny_task, budget, seed=0).record.privacy
+    assert bench.Plan.from_json(json.loads(path.read_text())).budget == budget
     forge(0.3)
     with pytest.raises(bench.DphpoBenchError, match="more than the budget"):
         bench.run(counting(), tiny_task, budget, seed=0, plans=cache)
 
 
-def test_a_folder_that_cannot_be_written_is_named(counting, tiny_task, budget) -> None:
-    with pytest.raises(DataError, match="Cannot write"):
-        PlanCache(Path("/proc/none")).plan(counting(), tiny_task, budget)
+def test_a_plan_for_another_budget_is_refused(counting, tiny_task, budget) -> None:
+    class Elsewhere(counting):
+        def plan(self, facts, budget):
+            return replace(super().plan(facts, budget), budget=bench.PrivacyBudget(3.0, 0.9))
+
+    with pytest.raises(bench.InvalidValueError, match=r"to plan for .*delta=0.0001.*, got .*delta=0.9"):
+        bench.run(Elsewhere(), tiny_task, budget, seed=0)
+
+
+def test_other_facts_are_another_plan_even_from_the_same_code(
+    counting, tiny_task, budget, tmp_path, monkeypatch
+) -> None:
+    cache = PlanCache(tmp_path)
+    cache.plan(counting(), tiny_task, budget)
+    monkeypatch.setattr(type(tiny_task), "n_records", 700)
+    assert cache.plan(counting(), tiny_task, budget) == counting().plan(tiny_task.facts, budget)
+    narrow = {"learning_rate": FloatDistribution(0.1, 0.2)}
+    monkeypatch.setattr(type(tiny_task), "facts", replace(tiny_task.facts, search_space=lambda: narrow))
+    cache.plan(counting(), tiny_task, budget)
+    assert len(list(tmp_path.glob("*.json"))) == 3
+
+
+def test_what_was_typed_into_an_interpreter_is_planned_each_time(counting, tiny_task, budget, tmp_path) -> None:
+    names = {"base": counting}
+    exec("class Typed(base): pass", names)
+    names["Typed"].__module__ = "nowhere"
+    PlanCache(tmp_path).plan(names["Typed"](), tiny_task, budget)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_plan_that_cannot_be_kept_is_made_and_logged(counting, tiny_task, budget, caplog) -> None:
+    plan = PlanCache(Path("/proc/none")).plan(counting(), tiny_task, budget)
+    assert plan == counting().plan(tiny_task.facts, budget)
+    assert "Cannot keep the plan of fixed_noise" in caplog.text

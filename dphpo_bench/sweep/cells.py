@@ -3,14 +3,15 @@
 import json
 import logging
 import time
-import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.errors import DphpoBenchError
+from dphpo_bench.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.filters import Only
 from dphpo_bench.harness import identity_of, plan, reason_of, run
 from dphpo_bench.method import Method
 from dphpo_bench.plans import PlanCache
@@ -45,18 +46,6 @@ class Cell:
         """The identity's key."""
         return self.identity.key
 
-    @property
-    def names(self) -> dict[str, str | float | None]:
-        """What `--only` may ask for."""
-        identity = self.identity
-        return {
-            "method": identity.method,
-            "task": identity.task,
-            "model": identity.model,
-            "epsilon": identity.epsilon,
-            "seed": identity.seed,
-        }
-
     def __str__(self) -> str:
         identity = self.identity
         return f"{identity.method} on {identity.task} ({identity.model}), ε {identity.epsilon:g}, seed {identity.seed}"
@@ -83,26 +72,61 @@ class CellPlan:
     examples: float
 
 
-def cells_of(suite: Suite, source: DataSource) -> list[Cell]:
+def cells_of(suite: Suite, source: DataSource, only: Sequence[str] = ()) -> list[Cell]:
     """The cells of a checked suite.
 
     Seeds vary slowest. So every method has its first seed before any has its second, and runs that share a plan
     are far apart: it is made when the second wants it.
+
+    Args:
+        suite: the suite.
+        source: where tasks that need their data for that find their fingerprint.
+        only: texts such as "method=hyfreedp,task=mnist", as in `Only.parse`.
+
+    Raises:
+        InvalidValueError: if no cell is left, or a task has no fingerprint.
+        UnknownNameError: if `only` names what the suite does not have.
     """
-    methods = suite.made_methods()
+    tasks = suite.made_tasks()
+    wanted = Only.parse(
+        only,
+        {
+            "method": {entry.name for entry in suite.methods},
+            "task": {task.name for task, _ in tasks},
+            "model": {task.model_name for task, _ in tasks},
+            "epsilon": set(suite.epsilons),
+            "seed": set(suite.seeds),
+        },
+    )
+    methods = [(method, hints) for method, hints in suite.made_methods() if wanted.accepts("method", method.name)]
+    seeds = [seed for seed in suite.seeds if wanted.accepts("seed", seed)]
     first: list[Cell] = []
-    for task, task_hints in suite.made_tasks():
-        facts, fingerprint = task.facts, task.fingerprint(source)
+    for task, task_hints in tasks:
+        if not (wanted.accepts("task", task.name) and wanted.accepts("model", task.model_name)):
+            continue
+        facts, fingerprint = task.facts, _fingerprint(task, source)
         for budget in suite.budgets(task):
-            for method, method_hints in methods:
-                identity = identity_of(method, facts, budget, fingerprint, suite.seeds[0])
-                resources = suite.resources_of(method_hints, task_hints)
-                first.append(Cell(method, task, budget, identity, resources))
-    return [
-        replace(cell, identity=cell.identity.model_copy(update={"seed": seed}))
-        for seed in suite.seeds
-        for cell in first
-    ]
+            if wanted.accepts("epsilon", budget.epsilon):
+                for method, method_hints in methods:
+                    identity = identity_of(method, facts, budget, fingerprint, seeds[0])
+                    resources = suite.resources_of(method_hints, task_hints)
+                    first.append(Cell(method, task, budget, identity, resources))
+    if not first:
+        raise InvalidValueError(f"No cell of the suite is all of --only {','.join(only)}.")
+    return [_at_seed(cell, seed) for seed in seeds for cell in first]
+
+
+def _fingerprint(task: Task, source: DataSource) -> str:
+    try:
+        return task.fingerprint(source)
+    except DphpoBenchError:
+        raise
+    except Exception as error:
+        raise InvalidValueError(f"Task {task.name} has no fingerprint: {reason_of(error)}") from None
+
+
+def _at_seed(cell: Cell, seed: int) -> Cell:
+    return replace(cell, identity=cell.identity.model_copy(update={"seed": seed}))
 
 
 def job_of(cell: Cell, source: DataSource) -> str:
@@ -111,11 +135,16 @@ def job_of(cell: Cell, source: DataSource) -> str:
         {
             "identity": cell.identity.model_dump(),
             "threads": cell.resources.threads,
-            "device": "cuda" if cell.resources.gpus else "cpu",
+            "device": device_of(cell),
             "data_dir": None if source.data_dir is None else str(source.data_dir.absolute()),
             "cache_dir": str(source.cache_dir.absolute()),
         }
     )
+
+
+def device_of(cell: Cell) -> str:
+    """Where a cell computes; it does not depend on the machine, as results do not."""
+    return "cuda" if cell.resources.gpus else "cpu"
 
 
 class _Job:
@@ -163,7 +192,6 @@ def run_cell(job: str) -> str:
             plans=given.plans,
         )
     except Exception as error:
-        traceback.print_exc()
         return failed_record(given.identity, reason_of(error), time.monotonic() - start).to_json()
     return result.record.to_json()
 
@@ -180,11 +208,11 @@ def plan_cell(job: str) -> str:
     given = _Job(job)
     try:
         checked = plan(given.method(), given.task(), given.budget, plans=given.plans)
+        report = checked.epsilon
+        planned = CellPlan(report.epsilon, report.quoted, checked.tuning_share, **asdict(checked.plan.cost))
+        return json.dumps(asdict(planned))
     except Exception as error:
         return json.dumps({"error": reason_of(error)})
-    report = checked.epsilon
-    planned = CellPlan(report.epsilon, report.quoted, checked.tuning_share, **asdict(checked.plan.cost))
-    return json.dumps(asdict(planned))
 
 
 def prepare_data(job: str) -> str:

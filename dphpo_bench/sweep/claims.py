@@ -1,5 +1,6 @@
 """Who is running which cell, when several sweeps share a folder of results."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -9,7 +10,7 @@ from typing import Self
 
 from dphpo_bench.errors import RecordError
 
-_UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+_HELD = {errno.EACCES, errno.EAGAIN}
 
 
 class Claims:
@@ -37,12 +38,13 @@ class Claims:
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _offset(key))
         except OSError as error:
-            return error.errno in _UNSUPPORTED
+            return error.errno not in _HELD
         return True
 
     def give_back(self, key: str) -> None:
         """Let others have the cell."""
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _offset(key))
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _offset(key))
 
     def __enter__(self) -> Self:
         return self

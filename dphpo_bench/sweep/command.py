@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Literal
 
 from rich.box import SIMPLE
@@ -18,34 +17,16 @@ from rich.text import Text
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.display import TerminalProgress, one_line
 from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.filters import Only
 from dphpo_bench.progress import SilentProgress
 from dphpo_bench.records import RecordStore
-from dphpo_bench.sweep.cells import Cell, cells_of
+from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.display import SweepDisplay, changed_parameters, print_summary, stock_text
 from dphpo_bench.sweep.driver import Stock, sweep, take_stock
 from dphpo_bench.sweep.dry_run import PlannedCells, plan_all, total_seconds
 from dphpo_bench.sweep.estimates import duration_text
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
-from dphpo_bench.sweep.suite import load_suite
 
 ExecutorName = Literal["process", "serial", "ray"]
-
-
-def chosen_cells(suite: Path, only: Sequence[str], source: DataSource) -> list[Cell]:
-    """The cells of a suite that `--only` asks for.
-
-    Raises:
-        InvalidValueError: if the suite is wrong.
-        UnknownNameError: if `--only` names what the suite does not have.
-    """
-    cells = cells_of(load_suite(suite), source)
-    available: dict[str, dict[str | float | None, None]] = {}
-    for cell in cells:
-        for field, value in cell.names.items():
-            available.setdefault(field, {})[value] = None
-    wanted = Only.parse(only, available)
-    return [cell for cell in cells if wanted.matches(cell.names)]
 
 
 def make_executor(name: ExecutorName, workers: int | None, address: str | None, cells: Sequence[Cell]) -> Executor:
@@ -73,8 +54,11 @@ def make_executor(name: ExecutorName, workers: int | None, address: str | None, 
         return RayExecutor(address, needs)
     gpus = visible_gpus() if any(need.gpus for need in needs) else []
     most = max((need.gpus for need in needs), default=0)
-    if most > max(1, len(gpus)) or (most and not gpus):
-        raise InvalidValueError(f"Cells ask for gpus={most:g}, but this machine has {len(gpus)}. Use --executor ray.")
+    if most > min(1, len(gpus)):
+        raise InvalidValueError(
+            f"Cells ask for gpus={most:g}; here a cell has one of this machine's {len(gpus)}, or a part of it. "
+            f"More need --executor ray."
+        )
     return ProcessExecutor(default_workers(needs) if workers is None else workers, gpus)
 
 
@@ -179,9 +163,7 @@ def json_rows(group: PlannedCells) -> Iterator[dict[str, object]]:
         for cell in cells:
             yield {
                 "key": cell.key,
-                **cell.names,
-                "parameters": cell.identity.parameters,
-                "delta": cell.identity.delta,
+                **cell.identity.model_dump(),
                 "state": state,
                 "plan": asdict(group.plan) if group.plan else None,
                 "error": group.error or None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dphpo_bench.display import one_line
 from dphpo_bench.records import RecordStore, RunRecord
-from dphpo_bench.sweep.cells import Cell
+from dphpo_bench.sweep.cells import Cell, device_of
 from dphpo_bench.sweep.driver import Stock, Summary, log_path
 from dphpo_bench.sweep.estimates import Estimates, Kind, duration_text, kind_of
 
@@ -67,6 +67,8 @@ class SweepDisplay:
         self._totals = Counter(cell.identity.method for cell in stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
             self.note(f"{reason} The cell runs again.")
+        if len(stock.damaged) > SHOWN_FAILURES:
+            self.note(f"{len(stock.damaged) - SHOWN_FAILURES:,} more records are damaged.")
         if not self._quiet:
             self._line(stock_text(stock))
 
@@ -187,9 +189,10 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
 
 
 def command_of(cell: Cell) -> str:
-    """The command that runs a cell by itself."""
+    """The command that repeats a cell by itself, and leaves the sweep's record as it is."""
     identity = cell.identity
-    words = ["dphpo-bench", "run", "-m", identity.method, "-t", identity.task, "--model", identity.model]
+    words = ["env", f"OMP_NUM_THREADS={cell.resources.threads}", "dphpo-bench", "run", "--results-dir", "alone"]
+    words += ["--device", device_of(cell), "-m", identity.method, "-t", identity.task, "--model", identity.model]
     words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
     for setting in changed_parameters(cell):
         words += ["--set", setting]

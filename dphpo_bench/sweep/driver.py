@@ -5,7 +5,6 @@ results, a record that is not what it should be is never written, and a full dis
 """
 
 import contextlib
-import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,19 +13,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import ValidationError
-
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.errors import DataError, RecordError
+from dphpo_bench.errors import DataError, RecordError, SweepError
 from dphpo_bench.files import TORN, write_whole
-from dphpo_bench.records import RecordStore, RunRecord, is_key
+from dphpo_bench.records import RecordStore, RunRecord
 from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
 from dphpo_bench.sweep.claims import Claims
 from dphpo_bench.sweep.executors import Executor
-from dphpo_bench.sweep.processes import Answer
+from dphpo_bench.sweep.processes import Answer, NotStartedError
+from dphpo_bench.sweep.resources import Resources
 
 ATTEMPTS = 2
 TICK_SECONDS = 0.5
+TORN_SECONDS = 3600.0
+PREPARE_SECONDS = 3600.0
+# When no process can be started, the driver waits longer and longer, a minute in all, before it gives up.
+START_ATTEMPTS = 6
 
 
 class Watcher(Protocol):
@@ -141,6 +143,7 @@ def sweep(
     Raises:
         DataError: if the data of a task are missing; no cell has been run.
         RecordError: if a record cannot be written. Those written before are kept.
+        SweepError: if no process can be started.
     """
     try:
         store.check_writable()
@@ -150,24 +153,25 @@ def sweep(
         if stock.todo:
             _prepare(stock.todo, executor, source, watcher)
             with Claims(store.root) as claims:
-                _remove_torn(store, claims)
+                _remove_torn(store)
                 for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims):
                     summary.run += 1
                     if record.status != "ok":
                         summary.failures.append((cell, record))
                     watcher.finished(cell, record, elsewhere)
         return summary
+    except NotStartedError as error:
+        raise SweepError(f"{error} The sweep stopped; what is finished is kept.") from None
     finally:
         executor.close()
 
 
-def _remove_torn(store: RecordStore, claims: Claims) -> None:
-    """Remove what killed sweeps left of the records they were writing; not what another sweep is writing now."""
-    for path in store.root.rglob(f".*{TORN}"):
-        key = path.name.split(".")[1]
-        if is_key(key) and claims.take(key):
-            path.unlink(missing_ok=True)
-            claims.give_back(key)
+def _remove_torn(store: RecordStore) -> None:
+    """Remove what killed processes left of the records they were writing; those being written now are younger."""
+    with contextlib.suppress(OSError):
+        for path in store.root.rglob(f".*{TORN}"):
+            if time.time() - path.stat().st_mtime > TORN_SECONDS:
+                path.unlink(missing_ok=True)
 
 
 def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher) -> None:
@@ -177,12 +181,12 @@ def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watc
     for attempt in range(1, ATTEMPTS + 1):
         futures: dict[tuple[str, str], Future[Answer]] = {}
         for key, cell in tasks.items():
-            unlimited = replace(cell.resources, time_limit_s=math.inf)
-            futures[key] = executor.submit(prepare_data, job_of(cell, source), unlimited)
+            needs = Resources(cell.resources.threads, time_limit_s=max(cell.resources.time_limit_s, PREPARE_SECONDS))
+            futures[key] = executor.submit(prepare_data, job_of(cell, source), needs)
         while wait(futures.values(), timeout=TICK_SECONDS).not_done:
             watcher.tick()
         for key, future in futures.items():
-            answer = _answer(future)
+            answer = answer_of(future)
             if answer.again and attempt < ATTEMPTS:
                 continue
             if answer.failure or answer.text:
@@ -212,6 +216,7 @@ def _run_all(
     waiting = deque(map(_Attempt, stock.todo))
     elsewhere: deque[_Attempt] = deque()  # in the hands of another sweep when we last looked
     running: dict[Future[Answer], _Attempt] = {}
+    refusals, told = 0, False
     while waiting or running or elsewhere:
         while waiting and len(running) < executor.capacity:
             attempt = waiting.popleft()
@@ -227,26 +232,54 @@ def _run_all(
             watcher.started(cell)
             running[executor.submit(run_cell, job_of(cell, source), cell.resources)] = attempt
         done = wait(running, timeout=TICK_SECONDS, return_when=FIRST_COMPLETED).done if running else set()
+        unwritten: RecordError | None = None
         for future in done:
-            attempt, answer = running.pop(future), _answer(future)
+            attempt = running.pop(future)
+            try:
+                answer = answer_of(future)
+            except NotStartedError as error:
+                refusals += 1
+                if refusals >= START_ATTEMPTS:
+                    raise
+                watcher.note(f"{error} Waiting.")
+                time.sleep(2.0**refusals)
+                waiting.appendleft(attempt)
+                continue
+            refusals = 0
             if answer.again and attempt.number < ATTEMPTS:
                 watcher.note(f"{attempt.cell}: {answer.failure} Trying again.")
                 waiting.appendleft(replace(attempt, number=attempt.number + 1))
                 continue
             record = _record_of(attempt, answer)
-            store.write(record)
+            try:
+                store.write(record)
+            except RecordError as error:  # the disk is full: what else is done now is kept elsewhere, too
+                unwritten = error
+                continue
             _keep_log(store, record, answer.log)
             claims.give_back(record.identity.key)
             yield attempt.cell, record, False
+        if unwritten:
+            raise unwritten
         if not (waiting or running):
+            if elsewhere and not told:
+                watcher.note(f"Waiting for {len(elsewhere):,} cells that another sweep is running.")
+                told = True
             waiting, elsewhere = elsewhere, waiting
             time.sleep(TICK_SECONDS if waiting else 0)
         watcher.tick()
 
 
-def _answer(future: "Future[Answer]") -> Answer:
+def answer_of(future: "Future[Answer]") -> Answer:
+    """What the executor answered.
+
+    Raises:
+        NotStartedError: if it could not ask.
+    """
     try:
         return future.result()
+    except NotStartedError:
+        raise
     except Exception as error:  # the executor's own failure, such as a lost node
         return Answer(None, f"{type(error).__name__}: {error}", again=True)
 
@@ -258,7 +291,7 @@ def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
     if answer.text is not None:
         try:
             record = RunRecord.model_validate_json(answer.text)
-        except (ValidationError, ValueError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             reason = f"The run returned no valid record: {str(error).splitlines()[0]}."
         else:
             if record.identity == identity:
@@ -279,6 +312,7 @@ def _keep_log(store: RecordStore, record: RunRecord, log: str) -> None:
     path = log_path(store, record)
     with contextlib.suppress(OSError):  # it is a help, not a result
         if record.status != "ok" and log:
+            path.parent.mkdir(mode=0o700, exist_ok=True)  # it may say more than a record may
             write_whole(path, log)
         else:
             path.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.progress import Progress
 from dphpo_bench.records import RecordStore
 from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, plan_cell
-from dphpo_bench.sweep.driver import Stock
+from dphpo_bench.sweep.driver import Stock, answer_of
 from dphpo_bench.sweep.estimates import Estimates
 from dphpo_bench.sweep.executors import Executor
 from dphpo_bench.sweep.processes import Answer
@@ -68,7 +68,7 @@ def plan_all(
                 advance()
     finally:
         executor.close()
-    return [_planned(group, future.result(), estimates) for group, future in zip(bare, futures, strict=True)]
+    return [_planned(group, answer_of(future), estimates) for group, future in zip(bare, futures, strict=True)]
 
 
 def total_seconds(groups: Sequence[PlannedCells]) -> float | None:

@@ -17,11 +17,6 @@ class Estimates:
         self._seconds: defaultdict[Kind, list[float]] = defaultdict(list)
         self._per_example: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
 
-    @property
-    def runs(self) -> int:
-        """How many finished runs the estimates are from."""
-        return sum(map(len, self._seconds.values()))
-
     def add(self, record: RunRecord) -> None:
         """Learn from a finished run; others tell nothing."""
         if record.status != "ok":

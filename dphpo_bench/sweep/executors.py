@@ -2,11 +2,13 @@
 
 import os
 import queue
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.harness import reason_of
 from dphpo_bench.sweep.processes import Answer, Function, Processes
 from dphpo_bench.sweep.resources import Resources
 
@@ -40,7 +42,10 @@ class SerialExecutor:
         """Call the function now."""
         del resources
         future: Future[Answer] = Future()
-        future.set_result(Answer(function(argument)))
+        try:
+            future.set_result(Answer(function(argument)))
+        except Exception as error:
+            future.set_result(Answer(None, reason_of(error), log=traceback.format_exc()))
         return future
 
     def close(self) -> None:
@@ -52,8 +57,7 @@ class ProcessExecutor:
 
     Args:
         workers: how many at a time.
-        gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES, that the workers share in turn; none leaves them as
-            they are.
+        gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES, that the workers take in turn, one each.
     """
 
     def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:
@@ -94,7 +98,7 @@ def default_workers(needs: Sequence[Resources]) -> int:
     if memory:
         workers = min(workers, int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (memory * 1e9)))
     if most.gpus:
-        workers = min(workers, int(len(visible_gpus()) / most.gpus))
+        workers = min(workers, len(visible_gpus()) * int(1 / most.gpus))
     return max(workers, 1)
 
 

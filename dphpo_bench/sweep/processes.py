@@ -14,12 +14,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
-from pathlib import Path
+from typing import IO, Any
 
 from dphpo_bench.records import MAX_RECORD_BYTES
 from dphpo_bench.sweep.resources import Resources
@@ -32,6 +32,12 @@ MAX_LOG_BYTES = 2**16
 _PRELOAD = ["dphpo_bench.sweep.preload"]
 _FORKING = threading.Lock()
 _FORK_ATTEMPTS = 5
+_END_SECONDS = 10.0
+_CHUNK = 2**16
+
+
+class NotStartedError(Exception):
+    """No process could be started, which is no fault of the function: memory, file descriptors or space are short."""
 
 
 @dataclass(frozen=True)
@@ -69,28 +75,26 @@ class Processes:
             argument: its argument.
             resources: its limits.
             gpu: the GPU it is to see, as in CUDA_VISIBLE_DEVICES; None leaves that as it is.
+
+        Raises:
+            NotStartedError: if no process can be started.
         """
         start = time.monotonic()
-        try:
-            with _log_file() as log:
-                text, failure, again = self._call(function, argument, resources, gpu, log)
-                return Answer(text, failure, again, _tail(log), time.monotonic() - start)
-        except (OSError, EOFError) as error:  # no memory, no file descriptor, no room in the temporary folder
-            reason = f"No process could be started: {error}."
-            return Answer(None, reason, again=True, seconds=time.monotonic() - start)
-
-    def _call(
-        self, function: Function, argument: str, resources: Resources, gpu: str | None, log: Path
-    ) -> tuple[str | None, str, bool]:
-        receiver, sender = _context().Pipe(duplex=False)
-        process = _context().Process(target=_serve, args=(function, argument, sender, str(log), resources, gpu))
-        with receiver:
-            with sender:  # the process has its own; while this one is open, its end would not show
-                self._start(process)
+        with contextlib.ExitStack() as open_files:
             try:
-                return _wait(process, receiver, resources.time_limit_s)
+                log = open_files.enter_context(tempfile.TemporaryFile(prefix="dphpo-bench-"))
+                receiver, sender = map(open_files.enter_context, _context().Pipe(duplex=False))
+                output = open_files.enter_context(connection.Connection(os.dup(log.fileno()), readable=False))
+                process = _context().Process(target=_serve, args=(function, argument, sender, output, resources, gpu))
+                self._start(process)
+            except (OSError, EOFError) as error:
+                raise NotStartedError(f"No process could be started: {error}.") from None
+            sender.close()  # the process has its own; while this one is open, its end would not show
+            try:
+                text, failure, again = _wait(process, receiver, resources.time_limit_s)
             finally:
                 self._end(process)
+            return Answer(text, failure, again, _tail(log), time.monotonic() - start)
 
     def close(self) -> None:
         """Kill what is running and start nothing more."""
@@ -107,12 +111,13 @@ class Processes:
             self._live.add(process)
 
     def _end(self, process: ForkServerProcess) -> None:
-        """Whatever happened, the process and its children are gone after this."""
+        """Whatever happened, the process and its children are killed."""
         with self._lock:
             self._live.discard(process)
             _kill(process)
-        process.join()
-        process.close()
+        process.join(_END_SECONDS)
+        if not process.is_alive():
+            process.close()
 
 
 def _context() -> ForkServerContext:
@@ -156,17 +161,27 @@ def _ensure_server() -> None:
 def _wait(
     process: ForkServerProcess, receiver: "connection.Connection", time_limit_s: float
 ) -> tuple[str | None, str, bool]:
-    ready = connection.wait([receiver, process.sentinel], timeout=None if math.isinf(time_limit_s) else time_limit_s)
-    if not ready:
-        return None, f"Stopped after the time limit of {time_limit_s:g} s.", False
-    try:
-        if receiver.poll():
-            return receiver.recv_bytes(MAX_ANSWER_BYTES).decode(), "", False
-    except (EOFError, ConnectionResetError):
-        pass
-    except (OSError, UnicodeDecodeError) as error:
-        return None, f"The process sent an answer that is no text of at most {MAX_ANSWER_BYTES} bytes: {error}.", False
-    process.join(timeout=5)  # between the end of the pipe and the end of the process
+    """The answer, why there is none, and whether another attempt may succeed."""
+    received = bytearray()
+    pending: list[Any] = [receiver, process.sentinel]
+    deadline = time.monotonic() + time_limit_s
+    while pending:
+        left = deadline - time.monotonic()
+        ready = connection.wait(pending, timeout=None if math.isinf(left) else max(left, 0))
+        if not ready:
+            return None, f"Stopped after the time limit of {time_limit_s:g} s.", False
+        chunk = os.read(receiver.fileno(), _CHUNK) if receiver in ready else b""
+        received += chunk
+        size, is_text, text = received.partition(b"\n")
+        if len(received) > MAX_ANSWER_BYTES or (is_text and not size.isdigit()):
+            return None, f"The process sent an answer that is no text of at most {MAX_ANSWER_BYTES} bytes.", False
+        if is_text and len(text) == int(size):
+            return text.decode(errors="replace"), "", False
+        if not chunk:  # the process has closed its end, or it has ended
+            pending = [one for one in pending if one not in ready]
+            if process.sentinel in ready:
+                break
+    process.join(_END_SECONDS)
     return None, *_ending(process.exitcode)
 
 
@@ -192,27 +207,31 @@ def _serve(
     function: Function,
     argument: str,
     sender: "connection.Connection",
-    log: str,
+    output: "connection.Connection",
     resources: Resources,
     gpu: str | None,
 ) -> None:
     """What the process does."""
     os.setsid()  # no interrupt from the terminal reaches it, and its children can be killed with it
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
     for standard in (1, 2):
-        os.dup2(descriptor, standard)
+        os.dup2(output.fileno(), standard)
     sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu
     if resources.memory_gb is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = round(resources.memory_gb * 1e9)
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     answer = function(argument).encode()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sender.send_bytes(answer)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a plug-in may have closed it
+            stream.flush()
+    view = memoryview(b"%d\n%s" % (len(answer), answer))
+    while view:
+        view = view[os.write(sender.fileno(), view) :]
 
 
 def _die_with_parent() -> None:
@@ -222,17 +241,6 @@ def _die_with_parent() -> None:
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def _log_file() -> Iterator[Path]:
-    descriptor, name = tempfile.mkstemp(prefix="dphpo-bench-", suffix=".log")
-    os.close(descriptor)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
-
-
-def _tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
-        return file.read().decode(errors="replace")
+def _tail(log: IO[bytes]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
+    return log.read().decode(errors="replace")

@@ -219,6 +219,8 @@ def _joined(ray: Any, address: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
+    # It would print pages on standard output for every worker that is lost; there is no option against that.
+    ray._private.worker.print_to_stdstream = _log
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:
@@ -230,6 +232,11 @@ def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterat
         yield
     finally:
         ray.shutdown()
+
+
+def _log(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+    del ignore_prefix
+    logging.getLogger(__name__).info("%s", data.get("lines"))
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from dphpo_bench.registry import make_method, make_task
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.task import Task
 
-MAX_SUITE_BYTES = 2**20
+MAX_SUITE_BYTES = 2**18
 
 Place = tuple[str | int, ...]
 
@@ -128,9 +128,8 @@ class Suite(_Entry):
         Raises:
             _MisplacedError: at the first ε or δ out of range.
         """
-        delta = self.delta
-        if delta is None:
-            delta = task.facts.default_delta
+        with _at("tasks"):
+            delta = task.facts.default_delta if self.delta is None else self.delta
         budgets: list[PrivacyBudget] = []
         with _at("delta"):
             PrivacyBudget(1.0, delta)
@@ -149,9 +148,11 @@ class Suite(_Entry):
         self.made_methods()
         for task, _ in self.made_tasks():
             self.budgets(task)
+        seen: set[int] = set()
         for index, seed in enumerate(self.seeds):
             with _at("seeds", index):
-                _refuse_twice(f"seed {seed}", seed in self.seeds[:index])
+                _refuse_twice(f"seed {seed}", seed in seen)
+            seen.add(seed)
 
     def resources_of(self, *entries: ResourceHints) -> Resources:
         """What a cell of this method and this task needs."""
@@ -169,13 +170,14 @@ def load_suite(path: Path) -> Suite:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SUITE_BYTES + 1)
-        if len(data) > MAX_SUITE_BYTES:
-            raise InvalidValueError(f"The suite {path} is larger than {MAX_SUITE_BYTES} bytes.")
-        text = data.decode()
-        values = tomllib.loads(text)
     except OSError as error:
         raise InvalidValueError(f"Cannot read the suite {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    if len(data) > MAX_SUITE_BYTES:
+        raise InvalidValueError(f"The suite {path} is larger than {MAX_SUITE_BYTES} bytes.")
+    try:
+        text = data.decode()
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{path} is not TOML: {error}.") from None
     try:
         suite = Suite.model_validate(values)
@@ -200,7 +202,7 @@ def line_of(text: str, place: Place) -> int:
     The parser tells no lines, so it is asked: which are the fewest lines that hold the place? A list that is
     still open there is closed.
     """
-    lines = text.splitlines(keepends=True)
+    lines = [line + "\n" for line in text.split("\n")]
     whole = _parsed(text)
     while not _holds(whole, place):
         place = place[:-1]
@@ -214,7 +216,7 @@ def line_of(text: str, place: Place) -> int:
 def _parsed(text: str) -> dict[str, Any] | None:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -251,12 +253,14 @@ class _at:  # noqa: N801  (a context manager that reads as a preposition)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, DphpoBenchError):
             raise _MisplacedError(self._place, str(error)) from None
+        if isinstance(error, Exception):  # of a plug-in that checks its values in its own way
+            raise _MisplacedError(self._place, f"{type(error).__name__}: {error}") from None
 
 
 def _fails(name: str, parameters: Mapping[str, Any]) -> bool:
     try:
         make_method(name, parameters)
-    except DphpoBenchError:
+    except Exception:  # whatever a plug-in raises: the one who asks looks at it again
         return True
     return False
 

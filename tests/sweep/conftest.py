@@ -101,8 +101,17 @@ class Faulty(AutoClipping):
                 return bench.Outcome(outcome.model, {"released": {1, 2}})
             case "surrogate":
                 return bench.Outcome(outcome.model, {"released": "\\ud800"})
+            case "no dictionary":
+                return bench.Outcome(outcome.model, [1])
+            case "nested":
+                value = 1
+                for _ in range(400):
+                    value = [value]
+                return bench.Outcome(outcome.model, {"released": value})
             case "huge":
-                return bench.Outcome(outcome.model, {"released": "x" * 3 * 2**20})
+                return bench.Outcome(outcome.model, {"released": "x" * 5 * 10**6})
+            case "indented":
+                return bench.Outcome(outcome.model, {"released": [0] * 699_000})
             case "no test":
                 import torch
                 return bench.Outcome(torch.nn.Linear(7, 3))

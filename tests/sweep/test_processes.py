@@ -1,8 +1,10 @@
 """Functions in processes of their own: every way to end gives an answer, and nothing stays behind."""
 
+import contextlib
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.sweep.processes import MAX_ANSWER_BYTES, MAX_LOG_BYTES, Processes
+from dphpo_bench.sweep.processes import MAX_ANSWER_BYTES, MAX_LOG_BYTES, NotStartedError, Processes
 from dphpo_bench.sweep.resources import Resources
 
 
@@ -74,6 +76,40 @@ def allocate(text: str) -> str:
         return "refused"
 
 
+MEMORY: list[str] = []
+
+
+def remember(text: str) -> str:
+    MEMORY.append(text)
+    return "".join(MEMORY)
+
+
+def close_output(text: str) -> str:
+    sys.stdout.close()
+    os.close(2)
+    return text
+
+
+def half_an_answer(text: str) -> str:
+    """Claims a longer answer than it gives, and stays."""
+    for number in range(3, 100):
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(number).st_mode):
+                os.set_blocking(number, False)
+                os.write(number, b"1000\nabc")
+    time.sleep(1000)
+    return ""
+
+
+def answer_and_stay(text: str) -> str:
+    """Leaves a child that holds everything open, in a group of its own."""
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(6)
+        os._exit(0)
+    return text
+
+
 def surroundings(text: str) -> str:
     threads = Path(f"/proc/{os.getppid()}/status").read_text().split("Threads:")[1].split()[0]
     ignored = signal.getsignal(signal.SIGINT)
@@ -109,8 +145,7 @@ def test_an_answer_is_what_the_function_returns(processes) -> None:
 
 
 def test_processes_share_no_state(processes) -> None:
-    pids = {processes.call(surroundings, str(index), Resources()).text.split()[0] for index in range(2)}
-    assert pids == {"True"}  # each leads a group of its own
+    assert [processes.call(remember, word, Resources()).text for word in "ab"] == ["a", "b"]
 
 
 def test_the_server_that_is_forked_has_no_computing_threads(processes) -> None:
@@ -170,6 +205,25 @@ def test_the_time_limit_ends_a_process_and_what_it_started(processes, tmp_path) 
     assert wait_for(lambda: all(gone(int(pid)) for pid in path.read_text().split()))
 
 
+def test_an_answer_that_stops_halfway_ends_at_the_time_limit(processes) -> None:
+    processes.call(echo, "", Resources())
+    start = time.monotonic()
+    answer = processes.call(half_an_answer, "", Resources(time_limit_s=3))
+    assert "time limit of 3 s" in answer.failure
+    assert time.monotonic() - start < 30
+    assert processes.call(echo, "a", Resources()).text == "A"  # also if that has killed the server
+
+
+def test_an_answer_does_not_wait_for_what_escaped(processes) -> None:
+    start = time.monotonic()
+    assert processes.call(answer_and_stay, "done", Resources()).text == "done"
+    assert time.monotonic() - start < 5.5 + 5
+
+
+def test_an_answer_arrives_without_an_output(processes) -> None:
+    assert processes.call(close_output, "done", Resources()).text == "done"
+
+
 def test_children_that_are_left_behind_are_killed(processes, tmp_path) -> None:
     path = tmp_path / "pid"
     assert processes.call(leave_a_child, str(path), Resources()).text == "done"
@@ -190,7 +244,8 @@ def test_closing_ends_what_runs_and_starts_nothing_more(tmp_path) -> None:
         processes.close()
         assert "killed by SIGKILL" in future.result(timeout=20).failure
     assert wait_for(lambda: all(gone(int(pid)) for pid in path.read_text().split()))
-    assert "closed" in processes.call(echo, "", Resources()).failure
+    with pytest.raises(NotStartedError, match="closed"):
+        processes.call(echo, "", Resources())
 
 
 def test_many_at_a_time_from_many_threads(processes) -> None:
@@ -212,18 +267,17 @@ def test_no_file_descriptors_leak(processes) -> None:
     assert count() <= before + 1
 
 
-def test_without_file_descriptors_there_is_an_answer_all_the_same(processes) -> None:
+def test_no_process_without_file_descriptors_is_not_the_functions_fault(processes) -> None:
     processes.call(echo, "", Resources())
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
     try:
-        answer = processes.call(echo, "", Resources())
+        with pytest.raises(NotStartedError, match="No process could be started"):
+            processes.call(echo, "", Resources())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert "No process could be started" in answer.failure
-    assert answer.again
     assert processes.call(echo, "a", Resources()).text == "A"
 
 

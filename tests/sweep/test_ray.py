@@ -20,6 +20,7 @@ import pytest
 
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.files import write_whole
 from dphpo_bench.records import RecordStore, RunRecord
 from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
@@ -36,6 +37,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]
 
+ROOT = Path(__file__).parents[2]
 GONE_SECONDS = 20.0
 MARK = "DPHPO_BENCH_TEST_MARK"
 NODE = "DPHPO_BENCH_TEST_NODE"
@@ -47,7 +49,7 @@ NODE = "DPHPO_BENCH_TEST_NODE"
 def slow_cell(job: str) -> str:
     """A real run that says where it is, and takes at least half a second."""
     folder = Path(os.environ[MARK])
-    (folder / f"{secrets.token_hex(4)}.json").write_text(json.dumps([os.environ[NODE], os.getpid()]))
+    write_whole(folder / f"{secrets.token_hex(4)}.json", json.dumps([os.environ[NODE], os.getpid()]))
     time.sleep(0.5)
     return run_cell(job)
 
@@ -57,7 +59,7 @@ def echo(text: str) -> str:
 
 
 def sleep_long(path: str) -> str:
-    Path(path).write_text(str(os.getpid()))
+    write_whole(Path(path), str(os.getpid()))
     time.sleep(600)
     return ""
 
@@ -71,7 +73,7 @@ def kill_worker_once(path: str) -> str:
     """Kill the Ray worker, two levels up; whoever comes second just answers."""
     if Path(path).exists():
         return "second"
-    Path(path).write_text(str(os.getpid()))
+    write_whole(Path(path), str(os.getpid()))
     worker = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
     os.kill(int(worker), signal.SIGKILL)
     time.sleep(600)
@@ -174,6 +176,7 @@ def cluster(folder: Path) -> Iterator[Any]:
         patch.setenv("RAY_TMPDIR", str(folder))
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv(MARK, str(folder))
+        patch.setenv("PYTHONPATH", str(ROOT))  # for this module
         patch.delenv("RAY_ADDRESS", raising=False)
         from ray.cluster_utils import Cluster
 
@@ -190,7 +193,9 @@ def start_node(cluster: Any, name: str, **options: Any) -> Any:
     return cluster.add_node(env_vars={NODE: name}, **options)
 
 
-def test_a_sweep_survives_a_node_that_is_killed(cluster: Any, tmp_path: Path, folder: Path) -> None:
+def test_a_sweep_survives_a_node_that_is_killed(
+    cluster: Any, tmp_path: Path, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     suite = tmp_path / "suite.toml"
     suite.write_text(
         'tasks = ["digits"]\nepsilons = [1, 3]\nseeds = [0, 1, 2]\n'
@@ -221,6 +226,7 @@ def test_a_sweep_survives_a_node_that_is_killed(cluster: Any, tmp_path: Path, fo
     assert not summary.failures
     assert {node for node, _ in places()} == {"head", "doomed"}
     assert len(places()) > 12  # what was lost was started again
+    assert "raylet" not in capfd.readouterr().out
     expected = RecordStore(tmp_path / "serial")
     sweep(cells, expected, SerialExecutor(), source, Silent())
     assert len(list(store.root.rglob("*.json"))) == 12
@@ -301,9 +307,7 @@ def test_a_node_that_cannot_import_the_package_is_refused(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dphpo_bench.py").write_text("raise ModuleNotFoundError(\"No module named 'dphpo_bench'\")")
-    root = Path(__file__).parents[2]  # Ray would have workers look there
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path).resolve() != root])
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # Ray has workers look where the driver is
     node = cluster.add_node(env_vars={"PYTHONPATH": str(tmp_path)})
     try:
         with pytest.raises(InvalidValueError, match="No module named 'dphpo_bench'") as caught:
@@ -366,8 +370,7 @@ def test_a_ray_of_its_own_leaves_nothing(ending: str, tmp_path: Path, folder: Pa
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment = {**kept, "HOME": str(tmp_path), MARK: str(tmp_path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", OWN_RAY, str(path), ending]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(command, env=environment, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hello\n"
         if ending == "kill":
