@@ -23,7 +23,7 @@ from importlib.metadata import version
 from typing import Any
 
 from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.sweep.processes import Answer, Function, Processes
+from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes
 from dphpo_bench.sweep.resources import Resources
 
 # How often Ray starts a call again whose node or worker was lost. Out of memory counts by itself, and for ever
@@ -103,8 +103,7 @@ class RayExecutor:
             with self._lock:
                 mine = self._running.pop(reference, None) is not None  # else it has been closed
             if mine:
-                error = future.exception()
-                answered.set_result(Answer(None, f"Ray: {_one_line(error)}", again=True) if error else future.result())
+                _answer(answered, future)
 
         reference.future().add_done_callback(pass_on)
         return answered
@@ -159,6 +158,17 @@ class RayExecutor:
                 raise InvalidValueError(
                     f"Expected dphpo-bench {here} on node {probes[reference]} of the Ray cluster, got: {there}."
                 )
+
+
+def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:
+    """Pass on what Ray says. Its errors, such as a lost node, are of many kinds and many lines."""
+    error = future.exception()
+    if error is None:
+        answered.set_result(future.result())
+    elif isinstance(error, NotStartedError):  # and a traceback
+        answered.set_exception(NotStartedError(_one_line(error).partition(": ")[2]))
+    else:
+        answered.set_result(Answer(None, f"Ray: {_one_line(error)}", again=True))
 
 
 def _call(function: Function, argument: str, resources: Resources) -> Answer:

@@ -26,7 +26,7 @@ from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
 from dphpo_bench.sweep.driver import Stock, sweep
 from dphpo_bench.sweep.executors import SerialExecutor
-from dphpo_bench.sweep.processes import Answer, Function
+from dphpo_bench.sweep.processes import Answer, Function, NotStartedError
 from dphpo_bench.sweep.ray_executor import RayExecutor
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import load_suite
@@ -78,6 +78,13 @@ def kill_worker_once(path: str) -> str:
     os.kill(int(worker), signal.SIGKILL)
     time.sleep(600)
     return ""
+
+
+def refuse(function: Function, argument: str, resources: Resources) -> Answer:
+    """Stands in for what Ray workers do where no process can be started."""
+    if argument == "bug":
+        raise ZeroDivisionError("a bug\nwith a second line")
+    raise NotStartedError("No process could be started: no space.")
 
 
 def gpus_and_server(_: str) -> str:
@@ -321,6 +328,16 @@ def test_a_node_with_another_version_is_refused(cluster: Any, monkeypatch: pytes
     monkeypatch.setattr(ray_executor, "version", lambda _: "0.0.1")
     with pytest.raises(InvalidValueError, match=r"Expected dphpo-bench 0\.0\.1 on node .*, got"):
         RayExecutor(cluster.address, [Resources()])
+
+
+def test_what_goes_wrong_outside_the_cell_is_told_in_a_line(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "_call", refuse)
+    with closing(RayExecutor(cluster.address, [Resources()])) as executor:
+        with pytest.raises(NotStartedError, match=r"^No process could be started: no space\.?$"):
+            executor.submit(echo, "", Resources()).result(120)
+        answer = executor.submit(echo, "bug", Resources()).result(120)
+    assert answer.again
+    assert answer.failure == "Ray: ZeroDivisionError: a bug"
 
 
 def test_a_cluster_that_does_not_answer_is_given_up(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
