@@ -233,7 +233,8 @@ def run(
             raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
     except (ValueError, RecordError) as failure:
         status = "failed"
-        record = made(status, f"Expected released values that a record can hold: {reason_of(failure)}", {}, {})
+        reason = f"Expected released values that a record can hold: {reason_of(failure)}"
+        record = made(status, reason[:MAX_REASON], {}, {})
     if _is_secret(checked, seed):
         today = record.created.replace(hour=0, minute=0, second=0)
         hidden = {"seconds": clock.without("train"), "peak_memory_bytes": None, "created": today}
