@@ -11,6 +11,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -232,7 +233,8 @@ def sweep_command(
     ] = "process",
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default: as many as fit.")] = None,
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster: auto, HOST:PORT or ray://...; default: a Ray of its own.")
+        str | None,
+        typer.Option(help="Of the Ray cluster that this machine is a node of: auto or HOST:PORT; default: a new Ray."),
     ] = None,
     data_dir: DataDirOption = None,
     results_dir: Annotated[Path, typer.Option(help="Where records are, and are written.")] = Path("results"),
@@ -257,11 +259,11 @@ def sweep_command(
     source = DataSource.resolve(data_dir)
     store = RecordStore(results_dir)
     cells = cells_of(load_suite(suite), source, only or [])
-    made = make_executor(executor, workers, address, cells)
-    if not dry_run:
-        raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))
-    workers = made.capacity
-    stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
+    with closing(make_executor(executor, workers, address, cells)) as made:
+        if not dry_run:
+            raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))
+        workers = made.capacity
+        stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
     if as_json:
         _print_json([row for group in groups for row in json_rows(group)])
     else:

@@ -17,7 +17,8 @@ class Claims:
     """Locks on single bytes of one file, a byte for each cell.
 
     The operating system releases the locks of a process that dies, so nothing is left to clean up. Where a file
-    system has no locks, every claim succeeds: two sweeps then run the same cells, and the last record stays.
+    system has no locks, every claim succeeds: two sweeps then run the same cells, and the last record stays. The
+    sweeps of one process do not lock each other out.
 
     Args:
         root: the folder of results.

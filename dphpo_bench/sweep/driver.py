@@ -233,16 +233,13 @@ def _run_all(
             running[executor.submit(run_cell, job_of(cell, source), cell.resources)] = attempt
         done = wait(running, timeout=TICK_SECONDS, return_when=FIRST_COMPLETED).done if running else set()
         unwritten: RecordError | None = None
+        refusal: NotStartedError | None = None
         for future in done:
             attempt = running.pop(future)
             try:
                 answer = answer_of(future)
             except NotStartedError as error:
-                refusals += 1
-                if refusals >= START_ATTEMPTS:
-                    raise
-                watcher.note(f"{error} Waiting.")
-                time.sleep(2.0**refusals)
+                refusal = error
                 waiting.appendleft(attempt)
                 continue
             refusals = 0
@@ -261,6 +258,12 @@ def _run_all(
             yield attempt.cell, record, False
         if unwritten:
             raise unwritten
+        if refusal:
+            refusals += 1
+            if refusals >= START_ATTEMPTS:
+                raise refusal
+            watcher.note(f"{refusal} Waiting.")
+            time.sleep(2.0**refusals)
         if not (waiting or running):
             if elsewhere and not told:
                 watcher.note(f"Waiting for {len(elsewhere):,} cells that another sweep is running.")

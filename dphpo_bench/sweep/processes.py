@@ -6,15 +6,15 @@ a group of its own, which is killed as a whole; when the caller dies, so does it
 """
 
 import contextlib
-import math
 import os
+import re
 import resource
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -30,10 +30,12 @@ MAX_ANSWER_BYTES = 2 * MAX_RECORD_BYTES
 MAX_LOG_BYTES = 2**16
 
 _PRELOAD = ["dphpo_bench.sweep.preload"]
-_FORKING = threading.Lock()
+_FORKING = threading.Lock()  # whoever starts a process also looks after all the others, and only one may
 _FORK_ATTEMPTS = 5
 _END_SECONDS = 10.0
 _CHUNK = 2**16
+_SIZE = re.compile(rb"\d{1,12}")
+_LONGEST_WAIT = 3600.0  # a wait of more than some weeks is an error
 
 
 class NotStartedError(Exception):
@@ -115,8 +117,7 @@ class Processes:
         with self._lock:
             self._live.discard(process)
             _kill(process)
-        process.join(_END_SECONDS)
-        if not process.is_alive():
+        if _reap(process):
             process.close()
 
 
@@ -134,7 +135,7 @@ def _fork(process: ForkServerProcess) -> None:
     """
     for attempt in range(_FORK_ATTEMPTS):
         try:
-            with _FORKING:
+            with _FORKING, _no_main_module():
                 _ensure_server()
                 process.start()
             return
@@ -142,6 +143,19 @@ def _fork(process: ForkServerProcess) -> None:
             if attempt == _FORK_ATTEMPTS - 1:
                 raise
             time.sleep(0.1 * 2**attempt)
+
+
+@contextlib.contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Keep processes from running the caller's script again, which they do not need."""
+    main: dict[str, Any] = vars(sys.modules["__main__"])
+    before = dict(main)
+    main.pop("__file__", None)
+    main["__spec__"] = None
+    try:
+        yield
+    finally:
+        main.update({name: before[name] for name in ("__file__", "__spec__") if name in before})
 
 
 def _ensure_server() -> None:
@@ -167,13 +181,15 @@ def _wait(
     deadline = time.monotonic() + time_limit_s
     while pending:
         left = deadline - time.monotonic()
-        ready = connection.wait(pending, timeout=None if math.isinf(left) else max(left, 0))
+        ready = connection.wait(pending, timeout=min(max(left, 0), _LONGEST_WAIT))
+        if not ready and left > 0:
+            continue
         if not ready:
             return None, f"Stopped after the time limit of {time_limit_s:g} s.", False
         chunk = os.read(receiver.fileno(), _CHUNK) if receiver in ready else b""
         received += chunk
         size, is_text, text = received.partition(b"\n")
-        if len(received) > MAX_ANSWER_BYTES or (is_text and not size.isdigit()):
+        if len(received) > MAX_ANSWER_BYTES or (is_text and not _SIZE.fullmatch(size)):
             return None, f"The process sent an answer that is no text of at most {MAX_ANSWER_BYTES} bytes.", False
         if is_text and len(text) == int(size):
             return text.decode(errors="replace"), "", False
@@ -181,7 +197,7 @@ def _wait(
             pending = [one for one in pending if one not in ready]
             if process.sentinel in ready:
                 break
-    process.join(_END_SECONDS)
+    _reap(process)
     return None, *_ending(process.exitcode)
 
 
@@ -198,9 +214,16 @@ def _kill(process: ForkServerProcess) -> None:
     if process.pid is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        if process.is_alive():  # it may not have led its group yet
-            with contextlib.suppress(ProcessLookupError):
+        with _FORKING, contextlib.suppress(ProcessLookupError):
+            if process.is_alive():  # it may not have led its group yet
                 os.kill(process.pid, signal.SIGKILL)
+
+
+def _reap(process: ForkServerProcess) -> bool:
+    """Wait until a process that is about to end is gone; whether it is."""
+    connection.wait([process.sentinel], _END_SECONDS)
+    with _FORKING:
+        return not process.is_alive()
 
 
 def _serve(

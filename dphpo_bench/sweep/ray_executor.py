@@ -47,7 +47,7 @@ class RayExecutor:
     """A Ray cluster, or a Ray of its own on this machine. Nodes may join and leave at any time.
 
     Args:
-        address: "auto", "host:port" or "ray://host:port" of a cluster; None starts a Ray on this machine.
+        address: "auto" or "host:port" of a cluster that this machine is a node of; None starts a Ray on this machine.
         needs: what the cells will ask for.
 
     Raises:
@@ -173,8 +173,6 @@ def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:
 
 def _call(function: Function, argument: str, resources: Resources) -> Answer:
     """What a Ray worker does."""
-    # Else every process would run the main module again, which is Ray's.
-    vars(sys.modules["__main__"]).pop("__file__", None)
     # Ray gives a worker other GPUs for each call, but the server that processes are forked from keeps its first.
     return Processes().call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
@@ -194,8 +192,10 @@ def _started(ray: Any) -> Iterator[None]:
         "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or _token(),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    # Sockets lie in the folder, and the path of a socket has at most 107 characters.
-    folder = tempfile.TemporaryDirectory(prefix="dphpo-", dir="/tmp", ignore_cleanup_errors=True)
+    # Sockets lie in the folder, and of the 107 characters that the path of a socket may have, Ray takes 70.
+    usual = tempfile.gettempdir()
+    place = usual if len(usual) <= 20 else "/tmp"
+    folder = tempfile.TemporaryDirectory(prefix="dphpo-", dir=place, ignore_cleanup_errors=True)
     with folder as path, _environment(values):
         options = {
             "num_cpus": len(os.sched_getaffinity(0)),

@@ -293,3 +293,26 @@ def test_processes_die_with_whoever_started_them(tmp_path) -> None:
     driver.kill()
     driver.wait()
     assert wait_for(lambda: all(gone(int(pid)) for pid in path.read_text().split()))
+
+
+SCRIPT = """
+from dphpo_bench.sweep.processes import Processes
+from dphpo_bench.sweep.resources import Resources
+from tests.sweep.test_processes import echo
+print(Processes().call(echo, "without a guard", Resources()).text)
+print(__name__, __file__, __spec__)
+"""
+
+
+def test_the_callers_script_is_not_run_again(tmp_path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["WITHOUT A GUARD", f"__main__ {script} None"]
+    assert done.stderr == ""
+
+
+def test_a_time_limit_may_be_long(processes) -> None:
+    assert processes.call(echo, "a", Resources(time_limit_s=1e12)).text == "A"
+    assert processes.call(echo, "a", Resources(time_limit_s=float("inf"))).text == "A"
