@@ -19,12 +19,6 @@ from dphpo_bench.training.stacked import StackedLinear
 from tests.training.models import BACKENDS, linear, pictures, tanh_cnn
 
 
-@pytest.fixture(autouse=True)
-def only_when_enabled(request):
-    if not request.config.getoption("benchmark_enable", False):
-        pytest.skip("times mean something with --benchmark-enable only")
-
-
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
 def threads(request):
     before = torch.get_num_threads()
