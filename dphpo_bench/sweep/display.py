@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 LINE_SECONDS = 10.0
+PHASE_LINE_SECONDS = 60.0
 REFRESH_SECONDS = 0.5
 SHOWN_FAILURES = 20
 SHOWN_RUNNING = 20
@@ -42,7 +43,7 @@ class SweepDisplay:
         self._totals: Counter[str] = Counter()
         self._done: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
-        self._phase = ""
+        self._phase, self._phase_start = "", 0.0
         self._start = self._last = time.monotonic()
         self._left: tuple[float, str] = (float("-inf"), "")
 
@@ -75,6 +76,7 @@ class SweepDisplay:
     def preparing(self, tasks: Sequence[str]) -> None:
         """Say whose data are being prepared."""
         self._phase = f"Preparing the data of {', '.join(sorted(set(tasks)))}."
+        self._phase_start = time.monotonic()
         if not self._quiet:
             self._line(self._phase)
 
@@ -107,7 +109,7 @@ class SweepDisplay:
             if now - self._last >= REFRESH_SECONDS:
                 self._last = now
                 self._live.update(self._table(), refresh=True)
-        elif not self._quiet and now - self._last >= LINE_SECONDS and not self._phase:
+        elif not self._quiet and now - self._last >= (PHASE_LINE_SECONDS if self._phase else LINE_SECONDS):
             self._last = now
             self._line(self._status())
 
@@ -119,6 +121,8 @@ class SweepDisplay:
             sys.stderr.flush()
 
     def _status(self) -> str:
+        if self._phase:
+            return f"{self._phase} {duration_text(time.monotonic() - self._phase_start)}"
         done, total = self._done.total(), self._totals.total()
         elapsed = max(time.monotonic() - self._start, 1e-9)
         parts = [
@@ -145,7 +149,7 @@ class SweepDisplay:
         from rich.text import Text
 
         if self._phase:
-            return Text(self._phase)
+            return Text(self._status())
         now = time.monotonic()
         table = Table("method", "done", "failed", "running")
         running = Counter(cell.identity.method for cell, _ in self._running.values())
