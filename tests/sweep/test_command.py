@@ -109,8 +109,8 @@ def test_a_dry_run_plans_everything_and_runs_nothing(suite, tmp_path) -> None:
     assert sweep(tmp_path, name, *only, "--only", "seed=0")[0] == 0
     code, out, _ = sweep(tmp_path, name, *only, "--dry-run")
     assert code == 0
-    assert re.search(r"auto_clipping +blobs \(linear\) +3 +2\.99\d+ pld +0% +1 +1\.2e\+03 +0 s +1 of 2", out)
-    assert "2 cells: 1 finished, 1 to run. To run: 1,200 example passes. About 0 s for one worker" in out
+    assert re.search(r"auto_clipping +blobs \(linear\) +3 +2\.99\d+ pld +0% +1 +1\.2e\+03 +\d+ s +1 of 2", out)
+    assert "2 cells: 1 finished, 1 to run. To run: 1,200 example passes. About " in out
 
 
 @pytest.mark.parametrize(

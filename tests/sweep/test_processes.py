@@ -99,7 +99,7 @@ def answer_and_stay(text: str) -> str:
     """Leaves a child that holds everything open, in a group of its own."""
     if os.fork() == 0:
         os.setsid()
-        time.sleep(6)
+        time.sleep(40)
         os._exit(0)
     return text
 
@@ -210,7 +210,7 @@ def test_an_answer_that_stops_halfway_ends_at_the_time_limit(processes) -> None:
 def test_an_answer_does_not_wait_for_what_escaped(processes) -> None:
     start = time.monotonic()
     assert processes.call(answer_and_stay, "done", Resources()).text == "done"
-    assert time.monotonic() - start < 5.5 + 5
+    assert time.monotonic() - start < 30
 
 
 def test_an_answer_arrives_without_an_output(processes) -> None:
