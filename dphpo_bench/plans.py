@@ -5,7 +5,6 @@ run to that event, so a forged file can make a run fail, or state another cost, 
 """
 
 import hashlib
-import inspect
 import json
 import logging
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from dphpo_bench.errors import DataError, UnsupportedEventError
 from dphpo_bench.files import write_whole
 from dphpo_bench.method import Method, Plan
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.registry import code_hash
+from dphpo_bench.registry import code_hash, source_of
 from dphpo_bench.task import Task
 
 logger = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class PlanCache:
         Raises:
             DphpoBenchError: what the method raises when it plans.
         """
-        if not (_has_source(type(method)) and _has_source(type(task))):
+        if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(task.facts, budget)
         path = self._folder / f"{_key(method, task, budget)}.json"
         made = _read(path, budget)
@@ -71,14 +70,6 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
         "budget": [budget.epsilon, budget.delta],
     }
     return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:20]
-
-
-def _has_source(cls: type) -> bool:
-    """Whether edits of a class show in its hash: not if it was typed into an interpreter."""
-    try:
-        return Path(inspect.getfile(cls)).is_file()
-    except (OSError, TypeError):
-        return False
 
 
 @cache

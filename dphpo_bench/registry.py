@@ -77,16 +77,20 @@ def make_task(name: str, model: str | None = None) -> Task:
     return available[name].cls(model)
 
 
+def source_of(cls: type) -> bytes | None:
+    """The file that a class is from; None if it was typed into an interpreter, so that no edit would show."""
+    try:
+        return Path(inspect.getfile(cls)).read_bytes()
+    except (OSError, TypeError):
+        return None
+
+
 @cache
 def code_hash(cls: type[Method] | type[Task]) -> str:
     """A hash of a plug-in's own source, so that an edited method or task is another one."""
     contract = Method if issubclass(cls, Method) else Task
-    sources = []
-    for base in cls.__mro__[: cls.__mro__.index(contract)]:
-        try:
-            sources.append(Path(inspect.getfile(base)).read_bytes())
-        except (OSError, TypeError):  # defined in an interactive session
-            sources.append(repr(base).encode())
+    bases = cls.__mro__[: cls.__mro__.index(contract)]
+    sources = [source_of(base) or repr(base).encode() for base in bases]
     return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
 
 

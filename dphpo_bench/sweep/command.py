@@ -52,14 +52,14 @@ def make_executor(name: ExecutorName, workers: int | None, address: str | None, 
         from dphpo_bench.sweep.ray_executor import RayExecutor
 
         return RayExecutor(address, needs)
-    gpus = visible_gpus() if any(need.gpus for need in needs) else []
-    most = max((need.gpus for need in needs), default=0)
+    most = max(need.gpus for need in needs)
+    gpus = visible_gpus() if most else []
     if most > min(1, len(gpus)):
         raise InvalidValueError(
             f"Cells ask for gpus={most:g}; here a cell has one of this machine's {len(gpus)}, or a part of it. "
             f"More need --executor ray."
         )
-    return ProcessExecutor(default_workers(needs) if workers is None else workers, gpus)
+    return ProcessExecutor(default_workers(needs, len(gpus)) if workers is None else workers, gpus)
 
 
 def run_sweep(

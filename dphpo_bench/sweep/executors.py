@@ -87,18 +87,15 @@ class ProcessExecutor:
             self._gpus.put(gpu)
 
 
-def default_workers(needs: Sequence[Resources]) -> int:
+def default_workers(needs: Sequence[Resources], n_gpus: int) -> int:
     """How many of the neediest cells this machine runs at a time: by processors, memory and GPUs."""
-    most = Resources(
-        threads=max((one.threads for one in needs), default=1),
-        gpus=max((one.gpus for one in needs), default=0),
-    )
-    workers = len(os.sched_getaffinity(0)) // most.threads
-    memory = max((one.memory_gb or 0 for one in needs), default=0)
+    workers = len(os.sched_getaffinity(0)) // max(need.threads for need in needs)
+    memory = max(need.memory_gb or 0 for need in needs)
     if memory:
         workers = min(workers, int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (memory * 1e9)))
-    if most.gpus:
-        workers = min(workers, len(visible_gpus()) * int(1 / most.gpus))
+    gpus = max(need.gpus for need in needs)
+    if gpus:
+        workers = min(workers, n_gpus * int(1 / gpus))
     return max(workers, 1)
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -160,16 +160,27 @@ def _no_main_module() -> Iterator[None]:
 
 def _ensure_server() -> None:
     """Start the server, if need be, with an OpenBLAS that keeps no threads: a fork would lose them."""
-    name = "OPENBLAS_NUM_THREADS"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
+    with environment({"OPENBLAS_NUM_THREADS": "1"}):
         ensure_running()
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Have these environment variables for a while; None is for one that is not to be there."""
+    before = {name: os.environ.get(name) for name in values}
+    _set_environment(values)
+    try:
+        yield
     finally:
-        if before is None:
-            del os.environ[name]
+        _set_environment(before)
+
+
+def _set_environment(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
         else:
-            os.environ[name] = before
+            os.environ[name] = value
 
 
 def _wait(

@@ -23,7 +23,7 @@ from importlib.metadata import version
 from typing import Any
 
 from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes
+from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 
 # How often Ray starts a call again whose node or worker was lost. Out of memory counts by itself, and for ever
@@ -196,7 +196,7 @@ def _started(ray: Any) -> Iterator[None]:
     usual = tempfile.gettempdir()
     place = usual if len(usual) <= 20 else "/tmp"
     folder = tempfile.TemporaryDirectory(prefix="dphpo-", dir=place, ignore_cleanup_errors=True)
-    with folder as path, _environment(values):
+    with folder as path, environment(values):
         options = {
             "num_cpus": len(os.sched_getaffinity(0)),
             "include_dashboard": False,
@@ -247,24 +247,6 @@ def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterat
 def _log(data: Mapping[str, Any], ignore_prefix: bool) -> None:
     del ignore_prefix
     logging.getLogger(__name__).info("%s", data.get("lines"))
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    _set_environment(values)
-    try:
-        yield
-    finally:
-        _set_environment(before)
-
-
-def _set_environment(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 @functools.cache

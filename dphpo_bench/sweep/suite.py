@@ -11,13 +11,15 @@ threads = 1
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dphpo_bench.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.harness import reason_of
 from dphpo_bench.method import Method
 from dphpo_bench.names import unknown_name_message
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -35,7 +37,7 @@ class _Entry(BaseModel):
 
 
 def _named(value: Any) -> Any:
-    """ "hyfreedp" is short for { name = "hyfreedp" }."""
+    """A name alone is short for a table with that name."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -241,20 +243,13 @@ class _MisplacedError(Exception):
         self.place = place
 
 
-class _at:  # noqa: N801  (a context manager that reads as a preposition)
-    """Name the place of what goes wrong inside."""
-
-    def __init__(self, *place: str | int) -> None:
-        self._place = place
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, DphpoBenchError):
-            raise _MisplacedError(self._place, str(error)) from None
-        if isinstance(error, Exception):  # of a plug-in that checks its values in its own way
-            raise _MisplacedError(self._place, f"{type(error).__name__}: {error}") from None
+@contextmanager
+def _at(*place: str | int) -> Iterator[None]:
+    """Name the place of what goes wrong inside, also in a plug-in that checks its values in its own way."""
+    try:
+        yield
+    except Exception as error:
+        raise _MisplacedError(place, reason_of(error)) from None
 
 
 def _fails(name: str, parameters: Mapping[str, Any]) -> bool:
