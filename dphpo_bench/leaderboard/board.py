@@ -1,0 +1,266 @@
+"""What the leaderboard shows, as values: tables, rows, estimates. How they come about is in `scoring`.
+
+Everything here is made from verified records alone. Names and labels are one line of printable characters, but
+still strangers' texts: whoever writes Markdown or HTML escapes them.
+"""
+
+from dataclasses import dataclass
+
+FEW_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds with its 95 % interval.
+
+    Attributes:
+        mean: the mean.
+        low: lower end of the interval; None, like
+        high: the upper end, where one seed says nothing about the others.
+    """
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks that resampling gives to a contestant, 1 is best; ties share the mean of their ranks.
+
+    Attributes:
+        low: the best of the middle 95 %.
+        high: the worst of them.
+    """
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """What a method that adapts while it trains released at one step.
+
+    Attributes:
+        step: of the training, from 0.
+        learning_rate: η.
+        loss_bound: clipping threshold of the privatised losses, if it released one.
+    """
+
+    step: int
+    learning_rate: float
+    loss_bound: float | None
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method with its parameters: what is ranked.
+
+    Attributes:
+        method: its name.
+        label: the name, and the parameters in which contestants of this method differ.
+        parameters: all parameters, as compact JSON.
+        end_to_end_private: whether its ε covers tuning.
+        reference: whether it stands apart, as a line to compare with rather than a method to choose.
+    """
+
+    method: str
+    label: str
+    parameters: str
+    end_to_end_private: bool
+    reference: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """A contestant on one task at one ε.
+
+    Attributes:
+        contestant: who.
+        code_version: of the method.
+        seeds: finished runs.
+        failed: runs that failed; they count as accuracy 0 in ranks and gaps, not in `utility`.
+        utility: test accuracy in [0, 1]; None if no run finished.
+        ranks: None for references.
+        gap_to_oracle: accuracy of the oracle minus this one's, over the seeds both have.
+        gap_to_untuned: this one's accuracy minus that of untuned `auto_clipping`.
+        gap_closed: share of the distance from untuned to oracle; None where that distance may be zero.
+        epsilon: the largest ε of the runs, as computed from their ledgers; ∞ for what is not private.
+        accountant: whose bound it is.
+        audited: the largest lower bound on ε that an attack has shown, if there was one.
+        tuning_share: share of ε spent on tuning, in [0, 1]; median.
+        runs: training runs in expectation; median.
+        examples: examples processed in expectation; median.
+        seconds: of all phases, median of the runs that tell; None if none does.
+        path: what the run of the smallest seed released on its way, thinned out; often empty.
+    """
+
+    contestant: Contestant
+    code_version: str
+    seeds: int
+    failed: int
+    utility: Estimate | None
+    ranks: Ranks | None
+    gap_to_oracle: Estimate | None
+    gap_to_untuned: Estimate | None
+    gap_closed: Estimate | None
+    epsilon: float
+    accountant: str
+    audited: float | None
+    tuning_share: float
+    runs: float
+    examples: float
+    seconds: float | None
+    path: tuple[PathPoint, ...] = ()
+
+    @property
+    def few_seeds(self) -> bool:
+        """Whether there are too few seeds to conclude much."""
+        return self.seeds < FEW_SEEDS
+
+
+@dataclass(frozen=True)
+class Table:
+    """All contestants on one task at one ε.
+
+    Attributes:
+        task: name.
+        model: name.
+        epsilon: the target ε.
+        delta: δ.
+        setting: task and model, and what else tells this setting from others; shared by its tables at other ε.
+        rows: who is ranked, best first.
+        references: who stands apart, best first.
+    """
+
+    task: str
+    model: str
+    epsilon: float
+    delta: float
+    setting: str
+    rows: tuple[Row, ...]
+    references: tuple[Row, ...]
+
+    @property
+    def title(self) -> str:
+        """Setting and ε."""
+        return f"{self.setting}, ε = {self.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class OverallRow:
+    """A contestant over several tables.
+
+    Attributes:
+        contestant: who.
+        tables: in how many of the counted tables it is.
+        seeds: the fewest finished runs in any of them.
+        failed: failed runs in all of them.
+        mean_rank: mean of its ranks in the tables; None if it is not in all of them, or a reference.
+        ranks: of the mean rank among the others', by resampling; None likewise.
+        utility: mean accuracy over the tables; None if it is not in all of them.
+        gap_closed: mean over the tables which have a gap to close.
+        epsilon_ratio: the largest ε of its runs as a share of the target's; ∞ for what is not private.
+        accountants: whose bounds these are.
+        audited: the largest lower bound on ε that an attack has shown.
+        tuning_share: median over tables.
+        runs: median over tables.
+        examples: median over tables.
+        seconds: median over tables.
+        relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
+    """
+
+    contestant: Contestant
+    tables: int
+    seeds: int
+    failed: int
+    mean_rank: float | None
+    ranks: Ranks | None
+    utility: Estimate | None
+    gap_closed: float | None
+    epsilon_ratio: float
+    accountants: tuple[str, ...]
+    audited: float | None
+    tuning_share: float
+    runs: float
+    examples: float
+    seconds: float | None
+    relative_cost: float | None
+
+    @property
+    def few_seeds(self) -> bool:
+        """Whether there are too few seeds to conclude much."""
+        return self.seeds < FEW_SEEDS
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Contestants over several tables.
+
+    Attributes:
+        epsilon: of the tables; None for all tables at any ε.
+        tables: titles of the tables that count.
+        rows: who is in all of them, best mean rank first.
+        incomplete: who is not, the most complete first.
+        references: who stands apart.
+    """
+
+    epsilon: float | None
+    tables: tuple[str, ...]
+    rows: tuple[OverallRow, ...]
+    incomplete: tuple[OverallRow, ...]
+    references: tuple[OverallRow, ...]
+
+    @property
+    def title(self) -> str:
+        """Which tables it is over."""
+        return "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A record that is not on the board.
+
+    Attributes:
+        path: relative to the folder of records.
+        reason: one line.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two that the data bear out.
+
+    Attributes:
+        title: a few words.
+        text: plain text.
+    """
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """The leaderboard.
+
+    Attributes:
+        findings: what a reader should know first.
+        overalls: over all tables, then for each ε.
+        tables: by task, then ε.
+        rejected: records that did not pass, with the reason.
+        failed: records of runs that failed, with their error.
+        superseded: number of records of older code, where newer code has run the same setting.
+        records: number of records that were read, good or bad.
+    """
+
+    findings: tuple[Finding, ...]
+    overalls: tuple[Overall, ...]
+    tables: tuple[Table, ...]
+    rejected: tuple[Refused, ...]
+    failed: tuple[Refused, ...]
+    superseded: int
+    records: int
