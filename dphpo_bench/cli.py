@@ -1,4 +1,4 @@
-"""The command line: run, plan, list, data, sweep, results.
+"""The command line: run, plan, list, data, sweep, results, leaderboard.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and
 warnings to standard error, so that output can be piped. Imports wait until a command needs them.
@@ -19,6 +19,7 @@ import typer
 
 from dphpo_bench.display import one_line
 from dphpo_bench.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.leaderboard.command import app as leaderboard_app
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,6 +41,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(leaderboard_app, name="leaderboard")
 
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.")]
 TaskOption = Annotated[str, typer.Option("--task", "-t", help="A name from `dphpo-bench list`.")]

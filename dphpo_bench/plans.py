@@ -64,7 +64,7 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
     facts = {**asdict(task.facts), "search_space": repr(task.facts.search_space())}
     names = {
         "format": FORMAT,
-        "engine": _engine_hash(),
+        "engine": engine_hash(),
         "method": [method.name, method.parameters, code_hash(type(method))],
         "task": [repr(sorted(facts.items())), code_hash(type(task))],
         "budget": [budget.epsilon, budget.delta],
@@ -73,7 +73,7 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
 
 
 @cache
-def _engine_hash() -> str:
+def engine_hash() -> str:
     """A hash of what calibration depends on: this package's source, and the versions of what it computes with."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):

@@ -99,6 +99,22 @@ class CostRecord(_Part):
     examples: NonNegative
 
 
+class Audit(_Part):
+    """What an attack on the whole procedure has shown.
+
+    Attributes:
+        lower_bound: ε is at least this,
+        confidence: with this confidence.
+        attack: what was tried.
+        canaries: number of records that were put in or left out by coin flips.
+    """
+
+    lower_bound: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    attack: Name
+    canaries: Count
+
+
 class RunRecord(_Part):
     """One run of one method on one task.
 
@@ -108,6 +124,7 @@ class RunRecord(_Part):
     Attributes:
         privacy: None for a run that failed before it could say, such as one whose process was killed.
         cost: None where there was no plan.
+        audit: None for a run that nobody attacked.
     """
 
     schema_version: Literal[1] = 1
@@ -120,6 +137,7 @@ class RunRecord(_Part):
     cost: CostRecord | None
     seconds: dict[str, NonNegative]
     peak_memory_bytes: Count | None
+    audit: Audit | None = None
     environment: dict[str, str]
     created: datetime
 

@@ -50,7 +50,7 @@ class Result:
     @property
     def parameters(self) -> str:
         """The method's parameters as JSON text, the same for the same parameters."""
-        return _compact_json(self.record.identity.parameters)
+        return compact_json(self.record.identity.parameters)
 
     @property
     def score(self) -> tuple[str, float] | None:
@@ -86,9 +86,9 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
         raise InvalidValueError(f"Expected a folder of run records, got {root}: {problem}. Name one as RESULTS_DIR.")
     found: list[Result] = []
     skipped: list[RecordError] = []
-    for path in _candidates(root, skipped.append):
+    for path in record_files(root, skipped.append):
         try:
-            found.append(Result(_path_text(path.relative_to(root)), read_record(path)))
+            found.append(Result(path_text(path.relative_to(root)), read_record(path)))
         except RecordError as error:
             skipped.append(error)
     return sorted(found, key=_order), skipped
@@ -156,7 +156,7 @@ def to_csv(data: "pd.DataFrame") -> str:
     """
     safe = data.rename(columns=escaped)
     for name in safe.columns[[dtype == "string" for dtype in safe.dtypes]]:
-        safe[name] = safe[name].map(_no_formula, na_action="ignore")
+        safe[name] = safe[name].map(no_formula, na_action="ignore")
     return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
@@ -219,7 +219,7 @@ def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
     return lines
 
 
-def _candidates(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Path]:
+def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Path]:
     """Regular files that may be records. What a reader could miss without knowing is handed to `skip`."""
 
     def unreadable(error: OSError) -> None:
@@ -247,7 +247,8 @@ def _candidates(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Pat
                 skip(RecordError(f"The record {path} is not a regular file."))
 
 
-def _path_text(path: Path) -> str:
+def path_text(path: Path) -> str:
+    """The path with slashes; bytes that are no text are escaped."""
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
@@ -401,7 +402,8 @@ def _spread(prefix: str, mappings: Sequence[Mapping[str, float]]) -> dict[str, "
     return {prefix + name: _column("float64", [mapping.get(name) for mapping in mappings]) for name in names}
 
 
-def _no_formula(text: str) -> str:
+def no_formula(text: str) -> str:
+    """The text with unprintable characters escaped, and an apostrophe in front of what looks like a formula."""
     text = escaped(text)
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
 
@@ -490,7 +492,7 @@ class _SharedColumns:
         names = self._varying[identity.method]
         parameters = ((name, identity.parameters[name]) for name in names if name in identity.parameters)
         changed = ", ".join(
-            f"{name}={value if isinstance(value, str) else _compact_json(value)}" for name, value in parameters
+            f"{name}={value if isinstance(value, str) else compact_json(value)}" for name, value in parameters
         )
         return [
             identity.task,
@@ -506,11 +508,11 @@ def _varying_parameters(identities: Iterable[Identity]) -> dict[str, list[str]]:
     """Of each method, the parameters that not all its runs share."""
     by_method: dict[str, dict[str, Identity]] = {}
     for identity in identities:
-        by_method.setdefault(identity.method, {})[_compact_json(identity.parameters)] = identity
+        by_method.setdefault(identity.method, {})[compact_json(identity.parameters)] = identity
     varying = {}
     for method, different in by_method.items():
         settings = [
-            {name: _compact_json(value) for name, value in identity.parameters.items()}
+            {name: compact_json(value) for name, value in identity.parameters.items()}
             for identity in different.values()
         ]
         names = {name for setting in settings for name in setting}
@@ -562,5 +564,6 @@ def _add(table: "Table", cells: Iterable[str], style: str) -> None:
     table.add_row(*(Text(one_line(cell, MAX_CELL)) for cell in cells), style=style)
 
 
-def _compact_json(value: Any) -> str:
+def compact_json(value: Any) -> str:
+    """JSON text without spaces, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

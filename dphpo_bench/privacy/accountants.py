@@ -19,7 +19,7 @@ from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
 from dphpo_bench.privacy.renyi import ORDERS as RDP_ORDERS
 from dphpo_bench.privacy.run_counts import CappedGeometric
 
-__all__ = ["ACCOUNTANTS", "RDP_ORDERS", "EpsilonReport", "epsilon"]
+__all__ = ["ACCOUNTANTS", "RDP_ORDERS", "EpsilonReport", "epsilon", "epsilon_by"]
 
 ACCOUNTANTS: Mapping[str, str] = MappingProxyType(
     {
@@ -77,18 +77,47 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coar
         UnknownNameError: if there is no accountant of this name.
         UnsupportedEventError: if no accountant supports the event, or the named one does not.
     """
+    if accountant is not None:
+        _check_name(accountant)
+    return _report(_exposures(event, delta), delta, None if accountant is None else (accountant,), coarseness)
+
+
+def epsilon_by(event: DpEvent, delta: float, accountant: str) -> float:
+    """What `epsilon` of all accountants says of this one, without asking the others.
+
+    The number is the same to the last bit. `epsilon(..., accountant=name)` may differ a little, since PLD is not
+    told there how wide its grid should be.
+
+    Raises:
+        InvalidValueError: if δ is out of range.
+        UnknownNameError: if there is no accountant of this name.
+        UnsupportedEventError: if it does not bound the event.
+    """
+    _check_name(accountant)
+    report = _report(_exposures(event, delta), delta, tuple({"rdp": 0, accountant: 0}), 1.0)
+    if accountant not in report.by_accountant:
+        raise UnsupportedEventError(f"The accountant {accountant} {report.refused[accountant]}.")
+    return report.by_accountant[accountant]
+
+
+def _check_name(accountant: str) -> None:
+    if accountant not in ACCOUNTANTS:
+        raise UnknownNameError(f"Expected an accountant in {', '.join(ACCOUNTANTS)}, got {str(accountant)[:80]!r}.")
+
+
+def _exposures(event: DpEvent, delta: float) -> tuple[DpEvent, ...]:
     if not 0 < delta < 1:
         raise InvalidValueError(f"Expected 0 < delta < 1, got delta={delta}.")
-    if accountant is not None and accountant not in ACCOUNTANTS:
-        raise UnknownNameError(f"Expected an accountant in {', '.join(ACCOUNTANTS)}, got {str(accountant)[:80]!r}.")
-    return _report(tuple(events.exposures(event)), delta, accountant, coarseness)
+    return tuple(events.exposures(event))
 
 
 @lru_cache(maxsize=1024)  # the harness asks for a plan's ε again when it verifies the run
-def _report(trees: tuple[DpEvent, ...], delta: float, accountant: str | None, coarseness: float) -> EpsilonReport:
+def _report(
+    trees: tuple[DpEvent, ...], delta: float, asked: tuple[str, ...] | None, coarseness: float
+) -> EpsilonReport:
     """`epsilon` of what a record may be exposed to, the worst of these."""
     selects = any(distributions.has_selection(tree) for tree in trees)
-    names = (accountant,) if accountant else tuple(ACCOUNTANTS) if selects else _WITHOUT_SELECTION
+    names = asked or (tuple(ACCOUNTANTS) if selects else _WITHOUT_SELECTION)
     by_accountant: dict[str, float] = {}
     refused: dict[str, str] = {}
     for name in sorted(names, key=lambda name: name != "rdp"):  # RDP first: its ε chooses the grid of PLD
@@ -103,7 +132,7 @@ def _report(trees: tuple[DpEvent, ...], delta: float, accountant: str | None, co
         reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
         raise UnsupportedEventError(
             f"No accountant bounds this event: {reasons}. Use events that one supports."
-            if accountant is None
+            if asked is None or len(asked) > 1
             else f"This accountant does not bound this event: {reasons}. Use another accountant, or other events."
         )
     ordered = {name: by_accountant[name] for name in ACCOUNTANTS if name in by_accountant}

@@ -1,0 +1,69 @@
+"""All files of the leaderboard, from the records beside them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.files import write_whole
+from dphpo_bench.leaderboard import table_csv
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.charts import charts, to_svg
+from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.page import to_html
+from dphpo_bench.progress import Progress
+
+PLOTS = "plots"
+
+
+def render(board: Board, progress: Progress) -> dict[str, str]:
+    """The files by their names below the leaderboard's folder, a pure function of the board."""
+    drawn = charts(board)
+    files = {
+        "README.md": to_markdown(board, drawn),
+        "leaderboard.csv": table_csv.to_csv(board),
+        "index.html": to_html(board, drawn),
+    }
+    with progress.track("Drawing", len(drawn)) as advance:
+        for chart in drawn:
+            files[f"{PLOTS}/{chart.name}.svg"] = to_svg(chart)
+            advance()
+    return files
+
+
+def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Names of files that are missing, differ, or should not be there; in order."""
+    different = [name for name, content in files.items() if _content(folder / name) != content.encode()]
+    return sorted([*different, *_left_over(folder, files)])
+
+
+def write(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Write what changed, and remove plots of what is no more.
+
+    Returns:
+        Names of the files that changed.
+
+    Raises:
+        InvalidValueError: if a file cannot be written.
+    """
+    changed = stale(folder, files)
+    for name in changed:
+        try:
+            if name in files:
+                write_whole(folder / name, files[name])
+            else:
+                (folder / name).unlink()
+        except OSError as error:
+            raise InvalidValueError(f"Cannot write {folder / name}: {error.strerror}.") from None
+    return changed
+
+
+def _left_over(folder: Path, files: Mapping[str, str]) -> list[str]:
+    found = (f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg"))
+    return [name for name in found if name not in files]
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,407 @@
+"""From verified runs to the board. The rule in words: docs/scoring.md."""
+
+import json
+import statistics as plain
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from dphpo_bench.display import one_line
+from dphpo_bench.leaderboard.board import Board, Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table
+from dphpo_bench.leaderboard.findings import findings
+from dphpo_bench.leaderboard.statistics import Reals, Scores, draw, mean, mean_interval, middle_ranks, ranks
+from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
+from dphpo_bench.leaderboard.submissions import Run, Setting, Submissions
+from dphpo_bench.results import compact_json
+
+ORACLE = "grid_oracle"
+UNTUNED = "auto_clipping"
+NONPRIVATE = "nonprivate"
+REFERENCES = frozenset({"grid_composed"})
+"""Methods that stand apart although they are private from end to end. The others say that they are not."""
+
+MIN_SEEDS_TO_RANK = 2
+MAX_LABEL = 60
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A contestant on one task at one ε, with its runs by seed."""
+
+    contestant: Contestant
+    runs: Mapping[int, Run]
+
+    @property
+    def finished(self) -> list[Run]:
+        """Those that did not fail."""
+        return [run for run in self.runs.values() if run.accuracy is not None]
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it takes part in the ranking."""
+        return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK
+
+    def score(self, seed: int) -> float | None:
+        """The accuracy of this seed's run, 0 if it failed; None if there is none."""
+        run = self.runs.get(seed)
+        return None if run is None else run.accuracy or 0.0
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One task at one ε: a table in the making."""
+
+    setting: Setting
+    title: str
+    target: float
+    entries: Sequence[_Entry]
+    anchors: "Mapping[str, _Entry]"
+
+    @property
+    def ranked(self) -> list[_Entry]:
+        """Who takes part in the ranking."""
+        return [entry for entry in self.entries if entry.ranked]
+
+
+def score(submissions: Submissions) -> Board:
+    """The board of these runs; a pure function of them."""
+    current, superseded = _newest_code(submissions.runs)
+    cells = _cells(current)
+    weights = _seed_weights(cells)
+    tables = tuple(_table(cell, weights[cell.setting]) for cell in cells)
+    overalls = _overalls(cells, tables, weights)
+    return Board(
+        findings=findings(tables, overalls, ORACLE, UNTUNED, NONPRIVATE),
+        overalls=overalls,
+        tables=tables,
+        rejected=submissions.rejected,
+        failed=submissions.failed,
+        superseded=superseded,
+        records=len(submissions.runs) + len(submissions.rejected),
+    )
+
+
+def _newest_code(runs: Iterable[Run]) -> tuple[list[Run], int]:
+    """Of each contestant on each task at each ε, the runs of the code that ran last; and how many others there are."""
+    groups: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
+    for run in runs:
+        groups[run.setting, run.target, run.method, run.parameters].append(run)
+    kept: list[Run] = []
+    for group in groups.values():
+        newest = max(group, key=lambda run: (run.created, run.code_version)).code_version
+        kept += [run for run in group if run.code_version == newest]
+    return kept, sum(map(len, groups.values())) - len(kept)
+
+
+def _cells(runs: Sequence[Run]) -> list[_Cell]:
+    contestants = _contestants(runs)
+    titles = _titles({run.setting for run in runs})
+    ordered = sorted(
+        runs,
+        key=lambda run: (
+            titles[run.setting],
+            run.target,
+            run.method,
+            run.parameters,
+            run.end_to_end_private,
+            run.seed,
+        ),
+    )
+    cells = []
+    for (setting, target), group in groupby(ordered, key=lambda run: (run.setting, run.target)):
+        entries = [
+            _Entry(contestants[who], {run.seed: run for run in same})
+            for who, same in groupby(group, key=lambda run: (run.method, run.parameters, run.end_to_end_private))
+        ]
+        anchors = {name: anchor for name in (ORACLE, UNTUNED) if (anchor := _anchor(entries, name))}
+        cells.append(_Cell(setting, titles[setting], target, entries, anchors))
+    return cells
+
+
+def _anchor(entries: Sequence[_Entry], method: str) -> _Entry | None:
+    """What others are compared with: of several contestants of this method, the one with the most seeds."""
+    same = [entry for entry in entries if entry.contestant.method == method]
+    return max(same, key=lambda entry: (len(entry.runs), entry.contestant.parameters), default=None)
+
+
+_Who = tuple[str, str, bool]
+
+
+def _contestants(runs: Iterable[Run]) -> dict[_Who, Contestant]:
+    """Contestants with their labels: methods, with the parameters in which contestants of one method differ."""
+    everyone = sorted({(run.method, run.parameters, run.end_to_end_private) for run in runs})
+    labels: list[str] = []
+    for method, same in groupby(everyone, key=lambda who: who[0]):
+        values = [_flat(who[1]) for who in same]
+        names = sorted({name for each in values for name in each})
+        varying = [name for name in names if len({each.get(name) for each in values}) > 1]
+        for each in values:
+            differences = [f"{name}={each[name]}" for name in varying if name in each]
+            labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
+    return {
+        who: Contestant(
+            method=who[0],
+            label=label,
+            parameters=who[1],
+            end_to_end_private=who[2],
+            reference=not who[2] or who[0] in REFERENCES,
+        )
+        for who, label in zip(everyone, _distinct(labels), strict=True)
+    }
+
+
+def _distinct(texts: Sequence[str]) -> list[str]:
+    """The texts; those that occur more than once get a number."""
+    counts, seen = Counter(texts), Counter[str]()
+    found = []
+    for text in texts:
+        seen[text] += 1
+        found.append(f"{text} #{seen[text]}" if counts[text] > 1 else text)
+    return found
+
+
+def _flat(parameters: str) -> dict[str, str]:
+    values = json.loads(parameters)
+    return {name: value if isinstance(value, str) else compact_json(value) for name, value in values.items()}
+
+
+def _titles(settings: set[Setting]) -> dict[Setting, str]:
+    """Task and model; δ and data where these alone tell settings apart."""
+    ordered = sorted(settings, key=lambda one: (one.task, one.model, one.delta, one.data_fingerprint))
+    titles = []
+    for (task, model), same in groupby(ordered, key=lambda one: (one.task, one.model)):
+        group = list(same)
+        deltas, data = {one.delta for one in group}, {one.data_fingerprint for one in group}
+        for one in group:
+            which_delta = [f"δ = {one.delta:.6g}"] if len(deltas) > 1 else []
+            which_data = [f"data {one.data_fingerprint[:12]}"] if len(data) > 1 else []
+            titles.append(", ".join([f"{task} ({model})", *which_delta, *which_data]))
+    return dict(zip(ordered, _distinct(titles), strict=True))
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """How often each seed of a setting is drawn: the same draws for all contestants and all ε."""
+
+    seeds: Sequence[int]
+    weights: "np.ndarray[tuple[int, int], np.dtype[np.int64]]"
+
+
+def _seed_weights(cells: Sequence[_Cell]) -> dict[Setting, _Draws]:
+    seeds: defaultdict[Setting, set[int]] = defaultdict(set)
+    for cell in cells:
+        for entry in cell.ranked:
+            seeds[cell.setting].update(entry.runs)
+    return {
+        setting: _Draws(sorted(found), draw(max(1, len(found)), stream)[:, : len(found)])
+        for stream, (setting, found) in enumerate(seeds.items(), start=1)
+    } | {cell.setting: _Draws([], draw(1, 0)[:, :0]) for cell in cells if cell.setting not in seeds}
+
+
+def _resampled(entries: Sequence[_Entry], draws: _Draws) -> Reals:
+    """Shape (draws, entries): ranks among these."""
+    scores = Scores.of([[entry.score(seed) for seed in draws.seeds] for entry in entries])
+    return scores.resampled_ranks(draws.weights)
+
+
+def _table(cell: _Cell, draws: _Draws) -> Table:
+    ranked = cell.ranked
+    intervals = middle_ranks(_resampled(ranked, draws)) if ranked else []
+    by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
+    rows = [_row(entry, by_contestant.get(entry.contestant), cell.anchors) for entry in cell.entries]
+    rows.sort(key=_by_utility)
+    return Table(
+        task=cell.setting.task,
+        model=cell.setting.model,
+        epsilon=cell.target,
+        delta=cell.setting.delta,
+        setting=cell.title,
+        rows=tuple(row for row in rows if not row.contestant.reference),
+        references=tuple(row for row in rows if row.contestant.reference),
+    )
+
+
+def _by_utility(row: Row) -> tuple[bool, float, str]:
+    """Best first. Failures count, as in the ranks."""
+    finished = row.seeds / max(1, row.seeds + row.failed)
+    return row.utility is None, -round(finished * row.utility.mean, 9) if row.utility else 0.0, row.contestant.label
+
+
+def _row(entry: _Entry, interval: Ranks | None, anchors: Mapping[str, _Entry]) -> Row:
+    finished = entry.finished
+    accuracies = [run.accuracy for run in finished if run.accuracy is not None]
+    oracle, untuned = anchors.get(ORACLE), anchors.get(UNTUNED)
+    largest = max(finished, key=lambda run: (run.epsilon, run.accountant), default=None)
+    first = min(finished, key=lambda run: run.seed, default=None)
+    return Row(
+        contestant=entry.contestant,
+        code_version=next(iter(entry.runs.values())).code_version,
+        seeds=len(finished),
+        failed=len(entry.runs) - len(finished),
+        utility=mean_interval(accuracies) if accuracies else None,
+        ranks=interval,
+        gap_to_oracle=_difference(oracle, entry),
+        gap_to_untuned=_difference(entry, untuned),
+        gap_closed=_gap_closed(entry, oracle, untuned),
+        epsilon=largest.epsilon if largest else 0.0,
+        accountant=largest.accountant if largest else "",
+        audited=max((run.audited for run in finished if run.audited is not None), default=None),
+        tuning_share=_median(finished, lambda run: run.tuning_share) or 0.0,
+        runs=_median(finished, lambda run: run.runs) or 0.0,
+        examples=_median(finished, lambda run: run.examples) or 0.0,
+        seconds=_median(finished, lambda run: run.seconds),
+        path=first.released_path if first else (),
+    )
+
+
+def _difference(better: _Entry | None, worse: _Entry | None) -> Estimate | None:
+    """Accuracy of one minus that of the other over the seeds of both; None if they are one or share no seed."""
+    if better is None or worse is None or better is worse:
+        return None
+    differences = [a - b for a, b in _paired(better, worse)]
+    return mean_interval(differences) if differences else None
+
+
+def _gap_closed(entry: _Entry, oracle: _Entry | None, untuned: _Entry | None) -> Estimate | None:
+    if oracle is None or untuned is None or entry is oracle or entry is untuned:
+        return None
+    triples = list(_paired(entry, untuned, oracle))
+    return ratio([own - low for own, low, _ in triples], [high - low for _, low, high in triples])
+
+
+def _paired(*entries: _Entry) -> Iterable[tuple[float, ...]]:
+    """Scores of the seeds that all of them have."""
+    for seed in sorted(set.intersection(*(set(entry.runs) for entry in entries))):
+        scores = [entry.score(seed) for entry in entries]
+        yield tuple(one for one in scores if one is not None)
+
+
+def _median(runs: Iterable[Run], value: Callable[[Run], float | None]) -> float | None:
+    known = [each for each in map(value, runs) if each is not None]
+    return float(plain.median(known)) if known else None
+
+
+# ------------------------------------------------------------------------------------------------------ overall
+
+
+def _overalls(
+    cells: Sequence[_Cell], tables: Sequence[Table], weights: Mapping[Setting, _Draws]
+) -> tuple[Overall, ...]:
+    pairs = list(zip(cells, tables, strict=True))
+    targets = sorted({cell.target for cell in cells})
+    chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
+    return tuple(
+        _overall(target, [pair for pair in pairs if target is None or pair[0].target == target], weights)
+        for target in chosen
+    )
+
+
+def _overall(target: float | None, pairs: Sequence[tuple[_Cell, Table]], weights: Mapping[Setting, _Draws]) -> Overall:
+    """Over the tables that count: those in which at least half of all ranked contestants are."""
+    presence = Counter(entry.contestant for cell, _ in pairs for entry in cell.ranked)
+    counted = [pair for pair in pairs if 2 * len(pair[0].ranked) >= len(presence) > 0]
+    inside = Counter(entry.contestant for cell, _ in counted for entry in cell.ranked)
+    complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
+    mean_ranks, places = _overall_ranks([cell for cell, _ in counted], complete, weights)
+    everyone: defaultdict[Contestant, list[tuple[Row, Table]]] = defaultdict(list)
+    for _, table in counted:
+        for row in (*table.rows, *table.references):
+            everyone[row.contestant].append((row, table))
+    utilities = {who: _overall_utility([cell for cell, _ in counted], who) for who in everyone}
+    rows = [
+        _overall_row(who, found, utilities[who], mean_ranks.get(who), places.get(who))
+        for who, found in everyone.items()
+    ]
+    return Overall(
+        epsilon=target,
+        tables=tuple(table.title for _, table in counted),
+        rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
+        incomplete=tuple(
+            sorted(
+                (row for row in rows if row.mean_rank is None and not row.contestant.reference),
+                key=lambda row: (-row.tables, row.contestant.label),
+            )
+        ),
+        references=tuple(
+            sorted((row for row in rows if row.contestant.reference), key=lambda row: row.contestant.label)
+        ),
+    )
+
+
+def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
+    return round(row.mean_rank or 0.0, 9), row.contestant.label
+
+
+def _overall_ranks(
+    cells: Sequence[_Cell], complete: Sequence[Contestant], weights: Mapping[Setting, _Draws]
+) -> tuple[dict[Contestant, float], dict[Contestant, Ranks]]:
+    """Of each complete contestant its mean rank, and its place by mean rank when tasks and seeds are drawn."""
+    if not complete:
+        return {}, {}
+    observed: dict[Setting, list[Reals]] = defaultdict(list)
+    drawn: dict[Setting, list[Reals]] = defaultdict(list)
+    for cell in cells:
+        entries = {entry.contestant: entry for entry in cell.ranked}
+        among = [entries[who] for who in complete]
+        seeds = weights[cell.setting].seeds
+        observed[cell.setting].append(ranks(Scores.of([[one.score(seed) for seed in seeds] for one in among]).means))
+        drawn[cell.setting].append(_resampled(among, weights[cell.setting]))
+    tasks = sorted({setting.task for setting in drawn})
+    task_weights = draw(len(tasks), stream=0)
+    total = np.zeros((len(task_weights), len(complete)))
+    for setting, of_epsilons in drawn.items():
+        total += task_weights[:, [tasks.index(setting.task)]] * sum(of_epsilons)
+    # Ranks are halves, so sums are exact; the number of tables in a drawing is the same for all contestants.
+    places = middle_ranks(ranks(-total))
+    mean_ranks = [mean(values) for values in np.stack([one for some in observed.values() for one in some]).T.tolist()]
+    return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
+
+
+def _overall_utility(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
+    """Mean accuracy over the cells; its interval from the seeds that all of them have."""
+    entries = [entry for cell in cells for entry in cell.entries if entry.contestant == who]
+    if len(entries) < len(cells) or not all(entry.finished for entry in entries):
+        return None
+    seeds = sorted(set.intersection(*(set(entry.runs) for entry in entries)))
+    if not seeds:
+        return None
+    by_seed = [[entry.score(seed) or 0.0 for entry in entries] for seed in seeds]
+    return mean_interval([mean(scores) for scores in by_seed])
+
+
+def _overall_row(
+    who: Contestant,
+    found: Sequence[tuple[Row, Table]],
+    utility: Estimate | None,
+    mean_rank: float | None,
+    places: Ranks | None,
+) -> OverallRow:
+    rows = [row for row, _ in found]
+    closed = [row.gap_closed.mean for row in rows if row.gap_closed]
+    relative = [
+        row.examples / untuned
+        for row, table in found
+        if (untuned := next((other.examples for other in table.rows if other.contestant.method == UNTUNED), 0.0))
+    ]
+    seconds = [row.seconds for row in rows if row.seconds is not None]
+    return OverallRow(
+        contestant=who,
+        tables=len(rows),
+        seeds=min(row.seeds for row in rows),
+        failed=sum(row.failed for row in rows),
+        mean_rank=mean_rank,
+        ranks=places,
+        utility=utility,
+        gap_closed=mean(closed) if closed else None,
+        epsilon_ratio=max(row.epsilon / table.epsilon for row, table in found),
+        accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
+        audited=max((row.audited for row in rows if row.audited is not None), default=None),
+        tuning_share=plain.median(row.tuning_share for row in rows),
+        runs=plain.median(row.runs for row in rows),
+        examples=plain.median(row.examples for row in rows),
+        seconds=plain.median(seconds) if seconds else None,
+        relative_cost=plain.median(relative) if relative else None,
+    )
