@@ -73,10 +73,10 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
 
 
 @cache
-def engine_hash() -> str:
-    """A hash of what calibration depends on: this package's source, and the versions of what it computes with."""
+def engine_hash(part: str = "") -> str:
+    """A hash of this package's source, or of one folder of it, and of the versions of what it computes with."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted((Path(__file__).parent / part).rglob("*.py")):
         digest.update(path.read_bytes())
     digest.update(repr([version(name) for name in ("dp-accounting", "numpy", "scipy", "optuna")]).encode())
     return digest.hexdigest()

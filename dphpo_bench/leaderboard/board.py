@@ -159,7 +159,8 @@ class OverallRow:
         mean_rank: mean of its ranks in the tables; None if it is not in all of them, or a reference.
         ranks: of the mean rank among the others', by resampling; None likewise.
         utility: mean accuracy over the tables; None if it is not in all of them.
-        gap_closed: mean over the tables which have a gap to close.
+        gap_closed: share of the distance from untuned to oracle, both summed over the tables that have them; None
+            where that distance may be zero.
         epsilon_ratio: the largest ε of its runs as a share of the target's; ∞ for what is not private.
         accountants: whose bounds these are.
         audited: the largest lower bound on ε that an attack has shown.
@@ -177,7 +178,7 @@ class OverallRow:
     mean_rank: float | None
     ranks: Ranks | None
     utility: Estimate | None
-    gap_closed: float | None
+    gap_closed: Estimate | None
     epsilon_ratio: float
     accountants: tuple[str, ...]
     audited: float | None

@@ -217,9 +217,10 @@ OVERALL_COLUMNS: tuple[Column[OverallRow], ...] = (
     Column(
         "gap_closed",
         "gap closed, %",
-        "Share of the way from untuned auto_clipping to the oracle, mean over the tables that have one.",
-        lambda row: NOTHING if row.gap_closed is None else f"{100 * row.gap_closed:.0f}",
-        lambda row: row.gap_closed,
+        "Share of the way from untuned auto_clipping to the oracle, both summed over the tables; none where the two "
+        "may be equal.",
+        lambda row: estimate_text(row.gap_closed, 0),
+        lambda row: _mean(row.gap_closed),
         ascending=False,
     ),
     Column(

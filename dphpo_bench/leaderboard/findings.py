@@ -4,7 +4,6 @@ import statistics as plain
 from collections.abc import Iterable, Sequence
 
 from dphpo_bench.leaderboard.board import Estimate, Finding, Overall, OverallRow, Table
-from dphpo_bench.leaderboard.columns import ranks_text
 
 SMALL_COST = 2.0
 """A method is cheap that processes at most so many times the examples of one untuned run."""
@@ -39,14 +38,16 @@ def _epsilon(overall: Overall) -> float:
 
 
 def _which_method(overall: Overall, oracle: str, untuned: str) -> Finding:
-    best = overall.rows[0]
-    where = _plural(len(overall.tables), "table")
+    best, *rest = overall.rows
     sentences = [
-        f"Over {where} at {overall.title}, {best.contestant.label} has the best mean rank, {best.mean_rank:.2f} "
-        f"(place {ranks_text(best.ranks)} of {len(overall.rows)} when tasks and seeds are resampled)."
-        if overall.epsilon is not None
-        else f"Over {where}, {best.contestant.label} has the best mean rank, {best.mean_rank:.2f}."
+        f"{'Over all ε' if overall.epsilon is None else f'At {overall.title}'}, {best.contestant.label} has the best "
+        f"mean rank, {best.mean_rank:.2f} of {len(overall.rows)} over {_plural(len(overall.tables), 'table')}."
     ]
+    equal = [row.contestant.label for row in rest if _overlap(best, row)]
+    if equal:
+        sentences.append(f"Other tasks and seeds could put it behind {_list(equal)}: their rank intervals overlap.")
+    elif rest:
+        sentences.append("Its rank interval overlaps no other's.")
     others = [
         f"{100 * row.utility.mean:.1f} % for {description}"
         for name, description in (
@@ -69,8 +70,8 @@ def _which_method(overall: Overall, oracle: str, untuned: str) -> Finding:
         )
     elif cheap:
         sentences.append(
-            f"For the cost of at most {SMALL_COST:g} untuned runs, {cheap[0].contestant.label} is best "
-            f"(mean rank {cheap[0].mean_rank:.2f}, place {ranks_text(cheap[0].ranks)})."
+            f"For the cost of at most {SMALL_COST:g} untuned runs, {cheap[0].contestant.label} is best, with a mean "
+            f"rank of {cheap[0].mean_rank:.2f}."
         )
     return Finding(f"Which method at {overall.title}", " ".join(sentences))
 
@@ -96,9 +97,9 @@ def _does_search_pay(tables: Sequence[Table], untuned: str) -> Finding | None:
         worse = sum(_below_zero(row.gap_to_untuned) for row in searches)
         spent = plain.median(row.tuning_share for row in searches)
         sentences.append(
-            f"At ε = {epsilon:g}, {better} of {len(searches)} results of methods that search, with several training "
-            f"runs, are better than untuned {untuned} and {worse} are worse, with 95 % confidence each; "
-            f"the search takes {100 * spent:.0f} % of ε (median)."
+            f"At ε = {epsilon:g}, {better} of {len(searches)} results of methods with several training runs are better "
+            f"than untuned {untuned} and {worse} worse, with 95 % confidence each; their search takes "
+            f"{100 * spent:.0f} % of ε (median)."
         )
     return Finding("Does searching pay for itself", " ".join(sentences)) if sentences else None
 
@@ -139,6 +140,14 @@ def _ends(tables: Sequence[Table]) -> list[float]:
     """The smallest and the largest ε."""
     epsilons = sorted({table.epsilon for table in tables})
     return epsilons if len(epsilons) < 3 else [epsilons[0], epsilons[-1]]
+
+
+def _overlap(first: OverallRow, second: OverallRow) -> bool:
+    return bool(first.ranks and second.ranks and second.ranks.low <= first.ranks.high)
+
+
+def _list(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _above_zero(estimate: Estimate | None) -> bool:

@@ -5,6 +5,7 @@ import statistics as plain
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -64,6 +65,15 @@ class _Cell:
     def ranked(self) -> list[_Entry]:
         """Who takes part in the ranking."""
         return [entry for entry in self.entries if entry.ranked]
+
+    def entry(self, who: Contestant) -> _Entry | None:
+        """The entry of this contestant, if it is here."""
+        return self.by_contestant.get(who)
+
+    @cached_property
+    def by_contestant(self) -> "Mapping[Contestant, _Entry]":
+        """The entries by contestant."""
+        return {entry.contestant: entry for entry in self.entries}
 
 
 def score(submissions: Submissions) -> Board:
@@ -272,10 +282,11 @@ def _gap_closed(entry: _Entry, oracle: _Entry | None, untuned: _Entry | None) ->
     return ratio([own - low for own, low, _ in triples], [high - low for _, low, high in triples])
 
 
-def _paired(*entries: _Entry) -> Iterable[tuple[float, ...]]:
+def _paired(*entries: _Entry | None) -> Iterable[tuple[float, ...]]:
     """Scores of the seeds that all of them have."""
-    for seed in sorted(set.intersection(*(set(entry.runs) for entry in entries))):
-        scores = [entry.score(seed) for entry in entries]
+    present = [entry for entry in entries if entry]
+    for seed in sorted(set.intersection(*(set(entry.runs) for entry in present))):
+        scores = [entry.score(seed) for entry in present]
         yield tuple(one for one in scores if one is not None)
 
 
@@ -303,18 +314,15 @@ def _overall(target: float | None, pairs: Sequence[tuple[_Cell, Table]], weights
     """Over the tables that count: those in which at least half of all ranked contestants are."""
     presence = Counter(entry.contestant for cell, _ in pairs for entry in cell.ranked)
     counted = [pair for pair in pairs if 2 * len(pair[0].ranked) >= len(presence) > 0]
-    inside = Counter(entry.contestant for cell, _ in counted for entry in cell.ranked)
+    chosen = [cell for cell, _ in counted]
+    inside = Counter(entry.contestant for cell in chosen for entry in cell.ranked)
     complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
-    mean_ranks, places = _overall_ranks([cell for cell, _ in counted], complete, weights)
-    everyone: defaultdict[Contestant, list[tuple[Row, Table]]] = defaultdict(list)
-    for _, table in counted:
+    mean_ranks, places = _overall_ranks(chosen, complete, weights)
+    everyone: defaultdict[Contestant, list[tuple[Row, _Cell]]] = defaultdict(list)
+    for cell, table in counted:
         for row in (*table.rows, *table.references):
-            everyone[row.contestant].append((row, table))
-    utilities = {who: _overall_utility([cell for cell, _ in counted], who) for who in everyone}
-    rows = [
-        _overall_row(who, found, utilities[who], mean_ranks.get(who), places.get(who))
-        for who, found in everyone.items()
-    ]
+            everyone[row.contestant].append((row, cell))
+    rows = [_overall_row(who, found, chosen, mean_ranks.get(who), places.get(who)) for who, found in everyone.items()]
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
@@ -344,8 +352,7 @@ def _overall_ranks(
     observed: dict[Setting, list[Reals]] = defaultdict(list)
     drawn: dict[Setting, list[Reals]] = defaultdict(list)
     for cell in cells:
-        entries = {entry.contestant: entry for entry in cell.ranked}
-        among = [entries[who] for who in complete]
+        among = [cell.by_contestant[who] for who in complete]
         seeds = weights[cell.setting].seeds
         observed[cell.setting].append(ranks(Scores.of([[one.score(seed) for seed in seeds] for one in among]).means))
         drawn[cell.setting].append(_resampled(among, weights[cell.setting]))
@@ -362,29 +369,39 @@ def _overall_ranks(
 
 def _overall_utility(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
     """Mean accuracy over the cells; its interval from the seeds that all of them have."""
-    entries = [entry for cell in cells for entry in cell.entries if entry.contestant == who]
-    if len(entries) < len(cells) or not all(entry.finished for entry in entries):
+    entries = [cell.entry(who) for cell in cells]
+    if not entries or not all(entry and entry.finished for entry in entries):
         return None
-    seeds = sorted(set.intersection(*(set(entry.runs) for entry in entries)))
-    if not seeds:
+    by_seed = [mean(scores) for scores in _paired(*entries)]
+    return mean_interval(by_seed) if by_seed else None
+
+
+def _overall_gap_closed(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
+    """Share of the gap closed, gaps summed over the cells with both anchors, from the seeds that all of them have."""
+    trios = [
+        (cell.entry(who), untuned, oracle)
+        for cell in cells
+        if (oracle := cell.anchors.get(ORACLE)) and (untuned := cell.anchors.get(UNTUNED))
+    ]
+    if not trios or any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
         return None
-    by_seed = [[entry.score(seed) or 0.0 for entry in entries] for seed in seeds]
-    return mean_interval([mean(scores) for scores in by_seed])
+    by_seed = list(_paired(*(entry for trio in trios for entry in trio)))
+    means = [[mean(scores[which::3]) for which in range(3)] for scores in by_seed]
+    return ratio([own - low for own, low, _ in means], [high - low for _, low, high in means])
 
 
 def _overall_row(
     who: Contestant,
-    found: Sequence[tuple[Row, Table]],
-    utility: Estimate | None,
+    found: Sequence[tuple[Row, _Cell]],
+    cells: Sequence[_Cell],
     mean_rank: float | None,
     places: Ranks | None,
 ) -> OverallRow:
     rows = [row for row, _ in found]
-    closed = [row.gap_closed.mean for row in rows if row.gap_closed]
     relative = [
-        row.examples / untuned
-        for row, table in found
-        if (untuned := next((other.examples for other in table.rows if other.contestant.method == UNTUNED), 0.0))
+        row.examples / once
+        for row, cell in found
+        if (untuned := cell.anchors.get(UNTUNED)) and (once := _median(untuned.finished, lambda run: run.examples))
     ]
     seconds = [row.seconds for row in rows if row.seconds is not None]
     return OverallRow(
@@ -394,9 +411,9 @@ def _overall_row(
         failed=sum(row.failed for row in rows),
         mean_rank=mean_rank,
         ranks=places,
-        utility=utility,
-        gap_closed=mean(closed) if closed else None,
-        epsilon_ratio=max(row.epsilon / table.epsilon for row, table in found),
+        utility=_overall_utility(cells, who),
+        gap_closed=_overall_gap_closed(cells, who),
+        epsilon_ratio=max(row.epsilon / cell.target for row, cell in found),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         audited=max((row.audited for row in rows if row.audited is not None), default=None),
         tuning_share=plain.median(row.tuning_share for row in rows),

@@ -206,10 +206,6 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     _require(all(number <= MAX_NUMBER for number in numbers), f"a cost is above {MAX_NUMBER:g}")
     _require(privacy.ledger["refused"] is None, "it asked for more than its plan covers")
     _require(
-        privacy.ledger["entries"] or not cost.examples,
-        "its ledger is empty, although it processed examples of private data",
-    )
-    _require(
         privacy.epsilon <= identity.epsilon * (1 + ROUNDING) or not privacy.end_to_end_private,
         f"it claims ε = {privacy.epsilon:.6g}, above its target {identity.epsilon:g}",
     )
@@ -236,6 +232,7 @@ def _verified(run: Run, recomputed: float | str) -> Run:
     """
     if isinstance(recomputed, str):
         raise _RejectedError(recomputed)
+    _require(recomputed > 0 or not run.examples, "its ledger costs nothing, although it processed private data")
     _require(
         recomputed <= run.epsilon * (1 + ROUNDING),
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), more than the {run.epsilon:.6g} it claims",

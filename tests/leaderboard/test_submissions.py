@@ -23,6 +23,9 @@ from tests.leaderboard.submitted import DELTA, NOISE, make_record, submit
 def _gaussian_epsilon(mu: float, delta: float) -> float:
     """ε of the Gaussian mechanism at sensitivity/noise = mu (Balle and Wang 2018, Theorem 8), an outside opinion."""
 
+    if mu == 0:
+        return 0.0
+
     def excess(epsilon: float) -> float:
         return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - delta
 
@@ -88,7 +91,8 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         "its ledger costs ε = 3.38",
     ),
     "unknown event": (_ledger({"count": 1, "event": {"type": "os.system"}}), "os.system"),
-    "no release although it trained": (_ledger(), "its ledger is empty"),
+    "no release although it trained": (_ledger(), "its ledger costs nothing"),
+    "releases that never happened": (_ledger({"count": 0, "event": to_json(gaussian(3.75))}), "costs nothing"),
     "asked for more than planned": (_set("privacy", "ledger", "refused", to="more"), "more than its plan"),
     "unknown accountant": (_set("privacy", "recomputed", "accountant", to="guess"), "Expected an accountant in"),
     "accountant that does not support it": (

@@ -1,0 +1,267 @@
+"""From records to the board, held against docs/scoring.md."""
+
+import random
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from dphpo_bench.leaderboard.board import Board, Overall, Row, Table
+from dphpo_bench.leaderboard.columns import ROW_COLUMNS
+from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.submissions import Submissions, read_submissions
+from dphpo_bench.records import Audit, RunRecord
+from tests.leaderboard.submitted import make_record, submit
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "scoring.md"
+
+
+@pytest.fixture
+def scored(tmp_path: Path):
+    def make(*records: RunRecord) -> Board:
+        submit(tmp_path, *records)
+        submissions = read_submissions([tmp_path])
+        assert submissions.rejected == ()
+        return score(submissions)
+
+    return make
+
+
+def _runs(method: str, accuracies: list[float | None], **more) -> list[RunRecord]:
+    private = method not in ("grid_oracle", "nonprivate")
+    return [
+        make_record(method, seed=seed, accuracy=accuracy, private=private, **more)
+        for seed, accuracy in enumerate(accuracies)
+    ]
+
+
+def _row(table: Table, label: str) -> Row:
+    (found,) = (row for row in (*table.rows, *table.references) if row.contestant.label == label)
+    return found
+
+
+def _labels(rows) -> list[str]:
+    return [row.contestant.label for row in rows]
+
+
+def _tables_of(text: str) -> list[list[list[str]]]:
+    """The Markdown tables of a text: rows of cells, without the line of dashes."""
+    blocks = re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE)
+    rows = [
+        [[cell.strip() for cell in line.strip("|\n ").split("|")] for line in block.splitlines()] for block in blocks
+    ]
+    return [[row for row in block if set("".join(row)) - set("-")] for block in rows]
+
+
+def test_the_example_of_the_document(scored) -> None:
+    given, expected = _tables_of(DOCUMENT.read_text(encoding="utf-8").partition("## An example")[2])
+    records = [
+        record
+        for name, *cells in given[1:]
+        for record in _runs(name.strip("`"), [None if cell == "failed" else float(cell) for cell in cells])
+    ]
+    (table,) = scored(*records).tables
+    columns = [next(column for column in ROW_COLUMNS if column.header == header) for header in expected[0]]
+    assert [[column.text(row) for column in columns] for row in (*table.rows, *table.references)] == expected[1:]
+
+
+def test_numbers_of_a_row_are_scipys(scored) -> None:
+    own, untuned, oracle = [0.86, 0.87, 0.89, 0.9], [0.80, 0.82, 0.81, 0.80], [0.90, 0.91, 0.91, 0.93]
+    board = scored(
+        *_runs("hyfreedp", own, examples=500.0, runs=3),
+        *_runs("auto_clipping", untuned),
+        *_runs("grid_oracle", oracle),
+    )
+    row = _row(board.tables[0], "hyfreedp")
+    interval = stats.ttest_1samp(own, 0).confidence_interval(0.95)
+    assert (row.utility.mean, row.utility.low, row.utility.high) == pytest.approx((0.88, interval.low, interval.high))
+    paired = stats.ttest_rel(oracle, own).confidence_interval(0.95)
+    assert (row.gap_to_oracle.low, row.gap_to_oracle.high) == pytest.approx((paired.low, paired.high))
+    paired = stats.ttest_rel(own, untuned).confidence_interval(0.95)
+    assert (row.gap_to_untuned.low, row.gap_to_untuned.high) == pytest.approx((paired.low, paired.high))
+    assert row.gap_closed.mean == pytest.approx((0.88 - 0.8075) / (0.9125 - 0.8075))
+    assert (row.runs, row.examples, row.seconds, row.tuning_share) == (3, 500, 2.5, 0.25)
+    (whole,) = board.overalls
+    assert whole.rows[0].relative_cost == 0.5
+    assert whole.rows[0].gap_closed == row.gap_closed  # one table: the sum is the table's
+    assert _row(board.tables[0], "auto_clipping").gap_closed is None
+
+
+def test_the_order_of_records_and_folders_does_not_matter(tmp_path: Path) -> None:
+    methods = ["hyfreedp", "auto_clipping", "grid_oracle", "liu_talwar", "dp_sgd"]
+    rng = random.Random(0)
+    records = [
+        record
+        for method in methods
+        for target in (1.0, 3.0)
+        for task in ("toy", "other")
+        for record in _runs(method, [rng.random() for _ in range(3)], task=task, target=target)
+    ]
+    boards = []
+    for name in ("one", "two"):
+        rng.shuffle(records)
+        submit(tmp_path / name, *records)
+        boards.append(score(read_submissions([tmp_path / name])))
+    assert boards[0] == boards[1]
+    runs = list(read_submissions([tmp_path / "one"]).runs)
+    rng.shuffle(runs)
+    assert score(Submissions(tuple(runs), ())) == boards[0]
+
+
+def test_newer_code_takes_the_place_of_older_code(scored) -> None:
+    old = _runs("hyfreedp", [0.9, 0.9, 0.9, 0.9], code_version="1+old")
+    new = _runs("hyfreedp", [0.5, 0.5], code_version="1+new", created=datetime(2026, 2, 1, tzinfo=UTC))
+    board = scored(*old, *new)
+    (row,) = board.tables[0].rows
+    assert (row.code_version, row.seeds, row.utility.mean) == ("1+new", 2, 0.5)
+    assert board.superseded == 4
+
+
+def test_failures_count_in_ranks_and_are_told(scored) -> None:
+    board = scored(*_runs("hyfreedp", [0.9, None, None]), *_runs("auto_clipping", [0.5, 0.5, 0.5]))
+    table = board.tables[0]
+    assert _labels(table.rows) == ["auto_clipping", "hyfreedp"]  # .9/3 < .5
+    failing = table.rows[1]
+    assert (failing.seeds, failing.failed, failing.few_seeds) == (1, 2, True)
+    assert failing.utility.mean == 0.9
+    assert failing.gap_to_untuned.mean == pytest.approx(0.3 - 0.5)
+    assert [refused.reason for refused in board.failed] == ["ValueError: it broke"] * 2
+
+
+def test_all_runs_failed(scored) -> None:
+    board = scored(*_runs("hyfreedp", [None, None]), *_runs("auto_clipping", [0.5, 0.5]))
+    row = _row(board.tables[0], "hyfreedp")
+    assert (row.utility, row.seeds, row.failed, row.seconds) == (None, 0, 2, None)
+    assert board.overalls[0].rows[-1].utility is None
+
+
+def test_references_stand_apart_and_one_seed_is_not_ranked(scored) -> None:
+    board = scored(
+        *_runs("grid_composed", [0.99, 0.99]),
+        *_runs("nonprivate", [0.95, 0.96]),
+        *_runs("prodigy", [0.97]),
+        *_runs("auto_clipping", [0.5, 0.6]),
+        *_runs("hyfreedp", [0.7, 0.8]),
+    )
+    table = board.tables[0]
+    assert _labels(table.references) == ["grid_composed", "nonprivate"]
+    assert _labels(table.rows) == ["prodigy", "hyfreedp", "auto_clipping"]
+    assert [row.ranks is None for row in table.rows] == [True, False, False]
+    assert all(row.ranks.low >= 1 and row.ranks.high <= 2 for row in table.rows if row.ranks)
+    (overall,) = board.overalls
+    assert _labels(overall.rows) == ["hyfreedp", "auto_clipping"]
+    assert _labels(overall.incomplete) == ["prodigy"]
+
+
+def test_settings_of_one_method_are_told_apart(scored) -> None:
+    board = scored(
+        *_runs("hyfreedp", [0.8, 0.9], parameters={"rule": "paper", "epochs": None}),
+        *_runs("hyfreedp", [0.7, 0.7], parameters={"rule": "gen", "epochs": None}),
+        *_runs("dp_sgd", [0.5, 0.5], parameters={"epochs": 3}),
+        *_runs("liu_talwar", [0.4, 0.4], parameters={"text": "x" * 100 + "a"}),
+        *_runs("liu_talwar", [0.3, 0.3], parameters={"text": "x" * 100 + "b"}),
+    )
+    labels = _labels(board.tables[0].rows)
+    assert labels[:3] == ["hyfreedp (rule=paper)", "hyfreedp (rule=gen)", "dp_sgd"]
+    assert len(set(labels)) == 5
+    assert all(len(label) <= 70 for label in labels)
+
+
+def test_other_data_and_other_delta_are_other_tables(scored) -> None:
+    first, second, third = (make_record("hyfreedp", seed=seed) for seed in range(3))
+    change = second.identity.model_copy
+    second = second.model_copy(update={"identity": change(update={"data_fingerprint": "0" * 64})})
+    third = third.model_copy(update={"identity": third.identity.model_copy(update={"delta": 2e-5})})
+    board = scored(first, second, third)
+    assert [table.title for table in board.tables] == [
+        "toy (linear), δ = 1e-05, data 000000000000, ε = 1",
+        "toy (linear), δ = 1e-05, data ffffffffffff, ε = 1",
+        "toy (linear), δ = 2e-05, data ffffffffffff, ε = 1",
+    ]
+    assert all(len(table.rows) == 1 for table in board.tables)
+
+
+def _overall_of(board: Board, epsilon: float | None) -> Overall:
+    (found,) = (overall for overall in board.overalls if overall.epsilon == epsilon)
+    return found
+
+
+def test_overall_counts_tables_with_half_of_all_and_ranks_who_is_in_all_of_them(scored) -> None:
+    records = []
+    for task, methods in (("a", "xyz"), ("b", "xy"), ("c", "z"), ("d", "xyz")):
+        for method in methods:
+            score_ = {"x": 0.9, "y": 0.8, "z": 0.7}[method]
+            records += _runs(f"method_{method}", [score_, score_ + 0.01], task=task)
+    overall = _overall_of(scored(*records), 1.0)
+    assert overall.tables == ("a (linear), ε = 1", "b (linear), ε = 1", "d (linear), ε = 1")
+    assert [(row.contestant.label, row.mean_rank) for row in overall.rows] == [("method_x", 1), ("method_y", 2)]
+    assert [(row.contestant.label, row.tables) for row in overall.incomplete] == [("method_z", 2)]
+    assert (overall.rows[0].ranks.low, overall.rows[0].ranks.high) == (1, 1)
+
+
+def test_overall_ranks_change_with_tasks(scored) -> None:
+    """x is clearly best on one task and clearly worst on the other: no place is certain."""
+    records = [
+        *_runs("x", [0.90, 0.91, 0.90], task="a"),
+        *_runs("y", [0.80, 0.81, 0.80], task="a"),
+        *_runs("x", [0.50, 0.51, 0.50], task="b"),
+        *_runs("y", [0.60, 0.61, 0.60], task="b"),
+    ]
+    overall = _overall_of(scored(*records), 1.0)
+    assert [row.mean_rank for row in overall.rows] == [1.5, 1.5]
+    assert [(row.ranks.low, row.ranks.high) for row in overall.rows] == [(1, 2), (1, 2)]
+
+
+def test_overalls_are_for_all_and_for_each_epsilon(scored) -> None:
+    records = [
+        record
+        for target, shift in ((1.0, 0.0), (3.0, 0.1))
+        for method, accuracy in (("auto_clipping", 0.5), ("hyfreedp", 0.6), ("grid_oracle", 0.7))
+        for record in _runs(method, [accuracy + shift, accuracy + shift + 0.02], target=target)
+    ]
+    board = scored(*records)
+    assert [overall.epsilon for overall in board.overalls] == [None, 1.0, 3.0]
+    best = board.overalls[0].rows[0]
+    assert best.utility.mean == pytest.approx(0.66)
+    assert best.gap_closed.mean == pytest.approx(0.5)
+    assert 0.9 < best.epsilon_ratio < 1
+    assert best.accountants == ("pld",)
+    assert (best.tables, best.seeds) == (2, 2)
+
+
+def test_audited_bounds_are_the_largest(scored) -> None:
+    audits = [Audit(lower_bound=bound, confidence=0.95, attack="loss", canaries=10) for bound in (0.2, 1.7)]
+    board = scored(*(make_record("hyfreedp", seed=seed, audit=audit) for seed, audit in enumerate(audits)))
+    (row,) = board.tables[0].rows
+    assert row.audited == 1.7
+    text = {column.key: column.text(row) for column in ROW_COLUMNS}["audited"]
+    assert text == "1.7 !"  # more than the ε that is claimed
+
+
+def test_findings_say_what_the_tables_say(scored) -> None:
+    records = []
+    for target in (1.0, 8.0):
+        spread = [0.0, 0.01, 0.02]
+        records += _runs("auto_clipping", [0.50 + one for one in spread], target=target)
+        records += _runs("hyfreedp", [0.60 + one for one in spread], target=target, examples=1500.0)
+        search = 0.40 if target == 1.0 else 0.65
+        records += _runs("liu_talwar", [search + one for one in spread], target=target, examples=9000.0, runs=10)
+        records += _runs("grid_oracle", [0.70 + one for one in spread], target=target)
+        records += _runs("nonprivate", [0.80 + one for one in spread], target=target)
+    which, searching, left = scored(*records).findings
+    assert "At ε = 1, hyfreedp has the best mean rank, 1.00" in which.text
+    assert "61.0 %, against 51.0 % for untuned auto_clipping and 71.0 % for grid_oracle" in which.text
+    assert "1.5 times" in which.text
+    assert "small budget" in which.text
+    assert "At ε = 1, 0 of 1" in searching.text
+    assert "and 1 worse" in searching.text
+    assert "At ε = 8, 1 of 1" in searching.text
+    assert "10.0 points below grid_oracle" in left.text
+    assert "5.0 points below grid_oracle" in left.text
+
+
+def test_an_empty_board(tmp_path: Path) -> None:
+    board = score(read_submissions([tmp_path]))
+    assert (board.tables, board.overalls, board.findings, board.records) == ((), (), (), 0)
