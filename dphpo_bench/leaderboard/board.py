@@ -26,15 +26,15 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks that resampling gives to a contestant, 1 is best; ties share the mean of their ranks.
+    """The ranks that resampling gives to a contestant, 1 is best.
 
     Attributes:
         low: the best of the middle 95 %.
         high: the worst of them.
     """
 
-    low: float
-    high: float
+    low: int
+    high: int
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,11 @@ class Row:
         """Whether there are too few seeds to conclude much."""
         return self.seeds < FEW_SEEDS
 
+    @property
+    def contradicted(self) -> bool:
+        """Whether an attack has shown more than the ε that is claimed."""
+        return self.audited is not None and self.audited > self.epsilon
+
 
 @dataclass(frozen=True)
 class Table:
@@ -163,7 +168,7 @@ class OverallRow:
             where that distance may be zero.
         epsilon_ratio: the largest ε of its runs as a share of the target's; ∞ for what is not private.
         accountants: whose bounds these are.
-        audited: the largest lower bound on ε that an attack has shown.
+        contradicted: whether an attack has shown more than the ε of one of its rows.
         tuning_share: median over tables.
         runs: median over tables.
         examples: median over tables.
@@ -181,7 +186,7 @@ class OverallRow:
     gap_closed: Estimate | None
     epsilon_ratio: float
     accountants: tuple[str, ...]
-    audited: float | None
+    contradicted: bool
     tuning_share: float
     runs: float
     examples: float

@@ -42,20 +42,24 @@ def estimate_text(estimate: Estimate | None, digits: int = 2) -> str:
     """Mean and half width of the interval in percent; both ends where the interval is lopsided."""
     if estimate is None:
         return NOTHING
-    mean = f"{100 * estimate.mean:.{digits}f}"
+
+    def number(value: float) -> str:
+        return f"{100 * value:.{digits}f}".replace("-", "−")
+
+    mean = number(estimate.mean)
     if estimate.low is None or estimate.high is None:
         return mean
     above, below = estimate.high - estimate.mean, estimate.mean - estimate.low
     if round(100 * above, digits) == round(100 * below, digits):
-        return f"{mean} ± {100 * above:.{digits}f}"
-    return f"{mean} [{100 * estimate.low:.{digits}f}, {100 * estimate.high:.{digits}f}]"
+        return f"{mean} ± {number(above)}"
+    return f"{mean} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
 def ranks_text(ranks: Ranks | None) -> str:
     """Such as 1–3, or 2 where both ends are the same."""
     if ranks is None:
         return NOTHING
-    return f"{ranks.low:g}" if ranks.low == ranks.high else f"{ranks.low:g}–{ranks.high:g}"
+    return str(ranks.low) if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
 
 
 def epsilon_text(epsilon: float) -> str:
@@ -86,8 +90,8 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def label_text(row: Row | OverallRow) -> str:
-    """The label, marked where there are few seeds or failures."""
-    marks = ("†" if row.few_seeds else "") + ("‡" if row.failed else "")
+    """The label, marked where there are few seeds, failures, or an audit that contradicts ε."""
+    marks = ("†" if row.few_seeds else "") + ("‡" if row.failed else "") + ("!" if row.contradicted else "")
     return row.contestant.label + (f" {marks}" if marks else "")
 
 
@@ -98,11 +102,9 @@ MARKS = (
 )
 
 
-def audited_text(row: Row) -> str:
-    """The audited lower bound, with a mark if it contradicts ε."""
-    if row.audited is None:
-        return NOTHING
-    return f"{row.audited:.3g}" + (" !" if row.audited > row.epsilon else "")
+def audited_text(audited: float | None) -> str:
+    """An audited lower bound, rounded down."""
+    return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
 def _mean(estimate: Estimate | None) -> float | None:
@@ -150,7 +152,13 @@ ROW_COLUMNS: tuple[Column[Row], ...] = (
         lambda row: row.epsilon,
     ),
     Column("accountant", "by", "Accountant of this ε.", lambda row: row.accountant, lambda row: row.accountant),
-    Column("audited", "audited ε ≥", "Lower bound that an attack has shown.", audited_text, lambda row: row.audited),
+    Column(
+        "audited",
+        "audited ε ≥",
+        "Lower bound that an attack has shown.",
+        lambda row: audited_text(row.audited),
+        lambda row: row.audited,
+    ),
     Column(
         "tuning_share",
         "on tuning",

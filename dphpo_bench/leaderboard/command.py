@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,9 +96,12 @@ def validate_command(
 
 
 def _check_extra() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in EXTRA if find_spec(name) is None]
+    missing = []
+    for name in EXTRA:
+        try:
+            import_module(name)
+        except ImportError:
+            missing.append(name)
     if missing:
         raise InvalidValueError(
             f"Drawing the leaderboard needs {', '.join(missing)}: pip install 'dphpo-bench[leaderboard]'."

@@ -1,5 +1,6 @@
 """From verified runs to the board. The rule in words: docs/scoring.md."""
 
+import hashlib
 import json
 import statistics as plain
 from collections import Counter, defaultdict
@@ -13,7 +14,7 @@ import numpy as np
 from dphpo_bench.display import one_line
 from dphpo_bench.leaderboard.board import Board, Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table
 from dphpo_bench.leaderboard.findings import findings
-from dphpo_bench.leaderboard.statistics import Reals, Scores, draw, mean, mean_interval, middle_ranks, ranks
+from dphpo_bench.leaderboard.statistics import Integers, Scores, draw, mean, mean_interval, middle_ranks, ranks
 from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
 from dphpo_bench.leaderboard.submissions import Run, Setting, Submissions
 from dphpo_bench.results import compact_json
@@ -197,29 +198,29 @@ class _Draws:
     """How often each seed of a setting is drawn: the same draws for all contestants and all ε."""
 
     seeds: Sequence[int]
-    weights: "np.ndarray[tuple[int, int], np.dtype[np.int64]]"
+    weights: Integers
 
 
 def _seed_weights(cells: Sequence[_Cell]) -> dict[Setting, _Draws]:
-    seeds: defaultdict[Setting, set[int]] = defaultdict(set)
+    seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
     for cell in cells:
         for entry in cell.ranked:
             seeds[cell.setting].update(entry.runs)
-    return {
-        setting: _Draws(sorted(found), draw(max(1, len(found)), stream)[:, : len(found)])
-        for stream, (setting, found) in enumerate(seeds.items(), start=1)
-    } | {cell.setting: _Draws([], draw(1, 0)[:, :0]) for cell in cells if cell.setting not in seeds}
+    return {setting: _Draws(sorted(found), draw(len(found), _stream(setting))) for setting, found in seeds.items()}
 
 
-def _resampled(entries: Sequence[_Entry], draws: _Draws) -> Reals:
-    """Shape (draws, entries): ranks among these."""
-    scores = Scores.of([[entry.score(seed) for seed in draws.seeds] for entry in entries])
-    return scores.resampled_ranks(draws.weights)
+def _stream(setting: Setting) -> int:
+    """A random stream of its own, so that new tasks do not change the tables of old ones."""
+    return int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8])
+
+
+def _scores(entries: Sequence[_Entry], draws: _Draws) -> Scores:
+    return Scores.of([[entry.score(seed) for seed in draws.seeds] for entry in entries])
 
 
 def _table(cell: _Cell, draws: _Draws) -> Table:
     ranked = cell.ranked
-    intervals = middle_ranks(_resampled(ranked, draws)) if ranked else []
+    intervals = middle_ranks(_scores(ranked, draws).resampled_ranks(draws.weights)) if ranked else []
     by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
     rows = [_row(entry, by_contestant.get(entry.contestant), cell.anchors) for entry in cell.entries]
     rows.sort(key=_by_utility)
@@ -349,21 +350,20 @@ def _overall_ranks(
     """Of each complete contestant its mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
         return {}, {}
-    observed: dict[Setting, list[Reals]] = defaultdict(list)
-    drawn: dict[Setting, list[Reals]] = defaultdict(list)
+    tasks = sorted({cell.setting.task for cell in cells})
+    task_weights = draw(len(tasks), stream=0)
+    observed: list[list[float]] = []
+    drawn = np.zeros((len(task_weights), len(complete)))
     for cell in cells:
         among = [cell.by_contestant[who] for who in complete]
-        seeds = weights[cell.setting].seeds
-        observed[cell.setting].append(ranks(Scores.of([[one.score(seed) for seed in seeds] for one in among]).means))
-        drawn[cell.setting].append(_resampled(among, weights[cell.setting]))
-    tasks = sorted({setting.task for setting in drawn})
-    task_weights = draw(len(tasks), stream=0)
-    total = np.zeros((len(task_weights), len(complete)))
-    for setting, of_epsilons in drawn.items():
-        total += task_weights[:, [tasks.index(setting.task)]] * sum(of_epsilons)
-    # Ranks are halves, so sums are exact; the number of tables in a drawing is the same for all contestants.
-    places = middle_ranks(ranks(-total))
-    mean_ranks = [mean(values) for values in np.stack([one for some in observed.values() for one in some]).T.tolist()]
+        scores = _scores(among, weights[cell.setting])
+        observed.append(ranks(scores.means).tolist())
+        # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
+        drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(
+            weights[cell.setting].weights
+        )
+    places = middle_ranks(ranks(-drawn))
+    mean_ranks = [mean(of_one) for of_one in zip(*observed, strict=True)]
     return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
 
 
@@ -415,7 +415,7 @@ def _overall_row(
         gap_closed=_overall_gap_closed(cells, who),
         epsilon_ratio=max(row.epsilon / cell.target for row, cell in found),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
-        audited=max((row.audited for row in rows if row.audited is not None), default=None),
+        contradicted=any(row.contradicted for row in rows),
         tuning_share=plain.median(row.tuning_share for row in rows),
         runs=plain.median(row.runs for row in rows),
         examples=plain.median(row.examples for row in rows),

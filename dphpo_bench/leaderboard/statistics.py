@@ -138,14 +138,14 @@ def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
 
 
 def middle_ranks(resampled: Reals) -> list[Ranks]:
-    """The middle 95 % of the ranks, ends included.
+    """The middle 95 % of the ranks, ends included, outwards to whole ranks.
 
     Args:
         resampled: shape (draws, contestants).
     """
     ordered = np.sort(resampled, axis=0)
     cut = math.floor((1 - CONFIDENCE) / 2 * len(ordered))
-    return [Ranks(float(low), float(high)) for low, high in zip(ordered[cut], ordered[-1 - cut], strict=True)]
+    return [Ranks(math.floor(low), math.ceil(high)) for low, high in zip(ordered[cut], ordered[-1 - cut], strict=True)]
 
 
 def _covariance(first: Sequence[float], second: Sequence[float]) -> float:

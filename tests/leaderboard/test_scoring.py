@@ -110,6 +110,15 @@ def test_the_order_of_records_and_folders_does_not_matter(tmp_path: Path) -> Non
     assert score(Submissions(tuple(runs), ())) == boards[0]
 
 
+def test_a_new_task_leaves_the_tables_of_others_as_they_are(scored) -> None:
+    rng = random.Random(1)
+    old = [record for name in "abcdef" for record in _runs(name, [rng.random() for _ in range(4)], task="old")]
+    (before,) = scored(*old).tables
+    new = [record for name in "abc" for record in _runs(name, [0.5, 0.6], task="a_new_one")]
+    _, after = scored(*new).tables
+    assert after == before
+
+
 def test_newer_code_takes_the_place_of_older_code(scored) -> None:
     old = _runs("hyfreedp", [0.9, 0.9, 0.9, 0.9], code_version="1+old")
     new = _runs("hyfreedp", [0.5, 0.5], code_version="1+new", created=datetime(2026, 2, 1, tzinfo=UTC))
@@ -236,8 +245,9 @@ def test_audited_bounds_are_the_largest(scored) -> None:
     board = scored(*(make_record("hyfreedp", seed=seed, audit=audit) for seed, audit in enumerate(audits)))
     (row,) = board.tables[0].rows
     assert row.audited == 1.7
-    text = {column.key: column.text(row) for column in ROW_COLUMNS}["audited"]
-    assert text == "1.7 !"  # more than the ε that is claimed
+    texts = {column.key: column.text(row) for column in ROW_COLUMNS}
+    assert (texts["audited"], texts["method"]) == ("1.70", "hyfreedp †!")  # more than the ε that is claimed
+    assert board.overalls[0].rows[0].contradicted
 
 
 def test_findings_say_what_the_tables_say(scored) -> None:

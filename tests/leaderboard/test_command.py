@@ -1,0 +1,181 @@
+"""The commands, run as a user runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.leaderboard.submitted import make_record, submit
+from tests.leaderboard.test_submissions import check_run, fuzzed
+
+COMMAND = [sys.executable, "-m", "dphpo_bench", "leaderboard"]
+
+
+def leaderboard(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*COMMAND, *args],
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", "DPHPO_BENCH_CACHE": str(cwd / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """A leaderboard of three methods, three seeds and two ε, of which nothing is built."""
+    folder = tmp_path / "leaderboard"
+    methods = (("auto_clipping", 0.8), ("hyfreedp", 0.85), ("grid_oracle", 0.9))
+    submit(
+        folder / "results",
+        *(
+            make_record(
+                method, seed=seed, target=target, accuracy=accuracy + seed / 100, private=method != "grid_oracle"
+            )
+            for method, accuracy in methods
+            for seed in range(3)
+            for target in (1.0, 3.0)
+        ),
+    )
+    return folder
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and "results" not in path.parts
+    }
+
+
+def test_build_check_and_stale(records: Path, tmp_path: Path) -> None:
+    missing = leaderboard("build", "--check", "-q", cwd=tmp_path)
+    assert missing.returncode == 1
+    assert "Stale: leaderboard/index.html" in missing.stdout
+    assert not (records / "index.html").exists()
+
+    built = leaderboard("build", cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert built.stdout.startswith("18 records, 0 rejected: ")
+    first = _contents(records)
+    assert {"README.md", "leaderboard.csv", "index.html"} < first.keys()
+    assert any(name.startswith("plots/") and name.endswith(".svg") for name in first)
+    assert leaderboard("build", "--check", "-q", cwd=tmp_path).returncode == 0
+
+    # From another folder, without what was kept, with the records written in another order: the same bytes.
+    again = tmp_path / "elsewhere"
+    files = sorted((records / "results").rglob("*.json"), reverse=True)
+    for path in files:
+        copy = again / "board" / path.relative_to(records)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    assert leaderboard("build", "board", "-q", cwd=again).returncode == 0
+    assert _contents(again / "board") == first
+
+    (records / "leaderboard.csv").write_text("edited")
+    (records / "plots" / "old.svg").write_text("<svg/>")
+    submit(records / "results", make_record("hyfreedp", seed=9, accuracy=0.99))
+    stale = leaderboard("build", "--check", "-q", cwd=tmp_path)
+    assert stale.returncode == 1
+    for name in ("leaderboard.csv", "plots/old.svg", "README.md", "index.html"):
+        assert f"Stale: leaderboard/{name}" in stale.stdout
+    assert leaderboard("build", "-q", cwd=tmp_path).returncode == 0
+    assert not (records / "plots" / "old.svg").exists()
+    assert leaderboard("build", "--check", "-q", cwd=tmp_path).returncode == 0
+
+
+def test_rejected_records_do_not_stop_a_build(records: Path, tmp_path: Path) -> None:
+    (path,) = submit(records / "results", make_record("liar", accuracy=1.0))
+    path.write_text(path.read_text().replace("3.75", "0.75"))
+    built = leaderboard("build", "-q", cwd=tmp_path)
+    assert built.returncode == 0
+    assert f"Rejected: toy/liar/{path.name}: its ledger costs ε = " in built.stdout
+    csv = (records / "leaderboard.csv").read_text()
+    assert "liar" not in csv
+    assert path.name in (records / "README.md").read_text()
+    assert path.name in (records / "index.html").read_text()
+
+
+def test_validate(records: Path, tmp_path: Path) -> None:
+    good = leaderboard("validate", "leaderboard/results", "-q", cwd=tmp_path)
+    assert (good.returncode, good.stdout) == (0, "18 records pass, 0 are rejected.\n")
+    path = next((records / "results").rglob("*.json"))
+    path.write_text(path.read_text().replace("3.75", "0.75").replace("1.45", "0.45").replace('"type"', '"kind"'))
+    (tmp_path / "other.json").write_text("{}")
+    bad = leaderboard("validate", str(path), "other.json", "--json", "-q", cwd=tmp_path)
+    assert bad.returncode == 1
+    told = json.loads(bad.stdout)
+    assert told["passed"] == 0
+    assert [each["path"] for each in told["rejected"]] == sorted([str(path), "other.json"])
+    assert leaderboard("validate", "nowhere", cwd=tmp_path).returncode == 2
+    (tmp_path / "empty").mkdir()
+    nothing = leaderboard("validate", "empty", cwd=tmp_path)
+    assert nothing.returncode == 2
+    assert "Expected at least one record" in nothing.stderr
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    done = leaderboard("build", "nowhere", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "nowhere/results" in done.stderr
+
+
+def test_without_the_extra_the_way_out_is_named(records: Path, tmp_path: Path) -> None:
+    hide = "import sys; sys.modules['altair'] = None; sys.argv = ['dphpo-bench', 'leaderboard', 'build']\n"
+    script = hide + "from dphpo_bench.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.strip() == ("Drawing the leaderboard needs altair: pip install 'dphpo-bench[leaderboard]'.")
+
+
+def test_a_thousand_mutated_records_make_a_harmless_board(tmp_path: Path) -> None:
+    """No crash, no script in the page, no wrong row: of the records' texts nothing becomes markup."""
+    from html.parser import HTMLParser
+
+    from dphpo_bench.leaderboard.board import Board
+    from dphpo_bench.leaderboard.build import render
+    from dphpo_bench.leaderboard.scoring import score
+    from dphpo_bench.leaderboard.submissions import read_submissions
+    from dphpo_bench.progress import SilentProgress
+
+    written = fuzzed(tmp_path, 1000, seed=1)
+    submissions = read_submissions([tmp_path])
+    for run in submissions.runs:
+        check_run(run, written[run.path])
+    board = score(submissions)
+    files = render(board, SilentProgress())
+
+    shape: list[tuple[str, tuple[str, ...]]] = []
+
+    class Shape(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            shape.append((tag, tuple(name for name, _ in attrs)))
+
+    Shape().feed(files["index.html"])
+    attributes = {name for _, names in shape for name in names}
+    assert not any(name.startswith("on") for name in attributes)
+    empty: Board = score(read_submissions([_made(tmp_path / "none")]))
+    Shape().feed(render(empty, SilentProgress())["index.html"])
+    scripts = [each for each in shape if each[0] == "script"]
+    assert len(scripts) % 2 == 0  # as many with the records as without
+    assert scripts[: len(scripts) // 2] == scripts[len(scripts) // 2 :]
+    assert not any(tag in ("img", "iframe", "object", "embed", "base") for tag, _ in shape)
+    for name, content in files.items():
+        if name.endswith(".svg"):
+            assert "<script" not in content
+            assert "<img" not in content
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

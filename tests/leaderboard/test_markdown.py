@@ -1,0 +1,301 @@
+"""The board as Markdown, read by a Markdown parser: what strangers wrote stays text, and nothing is lost."""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from dphpo_bench.display import one_line
+from dphpo_bench.leaderboard.board import Finding, Refused
+from dphpo_bench.leaderboard.charts import Chart, charts
+from dphpo_bench.leaderboard.columns import OVERALL_COLUMNS, ROW_COLUMNS
+from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
+from tests.leaderboard.boards import HOSTILE, board, crowded_board, empty_board, hostile_board, sample_board, table
+
+PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+# Words that are more than text to CommonMark or to GitHub, and hence must end up in code spans.
+MARKUP = (
+    "@someone", "@org/team", "#12", "owner/repo#12", "GH-12", "someone@example.org", ":smile:", ":+1:", "$x^2$", "$$",
+    "deadbeef", "0123456789abcdef0123456789abcdef01234567", "1234567", "http://example.org", "www.example.org",
+    "https://example.org/?a=b", "<b>", "<img src=x>", "<http://example.org>", "&lt;", "&#42;", "[a](b)", "[a][b]",
+    "[^1]", "![a](b)", "*a*", "**a**", "_a_", "__a__", "~~a~~", "`a`", "``", "a|b", "\\", "\\*", "{{a}}", "<!--",
+    "a_b_", "a\\|b",
+)  # fmt: skip
+PIECES = st.sampled_from([*MARKUP, *"`|\\[]()<>&*_~#$@!:.-+ =a1é", "``", "\\|", "](", "word", " "])
+TEXTS = st.lists(PIECES).map("".join) | st.text(max_size=40)
+
+
+def inline(markdown: str) -> list[Token]:
+    """The tokens of the only line of inline content that `markdown` consists of."""
+    (block,) = (token for token in PARSER.parse(markdown) if token.type == "inline" and token.content != "head")
+    return block.children or []
+
+
+def shown(tokens: list[Token]) -> str:
+    """The text of tokens that are nothing but text or code."""
+    assert {token.type for token in tokens} <= {"text", "text_special", "code_inline"}, tokens
+    return "".join(token.content for token in tokens)
+
+
+def cell(text: str) -> list[Token]:
+    """The tokens of a table's only cell, escaped as rows are."""
+    escaped = text.replace("|", "\\|")
+    tokens = PARSER.parse(f"| head |\n| --- |\n| {escaped} |\n\nafter")
+    cells = [tokens[at + 1].children or [] for at, token in enumerate(tokens) if token.type == "td_open"]
+    assert len(cells) == 1
+    assert tokens[-2].content == "after"
+    return cells[0]
+
+
+def tables(markdown: str) -> Iterator[list[list[str]]]:
+    """The cells of each table as plain text, row by row, the header first; emphasis of ours aside."""
+    rows: list[list[str]] = []
+    tokens = PARSER.parse(markdown)
+    for at, token in enumerate(tokens):
+        if token.type == "table_open":
+            rows = []
+        elif token.type == "tr_open":
+            rows.append([])
+        elif token.type in ("td_open", "th_open"):
+            children = [one for one in tokens[at + 1].children or [] if one.type not in ("em_open", "em_close")]
+            rows[-1].append(shown(children).replace("\u00a0", " "))
+        elif token.type == "table_close":
+            yield rows
+
+
+def images(markdown: str) -> list[str]:
+    return re.findall(r'src="plots/([a-z0-9-]+)\.svg"', markdown)
+
+
+def chart(name: str, title: str = "Some chart", description: str = "What it shows.") -> Chart:
+    return Chart(name, title, description, {})
+
+
+@settings(deadline=None)
+@given(TEXTS)
+@example("`" * 81 + "<b>")
+@example("a`b``c```d")
+@example("`a` and ` b")
+def test_code_shows_the_text_as_one_code_span(text: str) -> None:
+    expected = one_line(text, MAX_TEXT)
+    for tokens in (inline(f"x {code(text)}")[1:], cell(code(text))):
+        assert shown(tokens) == expected
+        assert [token.type for token in tokens] == (["code_inline"] if expected else [])
+
+
+@settings(deadline=None)
+@given(TEXTS)
+@example("![a](b) [c]")
+@example("([(*a*)])!")
+def test_prose_shows_the_text_with_all_markup_in_code_spans(text: str) -> None:
+    expected = one_line(text, MAX_TEXT)
+    for tokens in (inline(f"x{prose(text) and ' '}{prose(text)}"), cell(f"x{prose(text) and ' '}{prose(text)}")):
+        assert shown(tokens) == f"x {expected}".rstrip()
+        outside = "".join(token.content for token in tokens if token.type == "text")
+        assert not set(outside) & set('@#<>&*_`~$|\\{}^"')
+
+
+@pytest.mark.parametrize("word", MARKUP)
+@pytest.mark.parametrize("around", ["{}", "({}),", "[{}]!"])
+def test_words_that_code_hosts_would_link_or_replace_are_code(word: str, around: str) -> None:
+    tokens = inline(f"See {prose(around.format(word))} there.")
+    assert shown(tokens) == f"See {around.format(word)} there."
+    outside = "".join(token.content if token.type != "code_inline" else "\0" for token in tokens)
+    assert "\0" in outside
+    assert not re.search(r"[@#$<>*_~`|\\]|:\S+:|www|http|[0-9a-f]{7}|GH-", outside)
+
+
+def test_plain_words_and_numbers_stay_as_they_are() -> None:
+    text = "Untuned runs (of 3 seeds) reach 64.7 ± 0.3 % at ε = 3, the oracle's end-to-end 65; why? 1,234 −0.5 2.5%."
+    assert prose(text) == text
+    assert prose("behind auto_clipping, by 1–2") == "behind `auto_clipping`, by 1–2"
+    assert prose("67.10 [66.00, 67.90]") == r"67.10 \[66.00, 67.90\]"
+
+
+def test_the_fence_of_a_code_span_is_short_whatever_the_text() -> None:
+    # GitHub's parser takes no fence of more than 80 for one.
+    assert code("`" * 100) == "` " + "`" * 100 + " `"
+    runs = " ".join("`" * length for length in range(1, 100))
+    fence = re.match("`*", code(runs))
+    assert fence
+    assert 60 < len(fence[0]) <= 80
+    assert shown(inline(f"x {code(runs)}")[1:]) == one_line(runs, MAX_TEXT)
+
+
+def test_texts_of_several_sentences_are_not_cut() -> None:
+    text = " ".join(f"Sentence {number} of many." for number in range(50))
+    assert prose(text) == text
+    assert prose("word " * MAX_TEXT).endswith("…")
+
+
+def test_the_sections_come_in_order_and_every_chart_once() -> None:
+    sample = sample_board()
+    drawn = charts(sample)
+    page = to_markdown(sample, drawn)
+    headings = re.findall("^##? .*", page, re.MULTILINE)
+    assert headings == [
+        "# Leaderboard", "## Overall", "## cifar10 (linear)", "## digits (linear)", "## mnist (linear)",
+        "## More charts", "## Records", "## Legend",
+    ]  # fmt: skip
+    assert sorted(images(page)) == sorted(one.name for one in drawn)
+    sections = dict(zip(headings, re.split("^##? .*", page, flags=re.MULTILINE)[1:], strict=True))
+    assert images(sections["## Overall"]) == ["ranks-all", "ranks-epsilon-1", "ranks-epsilon-3", "ranks-epsilon-8"]
+    assert images(sections["## digits (linear)"]) == ["accuracy-digits-linear", "cost-digits-linear"]
+    assert "**Tuning while training costs little.** hyfreedp spends 6 % of ε" in sections["# Leaderboard"]
+    for link in ("index.html", "leaderboard.csv", "../docs/scoring.md", "../CONTRIBUTING.md", "#legend"):
+        assert f"]({link})" in page
+    assert page.startswith("<!-- Generated")
+    assert page.endswith("\n")
+    assert not page.endswith("\n\n")
+    assert "\n\n\n" not in page
+
+
+def test_tables_hold_every_row_and_references_stand_below() -> None:
+    sample = sample_board()
+    found = list(tables(to_markdown(sample, [])))
+    assert len(found) == len(sample.overalls) + len(sample.tables)
+    for one, (header, *rows) in zip(sample.tables, found[len(sample.overalls) :], strict=True):
+        assert header == [column.header for column in ROW_COLUMNS]
+        expected = [*one.rows, *one.references]
+        assert len(rows) == len(expected)
+        for row, cells in zip(expected, rows, strict=True):
+            assert cells[1:] == [column.text(row) for column in ROW_COLUMNS[1:]]
+            assert cells[0].removeprefix("reference: ") == ROW_COLUMNS[0].text(row)
+        assert [cells[0].startswith("reference: ") for cells in rows] == [False] * len(one.rows) + [True] * 2
+    overall = [cells[0] for cells in found[0][1:]]
+    assert overall[-3:] == ["incomplete: propose_test †‡", "reference: grid_oracle", "reference: nonprivate"]
+
+
+def test_a_column_that_is_empty_everywhere_is_left_out_everywhere() -> None:
+    sample = sample_board()
+    unaudited = replace(
+        sample,
+        tables=tuple(
+            replace(table, rows=tuple(replace(row, audited=None) for row in table.rows)) for table in sample.tables
+        ),
+    )
+    audited = next(column for column in ROW_COLUMNS if column.key == "audited")
+    page = to_markdown(unaudited, [])
+    assert audited.header not in page
+    assert audited.explanation not in page
+    widths = {len(row) for found in list(tables(page))[len(sample.overalls) :] for row in found}
+    assert widths == {len(ROW_COLUMNS) - 1}
+    # One audit of one row, and the column is in all tables.
+    first = unaudited.tables[0]
+    one = replace(first, rows=(replace(first.rows[0], audited=0.5), *first.rows[1:]))
+    page = to_markdown(replace(unaudited, tables=(one, *unaudited.tables[1:])), [])
+    widths = {len(row) for found in list(tables(page))[len(sample.overalls) :] for row in found}
+    assert widths == {len(ROW_COLUMNS)}
+
+
+def test_a_single_epsilon_is_not_told_twice() -> None:
+    sample = sample_board()
+    single = board([table for table in sample.tables if table.epsilon == 3])
+    page = to_markdown(single, [])
+    assert len(list(tables(page))) == 1 + 3
+    assert "ε = 3: overall" not in page
+
+
+def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
+    hostile = hostile_board()
+    markup = table(("*a* | `b` <c>", "d", 0.9), 3.0, [(word, word, 0.01, 0.1, 2.0) for word in MARKUP])
+    hostile = replace(
+        hostile,
+        tables=(*hostile.tables, markup),
+        findings=(*hostile.findings, *(Finding(word, f"See {word}!") for word in MARKUP)),
+        rejected=tuple(Refused(word, word) for word in MARKUP),
+        failed=tuple(Refused(text, text) for text in HOSTILE),
+    )
+    drawn = [
+        chart(f"{kind}-{number}", f"About, {text}", f"About {text}")
+        for kind in ("ranks", "accuracy", "other")
+        for number, text in enumerate((*HOSTILE, *MARKUP))
+    ]
+    page = to_markdown(hostile, drawn)
+    tokens = PARSER.parse(page)
+    flat = [one for token in tokens for one in ([token] if token.children is None else token.children)]
+    # Links and HTML are ours alone.
+    links = {token.attrs["href"] for token in flat if token.type == "link_open"}
+    assert links == {"index.html", "leaderboard.csv", "../docs/scoring.md", "../CONTRIBUTING.md", "#legend"}
+    assert not [token for token in flat if token.type in ("html_inline", "image", "fence", "code_block")]
+    ours = re.compile(
+        r"<!-- Generated [^<>]* -->|</?details>|<details><summary>[\w ,:=.]+</summary>|"
+        r'<p><img src="plots/[a-z0-9-]+\.svg" alt="[^<>"]*"></p>'
+    )
+    for token in flat:
+        if token.type == "html_block":
+            assert all(ours.fullmatch(line) for line in token.content.strip().splitlines()), token.content
+    assert sorted(images(page)) == sorted(one.name for one in drawn)
+    labels = {row[0].removeprefix("reference: ") for found in tables(page) for row in found}
+    assert labels >= {ROW_COLUMNS[0].text(row) for row in markup.rows}
+    for text in HOSTILE:
+        assert any(label.startswith(one_line(text, MAX_TEXT)) for label in labels), text
+    headings = [
+        shown(tokens[at + 1].children or [])
+        for at, token in enumerate(tokens)
+        if token.type == "heading_open" and token.tag == "h2"
+    ]
+    assert {one_line(one.setting, MAX_TEXT) for one in hostile.tables} <= set(headings)
+
+
+def test_descriptions_of_charts_stay_in_their_attribute() -> None:
+    (line,) = (
+        line
+        for line in to_markdown(sample_board(), [chart("x", description='a "b" <c>\n\n& | `d` ![e](f)')]).splitlines()
+        if "plots/x" in line
+    )
+    assert line == '<p><img src="plots/x.svg" alt="a &quot;b&quot; &lt;c&gt; &amp; | `d` ![e](f)"></p>'
+
+
+def test_charts_about_nothing_on_the_board_are_shown_too() -> None:
+    drawn = [chart("ranks-all", "Ranks, nowhere"), chart("accuracy-x", "Accuracy, elsewhere"), chart("new")]
+    page = to_markdown(sample_board(), drawn)
+    assert images(page.partition("## More charts")[2]) == ["ranks-all", "accuracy-x", "new"]
+
+
+def test_long_lists_of_records_are_cut_and_counted() -> None:
+    page = to_markdown(sample_board(), [])
+    assert page.count("is not that of its ledger.") == 2 * MAX_LISTED
+    assert "- and 70 more: `dphpo-bench leaderboard validate` lists all." in page
+    assert "<summary>120 rejected</summary>" in page
+    assert "500 were read; 3 of older code are superseded by newer." in page
+    few = replace(sample_board(), rejected=(Refused("a.json", "Bad."),), failed=())
+    page = to_markdown(few, [])
+    assert "- `a.json`: Bad.\n" in page
+    assert "more:" not in page
+    assert "failed</summary>" not in page
+
+
+def test_the_legend_explains_marks_and_columns_once() -> None:
+    legend = to_markdown(sample_board(), []).partition("## Legend")[2]
+    for mark in "†‡!":
+        assert legend.count(f"- **{mark}**: ") == 1
+    for column in (*ROW_COLUMNS, *OVERALL_COLUMNS):
+        assert legend.count(f"- **{column.header}**: {prose(column.explanation)}\n") == 1
+
+
+def test_an_empty_board_says_so() -> None:
+    page = to_markdown(empty_board(), [])
+    assert "There are no records yet." in page
+    assert "dphpo-bench sweep" in page
+    assert not list(tables(page))
+    assert re.findall("^##.*", page, re.MULTILINE) == []
+    only_bad = replace(empty_board(), rejected=(Refused("a.json", "Bad."),), records=1)
+    assert "None of the records counts yet." in to_markdown(only_bad, [])
+    assert "- `a.json`: Bad." in to_markdown(only_bad, [])
+
+
+def test_many_contestants_and_infinite_values_are_no_trouble() -> None:
+    crowded = crowded_board(60)
+    first = crowded.tables[0]
+    odd = replace(first, rows=(replace(first.rows[0], epsilon=math.inf, seconds=None, utility=None), *first.rows[1:]))
+    page = to_markdown(replace(crowded, tables=(odd, *crowded.tables[1:])), [])
+    assert sum(len(found) - 1 for found in tables(page)) == 2 * 3 * 62 + 62
+    assert page == to_markdown(replace(crowded, tables=(odd, *crowded.tables[1:])), [])

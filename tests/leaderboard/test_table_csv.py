@@ -1,0 +1,121 @@
+"""The board as CSV: every row, exact to the digits it has, the same on every machine."""
+
+import io
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dphpo_bench.leaderboard.board import Board, Estimate, Row
+from dphpo_bench.leaderboard.table_csv import KINDS, to_csv
+from tests.leaderboard.boards import HOSTILE, SETTINGS, board, empty_board, hostile_board, sample_board, table
+
+
+def read(content: str) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(content), keep_default_na=False, na_values=[""])
+
+
+def rows_of(shown: Board) -> list[Row]:
+    return [row for table in shown.tables for row in (*table.rows, *table.references)]
+
+
+def single(**changes: object) -> pd.Series:
+    """The line of a board of one row, changed as told."""
+    one = table(SETTINGS[0], 3.0)
+    row = replace(one.rows[0], **changes)  # type: ignore[arg-type]
+    return read(to_csv(board([replace(one, rows=(row,), references=())]))).iloc[0]
+
+
+def test_every_row_is_a_line_with_what_the_board_says() -> None:
+    sample = sample_board()
+    data = read(to_csv(sample))
+    assert list(data.columns) == list(KINDS)
+    rows = rows_of(sample)
+    assert data["label"].tolist() == [row.contestant.label for row in rows]
+    assert data["reference"].tolist() == [row.contestant.reference for row in rows]
+    assert data["accuracy"].tolist() == pytest.approx(
+        [math.nan if row.utility is None else row.utility.mean for row in rows], abs=5e-7, nan_ok=True
+    )
+    first, line = rows[0], data.iloc[0]
+    assert (line["setting"], line["task"], line["epsilon_target"], line["delta"]) == (
+        "cifar10 (linear)",
+        "cifar10",
+        1,
+        1e-5,
+    )
+    assert (line["accuracy_low"], line["accuracy_high"]) == (0.618, 0.642)
+    assert (line["rank_low"], line["rank_high"]) == (1, 2)
+    assert (line["gap_to_oracle"], line["gap_to_untuned_low"], line["gap_closed"]) == (0.01, 0.01, 0.875)
+    assert (line["seeds"], line["failed"], line["accountant"], line["audited"]) == (5, 0, "pld", 0.6)
+    assert line["examples"] == pytest.approx(first.examples, rel=1e-5)
+
+
+def test_what_is_unknown_is_empty_and_infinity_is_inf() -> None:
+    content = to_csv(sample_board())
+    line = read(content).set_index("label").loc["grid_oracle"].iloc[0]
+    assert line["epsilon"] == math.inf
+    assert line[["rank_low", "rank_high", "audited", "gap_closed"]].isna().all()
+    assert ",inf,none,," in content
+    empty = single(utility=None, gap_to_oracle=None, gap_to_untuned=None, seconds=None, ranks=None)
+    assert empty[["accuracy", "accuracy_low", "gap_to_oracle", "gap_to_untuned", "rank_low", "seconds"]].isna().all()
+    assert single(utility=Estimate(0.5))[["accuracy_low", "accuracy_high"]].isna().all()
+
+
+def test_an_empty_board_is_a_header() -> None:
+    assert to_csv(empty_board()) == ",".join(KINDS) + "\n"
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(min_value=1e-6, max_value=1e6), min_size=1, max_size=30))
+@example([3.0, 2.999991, 2.9999900001])
+def test_epsilon_is_never_rounded_down_nor_an_audit_up(epsilons: list[float]) -> None:
+    one = table(SETTINGS[0], 3.0)
+    rows = tuple(replace(one.rows[0], epsilon=epsilon, audited=epsilon) for epsilon in epsilons)
+    data = read(to_csv(board([replace(one, rows=rows, references=())])))
+    for epsilon, above, below in zip(epsilons, data["epsilon"], data["audited"], strict=True):
+        assert epsilon * (1 - 1.1e-9) <= above <= epsilon * (1 + 1e-5)
+        assert epsilon * (1 - 1e-5) <= below <= epsilon * (1 + 1.1e-9)
+        assert float(f"{above:.6g}") == above
+
+
+@pytest.mark.parametrize(("epsilon", "text"), [(3.0, "3.0"), (2.9999901, "3.0"), (2.99999, "2.99999"), (0.0, "0.0")])
+def test_epsilon_has_six_digits(epsilon: float, text: str) -> None:
+    assert str(single(epsilon=epsilon)["epsilon"]) == text
+
+
+def test_the_last_bits_of_floats_do_not_show() -> None:
+    one = table(SETTINGS[0], 3.0)
+
+    def shifted(factor: float) -> str:
+        def move(value: float) -> float:
+            return value * factor
+
+        rows = [
+            replace(
+                row,
+                utility=row.utility and Estimate(*map(move, (row.utility.mean, row.utility.mean, row.utility.mean))),
+                gap_to_oracle=Estimate(factor - 1.0),
+                epsilon=move(row.epsilon),
+                tuning_share=move(row.tuning_share),
+                runs=move(row.runs),
+                examples=move(row.examples),
+                seconds=4.0,
+            )
+            for row in one.rows
+        ]
+        return to_csv(board([replace(one, rows=tuple(rows), references=())]))
+
+    assert shifted(1 + 1e-13) == shifted(1 - 1e-13) == shifted(1.0)
+
+
+def test_texts_of_strangers_are_one_line_and_no_formula() -> None:
+    hostile = hostile_board()
+    content = to_csv(hostile)
+    assert len(content.splitlines()) == 1 + len(rows_of(hostile))
+    texts = read(content)[["label", "method", "setting", "accountant"]].to_numpy().ravel()
+    assert set(texts) >= {text for text in HOSTILE if text.isprintable()}
+    assert single(accountant="=1+1")["accountant"] == "'=1+1"
+    assert single(code_version=" @x")["code_version"] == "' @x"
