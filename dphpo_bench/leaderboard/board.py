@@ -161,8 +161,9 @@ class OverallRow:
         tables: in how many of the counted tables it is.
         seeds: the fewest finished runs in any of them.
         failed: failed runs in all of them.
-        mean_rank: mean of its ranks in the tables; None if it is not in all of them, or a reference.
-        ranks: of the mean rank among the others', by resampling; None likewise.
+        mean_rank: mean of its ranks in the tables, with the middle 95 % of what resampling makes of it; None if it
+            is not in all of them, or a reference.
+        ranks: its places by mean rank in the resamplings; None likewise.
         utility: mean accuracy over the tables; None if it is not in all of them.
         gap_closed: share of the distance from untuned to oracle, both summed over the tables that have them; None
             where that distance may be zero.
@@ -180,7 +181,7 @@ class OverallRow:
     tables: int
     seeds: int
     failed: int
-    mean_rank: float | None
+    mean_rank: Estimate | None
     ranks: Ranks | None
     utility: Estimate | None
     gap_closed: Estimate | None

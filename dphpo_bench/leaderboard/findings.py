@@ -41,7 +41,7 @@ def _which_method(overall: Overall, oracle: str, untuned: str) -> Finding:
     best, *rest = overall.rows
     sentences = [
         f"{'Over all ε' if overall.epsilon is None else f'At {overall.title}'}, {best.contestant.label} has the best "
-        f"mean rank, {best.mean_rank:.2f} of {len(overall.rows)} over {_plural(len(overall.tables), 'table')}."
+        f"mean rank, {_rank(best)} of {len(overall.rows)} over {_plural(len(overall.tables), 'table')}."
     ]
     equal = [row.contestant.label for row in rest if _overlap(best, row)]
     if equal:
@@ -71,7 +71,7 @@ def _which_method(overall: Overall, oracle: str, untuned: str) -> Finding:
     elif cheap:
         sentences.append(
             f"For the cost of at most {SMALL_COST:g} untuned runs, {cheap[0].contestant.label} is best, with a mean "
-            f"rank of {cheap[0].mean_rank:.2f}."
+            f"rank of {_rank(cheap[0])}."
         )
     return Finding(f"Which method at {overall.title}", " ".join(sentences))
 
@@ -140,6 +140,10 @@ def _ends(tables: Sequence[Table]) -> list[float]:
     """The smallest and the largest ε."""
     epsilons = sorted({table.epsilon for table in tables})
     return epsilons if len(epsilons) < 3 else [epsilons[0], epsilons[-1]]
+
+
+def _rank(row: OverallRow) -> str:
+    return f"{row.mean_rank.mean:.2f}" if row.mean_rank else "none"
 
 
 def _overlap(first: OverallRow, second: OverallRow) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from dphpo_bench.display import one_line
 from dphpo_bench.leaderboard.board import Board, Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table
 from dphpo_bench.leaderboard.findings import findings
-from dphpo_bench.leaderboard.statistics import Integers, Scores, draw, mean, mean_interval, middle_ranks, ranks
+from dphpo_bench.leaderboard.statistics import Integers, Scores, draw, mean, mean_interval, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
 from dphpo_bench.leaderboard.submissions import Run, Setting, Submissions
 from dphpo_bench.results import compact_json
@@ -341,12 +341,12 @@ def _overall(target: float | None, pairs: Sequence[tuple[_Cell, Table]], weights
 
 
 def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
-    return round(row.mean_rank or 0.0, 9), row.contestant.label
+    return round(row.mean_rank.mean, 9) if row.mean_rank else 0.0, row.contestant.label
 
 
 def _overall_ranks(
     cells: Sequence[_Cell], complete: Sequence[Contestant], weights: Mapping[Setting, _Draws]
-) -> tuple[dict[Contestant, float], dict[Contestant, Ranks]]:
+) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
     """Of each complete contestant its mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
         return {}, {}
@@ -363,7 +363,12 @@ def _overall_ranks(
             weights[cell.setting].weights
         )
     places = middle_ranks(ranks(-drawn))
-    mean_ranks = [mean(of_one) for of_one in zip(*observed, strict=True)]
+    tables = Counter(cell.setting.task for cell in cells)
+    drawn /= (task_weights @ np.array([[tables[task]] for task in tasks])).astype(np.float64)
+    mean_ranks = [
+        Estimate(mean(of_one), low, high)
+        for of_one, (low, high) in zip(zip(*observed, strict=True), middle(drawn), strict=True)
+    ]
     return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
 
 
@@ -394,7 +399,7 @@ def _overall_row(
     who: Contestant,
     found: Sequence[tuple[Row, _Cell]],
     cells: Sequence[_Cell],
-    mean_rank: float | None,
+    mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
     rows = [row for row, _ in found]

@@ -143,9 +143,14 @@ def middle_ranks(resampled: Reals) -> list[Ranks]:
     Args:
         resampled: shape (draws, contestants).
     """
+    return [Ranks(math.floor(low), math.ceil(high)) for low, high in middle(resampled)]
+
+
+def middle(resampled: Reals) -> list[tuple[float, float]]:
+    """The ends of the middle 95 % of each column."""
     ordered = np.sort(resampled, axis=0)
     cut = math.floor((1 - CONFIDENCE) / 2 * len(ordered))
-    return [Ranks(math.floor(low), math.ceil(high)) for low, high in zip(ordered[cut], ordered[-1 - cut], strict=True)]
+    return list(zip(ordered[cut].tolist(), ordered[-1 - cut].tolist(), strict=True))
 
 
 def _covariance(first: Sequence[float], second: Sequence[float]) -> float:

@@ -205,7 +205,7 @@ def test_overall_counts_tables_with_half_of_all_and_ranks_who_is_in_all_of_them(
             records += _runs(f"method_{method}", [score_, score_ + 0.01], task=task)
     overall = _overall_of(scored(*records), 1.0)
     assert overall.tables == ("a (linear), ε = 1", "b (linear), ε = 1", "d (linear), ε = 1")
-    assert [(row.contestant.label, row.mean_rank) for row in overall.rows] == [("method_x", 1), ("method_y", 2)]
+    assert [(row.contestant.label, row.mean_rank.mean) for row in overall.rows] == [("method_x", 1), ("method_y", 2)]
     assert [(row.contestant.label, row.tables) for row in overall.incomplete] == [("method_z", 2)]
     assert (overall.rows[0].ranks.low, overall.rows[0].ranks.high) == (1, 1)
 
@@ -219,7 +219,7 @@ def test_overall_ranks_change_with_tasks(scored) -> None:
         *_runs("y", [0.60, 0.61, 0.60], task="b"),
     ]
     overall = _overall_of(scored(*records), 1.0)
-    assert [row.mean_rank for row in overall.rows] == [1.5, 1.5]
+    assert [(row.mean_rank.mean, row.mean_rank.low, row.mean_rank.high) for row in overall.rows] == [(1.5, 1, 2)] * 2
     assert [(row.ranks.low, row.ranks.high) for row in overall.rows] == [(1, 2), (1, 2)]
 
 

@@ -1,0 +1,239 @@
+"""Boards for tests, made without records: a plausible one, a hostile one, a crowded one, and one with nothing in it.
+
+The numbers are smooth functions of names and ε, so each build is the same. They resemble measured ones only so far
+that charts and tables made of them can be judged by eye.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+
+from dphpo_bench.leaderboard.board import (
+    Board,
+    Contestant,
+    Estimate,
+    Finding,
+    Overall,
+    OverallRow,
+    PathPoint,
+    Ranks,
+    Refused,
+    Row,
+    Table,
+)
+
+EPSILONS = (1.0, 3.0, 8.0)
+# Setting, task, and what the best private method reaches there as ε grows.
+SETTINGS = (
+    ("cifar10 (linear)", "cifar10", 0.70),
+    ("digits (linear)", "digits", 0.95),
+    ("mnist (linear)", "mnist", 0.987),
+)
+
+# Method, parameters in the label, how far below the oracle at ε = 1, share of ε on tuning, training runs.
+METHODS = (
+    ("hyfreedp", "", 0.010, 0.06, 1.0),
+    ("linear_scaling", "", 0.018, 0.12, 3.2),
+    ("auto_clipping", "", 0.024, 0.0, 1.0),
+    ("papernot_steinke", "", 0.030, 0.35, 10.0),
+    ("liu_talwar", "threshold=none", 0.041, 0.44, 12.0),
+    ("liu_talwar", "threshold=0.7", 0.047, 0.52, 21.0),
+    ("propose_test", "", 0.060, 0.40, 8.0),
+    ("dp_sgd", "", 0.075, 0.0, 1.0),
+)
+REFERENCES = (("grid_oracle", "", 0.0, 0.0, 10.0), ("nonprivate", "", -0.03, 0.0, 1.0))
+Method = tuple[str, str, float, float, float]
+
+# What strangers might write where HTML, scripts, SVG, Vega expressions or templates are made of it.
+HOSTILE = (
+    "</script><script>window.pwned=1</script>",
+    "<img src=x onerror=window.pwned=1>",
+    "\"'><svg onload=window.pwned=1>",
+    "<!--<script>",
+    'x"]; window.pwned=1; datum["x',
+    "{{ 7 * 7 }}{% raw %}${window.pwned=1}",
+    "__proto__",
+    "constructor",
+    "javascript:alert(1) & &lt;b&gt; \\u003cb\\u003e \\n]]>",
+    "line\u2028paragraph\u2029end",
+    "long " + "name " * 60,
+)
+
+
+def contestant(method: str, parameters: str = "", reference: bool = False) -> Contestant:
+    """A contestant with the label and the parameters that scoring would give it."""
+    return Contestant(
+        method=method,
+        label=f"{method} ({parameters})" if parameters else method,
+        parameters=f'{{"set":"{parameters}"}}',
+        end_to_end_private=not reference,
+        reference=reference,
+    )
+
+
+def estimate(value: float, half: float) -> Estimate:
+    return Estimate(value, value - half, value + half)
+
+
+def path(epsilon: float, steps: int = 400) -> tuple[PathPoint, ...]:
+    """A learning rate that rises to a plateau, higher for larger ε, while the loss bound falls."""
+    return tuple(
+        PathPoint(
+            step=step,
+            learning_rate=1e-4 + 0.4 * epsilon * (1 - math.exp(-step / 60)) ** 2 * (1 + 0.2 * math.sin(step / 9)),
+            loss_bound=2.3 * math.exp(-step / (60 * epsilon**0.5)) + 0.4,
+        )
+        for step in range(0, steps, 8)
+    )
+
+
+def row(method: Method, top: float, epsilon: float, place: int, contestants: int, reference: bool = False) -> Row:
+    """What `method` reaches where the oracle tends to `top`; every fourth has failed runs, the last few seeds."""
+    name, parameters, gap, share, runs = method
+    oracle = top - 0.06 / epsilon
+    utility = top + 0.005 if name == "nonprivate" else oracle - gap / epsilon**0.5
+    last = place == contestants
+    return Row(
+        contestant=contestant(name, parameters, reference),
+        code_version="1",
+        seeds=1 if last else 5,
+        failed=1 if place % 4 == 0 else 0,
+        utility=Estimate(utility) if last else estimate(utility, 0.002 + 0.01 / epsilon),
+        ranks=None if reference else Ranks(max(1, place - 1), min(contestants, place + 1)),
+        gap_to_oracle=estimate(oracle - utility, 0.004),
+        gap_to_untuned=estimate(utility - oracle + 0.024, 0.004),
+        gap_closed=None if reference or last else Estimate(1 - gap / 0.08),
+        epsilon=math.inf if reference else 0.999 * epsilon + 1e-5 * place,
+        accountant="none" if reference else "pld",
+        audited=0.6 * epsilon if name == "hyfreedp" else (1.5 * epsilon if name == "dp_sgd" else None),
+        tuning_share=share,
+        runs=runs,
+        examples=runs * 300_000.0 * epsilon**0.3,
+        seconds=None if place % 3 == 0 else 4.0 * runs,
+        path=path(epsilon) if name == "hyfreedp" else (),
+    )
+
+
+def table(
+    setting: tuple[str, str, float],
+    epsilon: float,
+    methods: Sequence[Method] = METHODS,
+    references: Sequence[Method] = REFERENCES,
+) -> Table:
+    name, task, top = setting
+    return Table(
+        task=task,
+        model="linear",
+        epsilon=epsilon,
+        delta=1e-5,
+        setting=name,
+        rows=tuple(row(method, top, epsilon, place, len(methods)) for place, method in enumerate(methods, 1)),
+        references=tuple(row(method, top, epsilon, 1, len(methods), True) for method in references),
+    )
+
+
+def overall_row(who: Contestant, rows: Sequence[Row], ranks: Ranks | None) -> OverallRow:
+    means = [row.utility.mean for row in rows if row.utility is not None]
+    gaps = [row.gap_closed for row in rows if row.gap_closed is not None]
+    places = [(row.ranks.low + row.ranks.high) / 2 for row in rows if row.ranks is not None]
+    return OverallRow(
+        contestant=who,
+        tables=len(rows),
+        seeds=min(row.seeds for row in rows),
+        failed=sum(row.failed for row in rows),
+        mean_rank=estimate(mean(places), 0.5) if places and ranks else None,
+        ranks=ranks,
+        utility=estimate(mean(means), 0.003) if means else None,
+        gap_closed=gaps[0] if gaps else None,
+        epsilon_ratio=math.inf if who.reference else 0.9991,
+        accountants=tuple(sorted({row.accountant for row in rows})),
+        contradicted=any(row.contradicted for row in rows),
+        tuning_share=rows[0].tuning_share,
+        runs=rows[0].runs,
+        examples=mean(row.examples for row in rows),
+        seconds=rows[0].seconds,
+        relative_cost=rows[0].runs,
+    )
+
+
+def overall(epsilon: float | None, tables: Sequence[Table]) -> Overall:
+    """Who is in all of `tables` is ranked, in the order of the first table."""
+    counted = [table for table in tables if epsilon in (None, table.epsilon)]
+    found: dict[Contestant, list[Row]] = {}
+    for one in (row for table in counted for row in (*table.rows, *table.references)):
+        found.setdefault(one.contestant, []).append(one)
+    ranked = [who for who, rows in found.items() if not who.reference and len(rows) == len(counted)]
+    places = {who: Ranks(max(1, at - 1), min(len(ranked), at + 1)) for at, who in enumerate(ranked, 1)}
+    rows = {who: overall_row(who, rows, places.get(who)) for who, rows in found.items()}
+    return Overall(
+        epsilon=epsilon,
+        tables=tuple(table.title for table in counted),
+        rows=tuple(rows[who] for who in ranked),
+        incomplete=tuple(row for who, row in rows.items() if who not in places and not who.reference),
+        references=tuple(row for who, row in rows.items() if who.reference),
+    )
+
+
+def board(tables: Sequence[Table], findings: Sequence[Finding] = (), refused: Sequence[Refused] = ()) -> Board:
+    epsilons = sorted({table.epsilon for table in tables})
+    return Board(
+        findings=tuple(findings),
+        overalls=tuple(overall(epsilon, tables) for epsilon in (None, *epsilons)) if tables else (),
+        tables=tuple(tables),
+        rejected=tuple(refused),
+        failed=tuple(refused),
+        superseded=3,
+        records=500,
+    )
+
+
+def sample_board() -> Board:
+    """Three settings at three ε; propose_test is missing on mnist, and one method ran without finishing."""
+    tables = [table(setting, epsilon) for setting in SETTINGS for epsilon in EPSILONS]
+    tables[-3:] = [replace(one, rows=tuple(row for row in one.rows if row.contestant.method != "propose_test"))
+                   for one in tables[-3:]]  # fmt: skip
+    first = tables[0]
+    broken = replace(first.rows[-2], seeds=0, failed=5, utility=None, gap_closed=None, seconds=None)
+    tables[0] = replace(first, rows=(*first.rows[:-2], first.rows[-1], broken))
+    findings = (
+        Finding(
+            "Tuning while training costs little", "hyfreedp spends 6 % of ε on tuning and is first in 9 of 9 tables."
+        ),
+        Finding("One run is hard to beat", "Methods of ten runs are behind untuned auto_clipping at every ε below 8."),
+    )
+    refused = [Refused(f"digits/dp_sgd/{number:016x}.json", f"Its ε of {number} is not that of its ledger.")
+               for number in range(120)]  # fmt: skip
+    return board(tables, findings, refused)
+
+
+def hostile_board() -> Board:
+    """A board on which every text that a record brings is an attempt at something."""
+    methods = [(text, text, 0.01 * place, 0.1, 2.0) for place, text in enumerate(HOSTILE)]
+    references = [(f"reference {text}", "", 0.0, 0.0, 2.0) for text in HOSTILE[:4]]
+    tables = [
+        replace(
+            table((text, text, 0.9), epsilon, methods, references),
+            model=text,
+            rows=tuple(
+                replace(row, code_version=text, accountant=text, path=path(epsilon))
+                for row in table((text, text, 0.9), epsilon, methods).rows
+            ),
+        )
+        for text in (HOSTILE[0], HOSTILE[1], HOSTILE[4])
+        for epsilon in (1.0, 3.0)
+    ]
+    return board(tables, [Finding(text, text) for text in HOSTILE], [Refused(f"{text}.json", text) for text in HOSTILE])
+
+
+def crowded_board(contestants: int = 40) -> Board:
+    """More contestants than a chart can hold."""
+    methods = [
+        (f"method_{number:02d}", "", 0.002 * number, 0.01 * number, 1.0 + number) for number in range(contestants)
+    ]
+    return board([table(SETTINGS[0], epsilon, methods) for epsilon in EPSILONS])
+
+
+def empty_board() -> Board:
+    """What a folder without records makes."""
+    return Board(findings=(), overalls=(), tables=(), rejected=(), failed=(), superseded=0, records=0)
