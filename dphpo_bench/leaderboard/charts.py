@@ -413,7 +413,7 @@ def _accuracy(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Ch
     yield _chart(
         f"accuracy {setting}",
         f"Accuracy against ε, {setting}",
-        f"Mean over seeds with 95 % interval{cut}. Dashed: references, which are not private.{note}",
+        f"Mean over seeds with 95 % interval{cut}. Dashed: references.{note}",
         f"Test accuracy of {len(looks)} contestants and references on {setting} "
         f"at ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}, with 95 % intervals over seeds.{note}",
         drawing,
