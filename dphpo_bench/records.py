@@ -8,11 +8,20 @@ ledger from a whitelist of event types.
 import hashlib
 import json
 import tempfile
-from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from dphpo_bench.errors import InvalidValueError, RecordError
 from dphpo_bench.files import write_whole
@@ -87,8 +96,13 @@ class Privacy(_Part):
     @field_validator("ledger")
     @classmethod
     def _known_events_only(cls, value: dict[str, Any]) -> dict[str, Any]:
-        Ledger.from_json(value)
+        _check_ledger(json.dumps(value, sort_keys=True))
         return value
+
+
+@lru_cache(maxsize=256)  # all seeds of a setting have the same
+def _check_ledger(text: str) -> None:
+    Ledger.from_json(json.loads(text))
 
 
 class CostRecord(_Part):
@@ -139,7 +153,7 @@ class RunRecord(_Part):
     peak_memory_bytes: Count | None
     audit: Audit | None = None
     environment: dict[str, str]
-    created: datetime
+    created: AwareDatetime
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunRecord":

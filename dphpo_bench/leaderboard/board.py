@@ -85,9 +85,11 @@ class Row:
         gap_to_oracle: accuracy of the oracle minus this one's, over the seeds both have.
         gap_to_untuned: this one's accuracy minus that of untuned `auto_clipping`.
         gap_closed: share of the distance from untuned to oracle; None where that distance may be zero.
-        epsilon: the largest ε of the runs, as computed from their ledgers; ∞ for what is not private.
+        epsilon: the largest ε of the runs, those that failed included, as borne out by their ledgers; ∞ for what is
+            not private; None if no run could say.
         accountant: whose bound it is.
         audited: the largest lower bound on ε that an attack has shown, if there was one.
+        contradicted: whether an attack on a run has shown more than that run's ε.
         tuning_share: share of ε spent on tuning, in [0, 1]; median.
         runs: training runs in expectation; median.
         examples: examples processed in expectation; median.
@@ -104,9 +106,10 @@ class Row:
     gap_to_oracle: Estimate | None
     gap_to_untuned: Estimate | None
     gap_closed: Estimate | None
-    epsilon: float
+    epsilon: float | None
     accountant: str
     audited: float | None
+    contradicted: bool
     tuning_share: float
     runs: float
     examples: float
@@ -117,11 +120,6 @@ class Row:
     def few_seeds(self) -> bool:
         """Whether there are too few seeds to conclude much."""
         return self.seeds < FEW_SEEDS
-
-    @property
-    def contradicted(self) -> bool:
-        """Whether an attack has shown more than the ε that is claimed."""
-        return self.audited is not None and self.audited > self.epsilon
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,8 @@ class OverallRow:
         utility: mean accuracy over the tables; None if it is not in all of them.
         gap_closed: share of the distance from untuned to oracle, both summed over the tables that have them; None
             where that distance may be zero.
-        epsilon_ratio: the largest ε of its runs as a share of the target's; ∞ for what is not private.
+        epsilon_ratio: the largest ε of its runs as a share of the target's; ∞ for what is not private; None if no
+            run could say.
         accountants: whose bounds these are.
         contradicted: whether an attack has shown more than the ε of one of its rows.
         tuning_share: median over tables.
@@ -185,7 +184,7 @@ class OverallRow:
     ranks: Ranks | None
     utility: Estimate | None
     gap_closed: Estimate | None
-    epsilon_ratio: float
+    epsilon_ratio: float | None
     accountants: tuple[str, ...]
     contradicted: bool
     tuning_share: float

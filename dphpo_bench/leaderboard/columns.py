@@ -44,14 +44,14 @@ def estimate_text(estimate: Estimate | None, digits: int = 2) -> str:
         return NOTHING
 
     def number(value: float) -> str:
-        return f"{100 * value:.{digits}f}".replace("-", "−")
+        return f"{100 * value + 0.0:.{digits}f}".replace("-", "−")
 
     mean = number(estimate.mean)
     if estimate.low is None or estimate.high is None:
         return mean
     above, below = estimate.high - estimate.mean, estimate.mean - estimate.low
     if round(100 * above, digits) == round(100 * below, digits):
-        return f"{mean} ± {number(above)}"
+        return f"{mean} ± {number(max(above, 0.0))}"
     return f"{mean} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
@@ -74,8 +74,10 @@ def rounded_number(value: Any) -> Any:
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
-def epsilon_text(epsilon: float) -> str:
+def epsilon_text(epsilon: float | None) -> str:
     """ε with four decimals, never rounded down."""
+    if epsilon is None:
+        return NOTHING
     if math.isinf(epsilon):
         return "∞"
     # Computed values differ in their last bits between machines; what is a rounding error is not rounded up.
@@ -167,8 +169,8 @@ ROW_COLUMNS: tuple[Column[Row], ...] = (
         "accountant",
         "by",
         "Accountant of this ε.",
-        lambda row: NOTHING if math.isinf(row.epsilon) else row.accountant,
-        lambda row: "" if math.isinf(row.epsilon) else row.accountant,
+        lambda row: row.accountant or NOTHING,
+        lambda row: row.accountant,
     ),
     Column(
         "audited",
@@ -260,8 +262,8 @@ OVERALL_COLUMNS: tuple[Column[OverallRow], ...] = (
         "accountant",
         "by",
         "Accountants of these ε.",
-        lambda row: NOTHING if math.isinf(row.epsilon_ratio) else ", ".join(row.accountants),
-        lambda row: "" if math.isinf(row.epsilon_ratio) else ", ".join(row.accountants),
+        lambda row: ", ".join(row.accountants) or NOTHING,
+        lambda row: ", ".join(row.accountants),
     ),
     Column(
         "tuning_share",

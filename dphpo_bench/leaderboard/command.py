@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 EXTRA = ("altair", "vl_convert", "jinja2")
 MAX_LISTED = 20
+STANDARD = Path("suites") / "core.toml"
+"""The suite whose tables count overall; without it, all tables may."""
 
 app = typer.Typer(
     help="Check records of strangers; make tables, plots and a page of all records.", no_args_is_help=True
@@ -41,12 +43,14 @@ def build_command(
     """
     _check_extra()
     from dphpo_bench.leaderboard.build import render, stale, write
-    from dphpo_bench.leaderboard.scoring import score
+    from dphpo_bench.leaderboard.scoring import Standard, score
     from dphpo_bench.leaderboard.submissions import read_submissions
 
     progress = _progress(quiet)
     submissions = read_submissions([folder / "results"], _cache(), progress)
-    files = render(score(submissions), progress)
+    suite = folder / STANDARD
+    standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
+    files = render(score(submissions, standard), progress)
     if check:
         old = stale(folder, files)
         for name in old:

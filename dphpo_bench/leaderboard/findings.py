@@ -1,30 +1,35 @@
 """What a reader should know first: sentences whose every number comes from the tables."""
 
 import statistics as plain
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from dphpo_bench.leaderboard.board import Estimate, Finding, Overall, OverallRow, Table
+from dphpo_bench.leaderboard.board import Contestant, Estimate, Finding, Overall, OverallRow, Row, Table
 
 SMALL_COST = 2.0
 """A method is cheap that processes at most so many times the examples of one untuned run."""
 
+Who = tuple[str, str]
+"""A method's name and its parameters."""
+
 
 def findings(
-    tables: Sequence[Table], overalls: Sequence[Overall], oracle: str, untuned: str, nonprivate: str
+    tables: Sequence[Table], overalls: Sequence[Overall], oracle: Who, untuned: Who, nonprivate: Who
 ) -> tuple[Finding, ...]:
     """Up to three findings: which method at the smallest ε, whether searching pays, what is left to gain.
 
-    A finding whose data are not there is left out. Tables in which a method has a single seed do not count where
-    intervals are needed.
+    A finding whose data are not there is left out.
 
     Args:
-        tables: of the board.
+        tables: of the board that count.
         overalls: of the board.
-        oracle: name of the method that tunes without privacy.
-        untuned: name of the method that tunes nothing.
-        nonprivate: name of the method that trains without privacy.
+        oracle: what tunes without privacy.
+        untuned: what tunes nothing.
+        nonprivate: what trains without privacy.
     """
-    smallest = min((overall for overall in overalls if overall.rows), key=_epsilon, default=None)
+    contested = [overall for overall in overalls if len(overall.rows) > 1]
+    smallest = min(
+        contested, key=lambda overall: float("inf") if overall.epsilon is None else overall.epsilon, default=None
+    )
     found = [
         smallest and _which_method(smallest, oracle, untuned),
         _does_search_pay(tables, untuned),
@@ -33,54 +38,56 @@ def findings(
     return tuple(finding for finding in found if finding)
 
 
-def _epsilon(overall: Overall) -> float:
-    return float("inf") if overall.epsilon is None else overall.epsilon
-
-
-def _which_method(overall: Overall, oracle: str, untuned: str) -> Finding:
+def _which_method(overall: Overall, oracle: Who, untuned: Who) -> Finding:
     best, *rest = overall.rows
+    several = len(overall.tables) > 1
+    tied = [row.contestant.label for row in rest if row.mean_rank and row.mean_rank.mean == _mean_rank(best)]
+    where = "Over all ε" if overall.epsilon is None else f"At {overall.title}"
+    first = _list([best.contestant.label, *tied], "and")
+    rank = "mean rank" if several else "rank"
     sentences = [
-        f"{'Over all ε' if overall.epsilon is None else f'At {overall.title}'}, {best.contestant.label} has the best "
-        f"mean rank, {_rank(best)} of {len(overall.rows)} over {_plural(len(overall.tables), 'table')}."
+        f"{where}, {first} {'have' if tied else 'has'} the best {rank}, {_mean_rank(best):.2f} of {len(overall.rows)}, "
+        f"over {_plural(len(overall.tables), 'table')}."
     ]
-    equal = [row.contestant.label for row in rest if _overlap(best, row)]
-    if equal:
-        sentences.append(f"Other tasks and seeds could put it behind {_list(equal)}: their rank intervals overlap.")
-    elif rest:
-        sentences.append("Its rank interval overlaps no other's.")
-    others = [
+    close = [row.contestant.label for row in rest[len(tied) :] if _overlap(best, row)]
+    if close:
+        others = "Other tasks and seeds" if several else "Other seeds"
+        sentences.append(f"{others} could put {_list(close, 'or')} before: their rank intervals overlap.")
+    elif rest[len(tied) :]:
+        sentences.append("The rank intervals of all others lie behind.")
+    against = [
         f"{100 * row.utility.mean:.1f} % for {description}"
-        for name, description in (
-            (untuned, f"untuned {untuned}"),
-            (oracle, f"{oracle}, whose tuning is not private"),
+        for who, description in (
+            (untuned, f"untuned {untuned[0]}"),
+            (oracle, f"{oracle[0]}, whose tuning is not private"),
         )
-        if (row := _of(name, (*overall.rows, *overall.references))) and row.utility and row is not best
+        for row in (*overall.rows, *overall.references)
+        if _is(row.contestant, who) and row.utility and row is not best
     ]
-    if best.utility and others:
-        sentences.append(f"Its mean accuracy is {100 * best.utility.mean:.1f} %, against {' and '.join(others)}.")
+    if best.utility and against:
+        sentences.append(
+            f"The mean accuracy of {best.contestant.label} is {100 * best.utility.mean:.1f} %, "
+            f"against {' and '.join(against)}."
+        )
     if best.relative_cost is not None:
         sentences.append(
             f"It processes {best.relative_cost:.2g} times the examples of one untuned run, "
             f"and spends {100 * best.tuning_share:.0f} % of ε on tuning."
         )
-    cheap = [row for row in overall.rows if row.relative_cost is not None and row.relative_cost <= SMALL_COST]
-    if cheap and cheap[0] is best:
-        sentences.append(
-            f"So it is also the choice for a small budget: nothing better costs up to {SMALL_COST:g} runs."
-        )
+    cheap = next(
+        (row for row in overall.rows if row.relative_cost is not None and row.relative_cost <= SMALL_COST), None
+    )
+    if cheap is best:
+        sentences.append("So it suits a small budget, too.")
     elif cheap:
         sentences.append(
-            f"For the cost of at most {SMALL_COST:g} untuned runs, {cheap[0].contestant.label} is best, with a mean "
-            f"rank of {_rank(cheap[0])}."
+            f"For the cost of at most {SMALL_COST:g} untuned runs, {cheap.contestant.label} is best, with a "
+            f"{rank} of {_mean_rank(cheap):.2f}."
         )
     return Finding(f"Which method at {overall.title}", " ".join(sentences))
 
 
-def _of(method: str, rows: Iterable[OverallRow]) -> OverallRow | None:
-    return next((row for row in rows if row.contestant.method == method), None)
-
-
-def _does_search_pay(tables: Sequence[Table], untuned: str) -> Finding | None:
+def _does_search_pay(tables: Sequence[Table], untuned: Who) -> Finding | None:
     """Count searches that are better or worse than no tuning beyond chance."""
     sentences = []
     for epsilon in _ends(tables):
@@ -97,43 +104,47 @@ def _does_search_pay(tables: Sequence[Table], untuned: str) -> Finding | None:
         worse = sum(_below_zero(row.gap_to_untuned) for row in searches)
         spent = plain.median(row.tuning_share for row in searches)
         sentences.append(
-            f"At ε = {epsilon:g}, {better} of {len(searches)} results of methods with several training runs are better "
-            f"than untuned {untuned} and {worse} worse, with 95 % confidence each; their search takes "
+            f"At ε = {epsilon:g}, {better} of {_plural(len(searches), 'result')} of methods with several training runs "
+            f"are better than untuned {untuned[0]} and {worse} worse, with 95 % confidence each; their search takes "
             f"{100 * spent:.0f} % of ε (median)."
         )
     return Finding("Does searching pay for itself", " ".join(sentences)) if sentences else None
 
 
-def _what_is_left(tables: Sequence[Table], oracle: str, nonprivate: str) -> Finding | None:
+def _what_is_left(tables: Sequence[Table], oracle: Who, nonprivate: Who) -> Finding | None:
+    """The distance of the best method to both references, in the tables that have all three with enough seeds."""
     sentences = []
     for epsilon in _ends(tables):
-        to_oracle, to_nonprivate = [], []
-        for table in tables:
-            best = max(
-                (row.utility.mean for row in table.rows if row.utility and not row.few_seeds and not row.failed),
-                default=None,
+        gaps = [
+            (ideal - best, ceiling - best)
+            for table in tables
+            if table.epsilon == epsilon
+            and (best := max(_means(table.rows), default=None)) is not None
+            and (ideal := next(_means(row for row in table.references if _is(row.contestant, oracle)), None))
+            is not None
+            and (ceiling := next(_means(row for row in table.references if _is(row.contestant, nonprivate)), None))
+            is not None
+        ]
+        if gaps:
+            to_oracle, to_ceiling = (plain.median(distances) for distances in zip(*gaps, strict=True))
+            sentences.append(
+                f"At ε = {epsilon:g}, the best private method ends {_distance(to_oracle)} {oracle[0]} and "
+                f"{_distance(to_ceiling)} training without privacy (medians over {_plural(len(gaps), 'table')})."
             )
-            references = {row.contestant.method: row.utility for row in table.references if not row.few_seeds}
-            ideal, ceiling = references.get(oracle), references.get(nonprivate)
-            if table.epsilon != epsilon or best is None or not ideal:
-                continue
-            to_oracle.append(ideal.mean - best)
-            if ceiling:
-                to_nonprivate.append(ceiling.mean - best)
-        if to_oracle:
-            gap = 100 * plain.median(to_oracle)
-            side = "below" if gap > 0 else "above"
-            text = (
-                f"At ε = {epsilon:g}, the best private method ends {abs(gap):.1f} points {side} {oracle} "
-                f"(median over {_plural(len(to_oracle), 'table')})"
-            )
-            if to_nonprivate:
-                text += f", and {100 * plain.median(to_nonprivate):.1f} points below training without privacy"
-            sentences.append(text + ".")
     if not sentences:
         return None
-    sentences.append("The best is picked after the fact, so that these gaps are optimistic.")
+    sentences.append("The best is picked after the fact, so that these distances are optimistic.")
     return Finding("What is left to gain", " ".join(sentences))
+
+
+def _means(rows: Iterable[Row]) -> Iterator[float]:
+    """Mean accuracies of rows with enough seeds and no failures."""
+    return (row.utility.mean for row in rows if row.utility and not row.few_seeds and not row.failed)
+
+
+def _distance(difference: float) -> str:
+    points = f"{abs(100 * difference):.1f}"
+    return "level with" if float(points) == 0 else f"{points} points {'below' if difference > 0 else 'above'}"
 
 
 def _ends(tables: Sequence[Table]) -> list[float]:
@@ -142,16 +153,17 @@ def _ends(tables: Sequence[Table]) -> list[float]:
     return epsilons if len(epsilons) < 3 else [epsilons[0], epsilons[-1]]
 
 
-def _rank(row: OverallRow) -> str:
-    return f"{row.mean_rank.mean:.2f}" if row.mean_rank else "none"
+def _is(contestant: Contestant, who: Who) -> bool:
+    return (contestant.method, contestant.parameters) == who
+
+
+def _mean_rank(row: OverallRow) -> float:
+    assert row.mean_rank is not None  # only those who have one are among an overall's rows
+    return row.mean_rank.mean
 
 
 def _overlap(first: OverallRow, second: OverallRow) -> bool:
     return bool(first.ranks and second.ranks and second.ranks.low <= first.ranks.high)
-
-
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _above_zero(estimate: Estimate | None) -> bool:
@@ -162,5 +174,9 @@ def _below_zero(estimate: Estimate | None) -> bool:
     return estimate is not None and estimate.high is not None and estimate.high < 0
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _list(names: Sequence[str], last: str) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

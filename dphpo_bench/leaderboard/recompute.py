@@ -5,8 +5,11 @@ import json
 import logging
 import multiprocessing
 import os
-from collections.abc import Iterable, Mapping
+import resource
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,11 +22,9 @@ from dphpo_bench.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-MAX_LEDGER_CHARACTERS = 20_000
-"""A ledger of this length takes seconds, and is twenty times as long as any of the built-in methods."""
-
-FEW = 8
-"""So many are computed sooner than another process starts."""
+CPU_SECONDS = 60
+MEMORY_BYTES = 4 * 2**30
+"""What one ledger may take. Those of the built-in methods take less than a second, and no memory to speak of."""
 
 
 @dataclass(frozen=True)
@@ -65,44 +66,80 @@ def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -
             found[claim] = kept
     if missing:
         with progress.track("Recomputing ε", len(missing)) as advance:
-            for claim, value in zip(missing, _compute_all(missing), strict=True):
+            for claim, value in _compute_all(missing):
                 found[claim] = value
                 _keep(cache, claim, value)
                 advance()
     return found
 
 
-def _compute_all(claims: list[Claim]) -> Iterable[float | str]:
-    workers = min(len(os.sched_getaffinity(0)), len(claims) // FEW)
-    if workers < 2:
-        yield from map(_compute, claims)
-        return
-    context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        yield from pool.map(_compute, claims, chunksize=2)
+def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, float | str]]:
+    """Compute in other processes, which may run out of what they are given. One that kills its process is found out."""
+    killed = []
+    with _pool(min(len(os.sched_getaffinity(0)), len(claims))) as pool:
+        futures = [(claim, pool.submit(_compute, claim)) for claim in claims]
+        for claim, future in futures:
+            try:
+                yield claim, future.result()
+            except BrokenProcessPool:
+                killed.append(claim)
+    for claim in killed:
+        with _pool(1) as pool:
+            try:
+                value = pool.submit(_compute, claim).result()
+            except BrokenProcessPool:
+                value = "recomputing its ε killed the process"
+        yield claim, value
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    # New processes rather than forks: they have none of this one's threads, and a sweep has the only fork server.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_limit_memory)
+
+
+def _limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+class _TooLongError(Exception):
+    """The processor time is used up."""
 
 
 def _compute(claim: Claim) -> float | str:
-    if len(claim.ledger) > MAX_LEDGER_CHARACTERS:
-        return f"its ledger has {len(claim.ledger):,} characters of compact JSON, more than {MAX_LEDGER_CHARACTERS:,}"
+    def stop(*_: object) -> None:
+        raise _TooLongError
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     try:
         return epsilon_by(Ledger.from_json(json.loads(claim.ledger)).event, claim.delta, claim.accountant)
-    except (DphpoBenchError, ArithmeticError, MemoryError, RecursionError) as error:
+    except _TooLongError:
+        return f"recomputing its ε takes more than {CPU_SECONDS} seconds"
+    except DphpoBenchError as error:
         return f"its ε cannot be recomputed: {error}"
+    except MemoryError:
+        return "recomputing its ε takes too much memory"
+    except Exception as error:  # whatever libraries raise at a ledger that no method would write
+        logger.debug("An ε cannot be recomputed.", exc_info=True)
+        return f"its ε cannot be recomputed ({type(error).__name__})"
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _read(cache: Path | None, claim: Claim) -> float | str | None:
+def _read(cache: Path | None, claim: Claim) -> float | None:
     if cache is None:
         return None
     try:
         kept = json.loads((cache / f"{claim.key}.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return kept if isinstance(kept, float | str) else None
+    return kept if isinstance(kept, float) and kept >= 0 else None
 
 
 def _keep(cache: Path | None, claim: Claim, value: float | str) -> None:
-    if cache is None:
+    """Keep an ε. A failure may be this machine's, and is not kept."""
+    if cache is None or isinstance(value, str):
         return
     try:
         write_whole(cache / f"{claim.key}.json", json.dumps(value))

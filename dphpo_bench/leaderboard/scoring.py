@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import math
 import statistics as plain
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import count, groupby
+from pathlib import Path
 
 import numpy as np
 
@@ -16,17 +18,72 @@ from dphpo_bench.leaderboard.board import Board, Contestant, Estimate, Overall, 
 from dphpo_bench.leaderboard.findings import findings
 from dphpo_bench.leaderboard.statistics import Integers, Scores, draw, mean, mean_interval, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
-from dphpo_bench.leaderboard.submissions import Run, Setting, Submissions
+from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, Setting, Submissions
+from dphpo_bench.registry import make_method
 from dphpo_bench.results import compact_json
+from dphpo_bench.sweep.suite import load_suite
 
-ORACLE = "grid_oracle"
-UNTUNED = "auto_clipping"
-NONPRIVATE = "nonprivate"
 REFERENCES = frozenset({"grid_composed"})
 """Methods that stand apart although they are private from end to end. The others say that they are not."""
 
 MIN_SEEDS_TO_RANK = 2
 MAX_LABEL = 60
+
+Who = tuple[str, str]
+"""A method's name and its parameters as compact JSON."""
+
+
+@dataclass(frozen=True)
+class Standard:
+    """What a board measures by. It comes with the code, so that no record can change what others are measured by.
+
+    Attributes:
+        untuned: what tunes nothing, with its default parameters.
+        oracle: what tunes without privacy.
+        nonprivate: what trains without privacy.
+        methods: names of the methods that make a table count if at least half of them are ranked in it; None for all
+            that are ranked anywhere.
+        tasks: task and model of the tables that may count; None for all.
+        epsilons: target ε of these; None for all.
+    """
+
+    untuned: Who
+    oracle: Who
+    nonprivate: Who
+    methods: frozenset[str] | None = None
+    tasks: frozenset[tuple[str, str]] | None = None
+    epsilons: frozenset[float] | None = None
+
+    @classmethod
+    def builtin(cls) -> "Standard":
+        """By the built-in methods; every table may count."""
+        return cls(untuned=_default("auto_clipping"), oracle=_default("grid_oracle"), nonprivate=_default("nonprivate"))
+
+    @classmethod
+    def of_suite(cls, path: Path) -> "Standard":
+        """By the built-in methods; tables of this suite may count.
+
+        Raises:
+            InvalidValueError: if it is not a valid suite.
+        """
+        suite = load_suite(path)
+        methods = {method.name for method, _ in suite.made_methods() if method.end_to_end_private}
+        return replace(
+            cls.builtin(),
+            methods=frozenset(methods - REFERENCES),
+            tasks=frozenset((task.facts.task, task.facts.model) for task, _ in suite.made_tasks()),
+            epsilons=frozenset(suite.epsilons),
+        )
+
+    def may_count(self, setting: Setting, target: float) -> bool:
+        """Whether a table is one of those that may count."""
+        return (self.tasks is None or (setting.task, setting.model) in self.tasks) and (
+            self.epsilons is None or target in self.epsilons
+        )
+
+
+def _default(name: str) -> Who:
+    return name, compact_json(make_method(name).parameters)
 
 
 @dataclass(frozen=True)
@@ -60,7 +117,8 @@ class _Cell:
     title: str
     target: float
     entries: Sequence[_Entry]
-    anchors: "Mapping[str, _Entry]"
+    untuned: "_Entry | None"
+    oracle: "_Entry | None"
 
     @property
     def ranked(self) -> list[_Entry]:
@@ -77,15 +135,19 @@ class _Cell:
         return {entry.contestant: entry for entry in self.entries}
 
 
-def score(submissions: Submissions) -> Board:
-    """The board of these runs; a pure function of them."""
+def score(submissions: Submissions, standard: Standard | None = None) -> Board:
+    """The board of these runs; a pure function of them and of the standard, by default `Standard.builtin()`."""
+    standard = standard or Standard.builtin()
     current, superseded = _newest_code(submissions.runs)
-    cells = _cells(current)
-    weights = _seed_weights(cells)
-    tables = tuple(_table(cell, weights[cell.setting]) for cell in cells)
-    overalls = _overalls(cells, tables, weights)
+    cells = _cells(current, standard)
+    draws = _seed_draws(cells)
+    tables = tuple(_table(cell, draws[cell.setting]) for cell in cells)
+    counted = _counted(list(zip(cells, tables, strict=True)), standard)
+    overalls = _overalls(counted, draws)
     return Board(
-        findings=findings(tables, overalls, ORACLE, UNTUNED, NONPRIVATE),
+        findings=findings(
+            [table for _, table in counted], overalls, standard.oracle, standard.untuned, standard.nonprivate
+        ),
         overalls=overalls,
         tables=tables,
         rejected=submissions.rejected,
@@ -96,54 +158,45 @@ def score(submissions: Submissions) -> Board:
 
 
 def _newest_code(runs: Iterable[Run]) -> tuple[list[Run], int]:
-    """Of each contestant on each task at each ε, the runs of the code that ran last; and how many others there are."""
+    """Of each contestant on each task at each ε, the runs of one version of its code; and how many others there are.
+
+    That version counts of which most runs finished, and of several the one that ran last.
+    """
     groups: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
     for run in runs:
         groups[run.setting, run.target, run.method, run.parameters].append(run)
     kept: list[Run] = []
     for group in groups.values():
-        newest = max(group, key=lambda run: (run.created, run.code_version)).code_version
-        kept += [run for run in group if run.code_version == newest]
+        finished = Counter(run.code_version for run in group if run.accuracy is not None)
+        best = max(group, key=lambda run: (finished[run.code_version], run.created, run.code_version)).code_version
+        kept += [run for run in group if run.code_version == best]
     return kept, sum(map(len, groups.values())) - len(kept)
 
 
-def _cells(runs: Sequence[Run]) -> list[_Cell]:
+def _cells(runs: Sequence[Run], standard: Standard) -> list[_Cell]:
     contestants = _contestants(runs)
     titles = _titles({run.setting for run in runs})
-    ordered = sorted(
-        runs,
-        key=lambda run: (
-            titles[run.setting],
-            run.target,
-            run.method,
-            run.parameters,
-            run.end_to_end_private,
-            run.seed,
-        ),
-    )
+    groups: defaultdict[tuple[Setting, float], defaultdict[Who, dict[int, Run]]]
+    groups = defaultdict(lambda: defaultdict(dict))
+    for run in sorted(runs, key=lambda run: (run.method, run.parameters, run.seed)):
+        groups[run.setting, run.target][run.method, run.parameters][run.seed] = run
     cells = []
-    for (setting, target), group in groupby(ordered, key=lambda run: (run.setting, run.target)):
-        entries = [
-            _Entry(contestants[who], {run.seed: run for run in same})
-            for who, same in groupby(group, key=lambda run: (run.method, run.parameters, run.end_to_end_private))
-        ]
-        anchors = {name: anchor for name in (ORACLE, UNTUNED) if (anchor := _anchor(entries, name))}
-        cells.append(_Cell(setting, titles[setting], target, entries, anchors))
+    for (setting, target), by_who in sorted(groups.items(), key=lambda item: (titles[item[0][0]], item[0][1])):
+        entries = {who: _Entry(contestants[who], by_seed) for who, by_seed in by_who.items()}
+        anchors = entries.get(standard.untuned), entries.get(standard.oracle)
+        cells.append(_Cell(setting, titles[setting], target, list(entries.values()), *anchors))
     return cells
 
 
-def _anchor(entries: Sequence[_Entry], method: str) -> _Entry | None:
-    """What others are compared with: of several contestants of this method, the one with the most seeds."""
-    same = [entry for entry in entries if entry.contestant.method == method]
-    return max(same, key=lambda entry: (len(entry.runs), entry.contestant.parameters), default=None)
+def _contestants(runs: Iterable[Run]) -> dict[Who, Contestant]:
+    """Contestants with their labels: methods, with the parameters in which contestants of one method differ.
 
-
-_Who = tuple[str, str, bool]
-
-
-def _contestants(runs: Iterable[Run]) -> dict[_Who, Contestant]:
-    """Contestants with their labels: methods, with the parameters in which contestants of one method differ."""
-    everyone = sorted({(run.method, run.parameters, run.end_to_end_private) for run in runs})
+    One of whose runs a single one is not private from end to end is not.
+    """
+    private: defaultdict[Who, bool] = defaultdict(lambda: True)
+    for run in runs:
+        private[run.method, run.parameters] &= run.end_to_end_private is not False and run.method not in NOT_PRIVATE
+    everyone = sorted(private)
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
         values = [_flat(who[1]) for who in same]
@@ -157,20 +210,23 @@ def _contestants(runs: Iterable[Run]) -> dict[_Who, Contestant]:
             method=who[0],
             label=label,
             parameters=who[1],
-            end_to_end_private=who[2],
-            reference=not who[2] or who[0] in REFERENCES,
+            end_to_end_private=private[who],
+            reference=not private[who] or who[0] in REFERENCES,
         )
         for who, label in zip(everyone, _distinct(labels), strict=True)
     }
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """The texts; those that occur more than once get a number."""
-    counts, seen = Counter(texts), Counter[str]()
+    """The texts; those that occur more than once get numbers that make them differ from all others."""
+    counts = Counter(texts)
+    taken = {text for text in texts if counts[text] == 1}
     found = []
     for text in texts:
-        seen[text] += 1
-        found.append(f"{text} #{seen[text]}" if counts[text] > 1 else text)
+        if counts[text] > 1:
+            text = next(other for number in count(1) if (other := f"{text} #{number}") not in taken)
+            taken.add(text)
+        found.append(text)
     return found
 
 
@@ -201,7 +257,7 @@ class _Draws:
     weights: Integers
 
 
-def _seed_weights(cells: Sequence[_Cell]) -> dict[Setting, _Draws]:
+def _seed_draws(cells: Sequence[_Cell]) -> dict[Setting, _Draws]:
     seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
     for cell in cells:
         for entry in cell.ranked:
@@ -222,7 +278,7 @@ def _table(cell: _Cell, draws: _Draws) -> Table:
     ranked = cell.ranked
     intervals = middle_ranks(_scores(ranked, draws).resampled_ranks(draws.weights)) if ranked else []
     by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
-    rows = [_row(entry, by_contestant.get(entry.contestant), cell.anchors) for entry in cell.entries]
+    rows = [_row(entry, by_contestant.get(entry.contestant), cell) for entry in cell.entries]
     rows.sort(key=_by_utility)
     return Table(
         task=cell.setting.task,
@@ -241,11 +297,12 @@ def _by_utility(row: Row) -> tuple[bool, float, str]:
     return row.utility is None, -round(finished * row.utility.mean, 9) if row.utility else 0.0, row.contestant.label
 
 
-def _row(entry: _Entry, interval: Ranks | None, anchors: Mapping[str, _Entry]) -> Row:
+def _row(entry: _Entry, interval: Ranks | None, cell: _Cell) -> Row:
     finished = entry.finished
     accuracies = [run.accuracy for run in finished if run.accuracy is not None]
-    oracle, untuned = anchors.get(ORACLE), anchors.get(UNTUNED)
-    largest = max(finished, key=lambda run: (run.epsilon, run.accountant), default=None)
+    oracle, untuned = cell.oracle, cell.untuned
+    told = [(run.epsilon, run.accountant) for run in entry.runs.values() if run.epsilon is not None]
+    epsilon, accountant = max(told, default=(None, ""))
     first = min(finished, key=lambda run: run.seed, default=None)
     return Row(
         contestant=entry.contestant,
@@ -257,9 +314,10 @@ def _row(entry: _Entry, interval: Ranks | None, anchors: Mapping[str, _Entry]) -
         gap_to_oracle=_difference(oracle, entry),
         gap_to_untuned=_difference(entry, untuned),
         gap_closed=_gap_closed(entry, oracle, untuned),
-        epsilon=largest.epsilon if largest else 0.0,
-        accountant=largest.accountant if largest else "",
+        epsilon=epsilon if entry.contestant.end_to_end_private else math.inf,
+        accountant=accountant if entry.contestant.end_to_end_private else "",
         audited=max((run.audited for run in finished if run.audited is not None), default=None),
+        contradicted=any(run.audited > run.epsilon for run in finished if run.audited and run.epsilon is not None),
         tuning_share=_median(finished, lambda run: run.tuning_share) or 0.0,
         runs=_median(finished, lambda run: run.runs) or 0.0,
         examples=_median(finished, lambda run: run.examples) or 0.0,
@@ -299,26 +357,37 @@ def _median(runs: Iterable[Run], value: Callable[[Run], float | None]) -> float 
 # ------------------------------------------------------------------------------------------------------ overall
 
 
-def _overalls(
-    cells: Sequence[_Cell], tables: Sequence[Table], weights: Mapping[Setting, _Draws]
-) -> tuple[Overall, ...]:
-    pairs = list(zip(cells, tables, strict=True))
-    targets = sorted({cell.target for cell in cells})
+def _overalls(counted: Sequence[tuple[_Cell, Table]], draws: Mapping[Setting, _Draws]) -> tuple[Overall, ...]:
+    targets = sorted({cell.target for cell, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
-        _overall(target, [pair for pair in pairs if target is None or pair[0].target == target], weights)
+        _overall(target, [pair for pair in counted if target is None or pair[0].target == target], draws)
         for target in chosen
     )
 
 
-def _overall(target: float | None, pairs: Sequence[tuple[_Cell, Table]], weights: Mapping[Setting, _Draws]) -> Overall:
-    """Over the tables that count: those in which at least half of all ranked contestants are."""
-    presence = Counter(entry.contestant for cell, _ in pairs for entry in cell.ranked)
-    counted = [pair for pair in pairs if 2 * len(pair[0].ranked) >= len(presence) > 0]
+def _counted(pairs: Sequence[tuple[_Cell, Table]], standard: Standard) -> list[tuple[_Cell, Table]]:
+    """The tables that count: those of the standard in which at least half of its methods are ranked.
+
+    Of several with one task and model at one ε, which differ in data or δ, that one in which most of its methods are.
+    """
+    methods = standard.methods or {entry.contestant.method for cell, _ in pairs for entry in cell.ranked}
+    best: dict[tuple[str, str, float], tuple[int, tuple[_Cell, Table]]] = {}
+    for cell, table in pairs:
+        present = len(methods & {entry.contestant.method for entry in cell.ranked})
+        if not (present and 2 * present >= len(methods) and standard.may_count(cell.setting, cell.target)):
+            continue
+        key = cell.setting.task, cell.setting.model, cell.target
+        if key not in best or present > best[key][0]:
+            best[key] = present, (cell, table)
+    return [pair for _, pair in best.values()]
+
+
+def _overall(target: float | None, counted: Sequence[tuple[_Cell, Table]], draws: Mapping[Setting, _Draws]) -> Overall:
     chosen = [cell for cell, _ in counted]
     inside = Counter(entry.contestant for cell in chosen for entry in cell.ranked)
     complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
-    mean_ranks, places = _overall_ranks(chosen, complete, weights)
+    mean_ranks, places = _overall_ranks(chosen, complete, draws)
     everyone: defaultdict[Contestant, list[tuple[Row, _Cell]]] = defaultdict(list)
     for cell, table in counted:
         for row in (*table.rows, *table.references):
@@ -345,7 +414,7 @@ def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
 
 
 def _overall_ranks(
-    cells: Sequence[_Cell], complete: Sequence[Contestant], weights: Mapping[Setting, _Draws]
+    cells: Sequence[_Cell], complete: Sequence[Contestant], draws: Mapping[Setting, _Draws]
 ) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
     """Of each complete contestant its mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
@@ -356,12 +425,10 @@ def _overall_ranks(
     drawn = np.zeros((len(task_weights), len(complete)))
     for cell in cells:
         among = [cell.by_contestant[who] for who in complete]
-        scores = _scores(among, weights[cell.setting])
+        scores = _scores(among, draws[cell.setting])
         observed.append(ranks(scores.means).tolist())
         # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
-        drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(
-            weights[cell.setting].weights
-        )
+        drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(draws[cell.setting].weights)
     places = middle_ranks(ranks(-drawn))
     tables = Counter(cell.setting.task for cell in cells)
     drawn /= (task_weights @ np.array([[tables[task]] for task in tasks])).astype(np.float64)
@@ -377,17 +444,14 @@ def _overall_utility(cells: Sequence[_Cell], who: Contestant) -> Estimate | None
     entries = [cell.entry(who) for cell in cells]
     if not entries or not all(entry and entry.finished for entry in entries):
         return None
-    by_seed = [mean(scores) for scores in _paired(*entries)]
+    seeds = set.intersection(*({run.seed for run in entry.finished} for entry in entries if entry))
+    by_seed = [mean([entry.score(seed) or 0.0 for entry in entries if entry]) for seed in sorted(seeds)]
     return mean_interval(by_seed) if by_seed else None
 
 
 def _overall_gap_closed(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
     """Share of the gap closed, gaps summed over the cells with both anchors, from the seeds that all of them have."""
-    trios = [
-        (cell.entry(who), untuned, oracle)
-        for cell in cells
-        if (oracle := cell.anchors.get(ORACLE)) and (untuned := cell.anchors.get(UNTUNED))
-    ]
+    trios = [(cell.entry(who), cell.untuned, cell.oracle) for cell in cells if cell.untuned and cell.oracle]
     if not trios or any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
         return None
     by_seed = list(_paired(*(entry for trio in trios for entry in trio)))
@@ -406,7 +470,7 @@ def _overall_row(
     relative = [
         row.examples / once
         for row, cell in found
-        if (untuned := cell.anchors.get(UNTUNED)) and (once := _median(untuned.finished, lambda run: run.examples))
+        if cell.untuned and (once := _median(cell.untuned.finished, lambda run: run.examples))
     ]
     seconds = [row.seconds for row in rows if row.seconds is not None]
     return OverallRow(
@@ -418,7 +482,7 @@ def _overall_row(
         ranks=places,
         utility=_overall_utility(cells, who),
         gap_closed=_overall_gap_closed(cells, who),
-        epsilon_ratio=max(row.epsilon / cell.target for row, cell in found),
+        epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         contradicted=any(row.contradicted for row in rows),
         tuning_share=plain.median(row.tuning_share for row in rows),

@@ -4,6 +4,7 @@ What is checked is what a record says against itself: its types and sizes, its p
 That the run took place at all only running it again can show.
 """
 
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -17,19 +18,30 @@ from dphpo_bench.errors import InvalidValueError, RecordError
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.recompute import Claim, recompute
 from dphpo_bench.progress import Progress, SilentProgress
-from dphpo_bench.records import read_record
+from dphpo_bench.records import CostRecord, Identity, read_record
 from dphpo_bench.results import compact_json, path_text, record_files
 
+logger = logging.getLogger(__name__)
+
+MAX_EPSILON = 1e4
 MAX_DELTA = 1e-3
 MAX_NUMBER = 1e15
 MAX_SEED = 2**53 - 1
 MAX_PARAMETERS = 4000
 MAX_PATH_POINTS = 60
+MIN_CONFIDENCE = 0.95
+EPSILON_DIGITS = 4
+"""A target has so many significant digits at most, so that targets that differ look different."""
 
 ROUNDING = 1e-6
-"""Relative difference of one ε computed on two machines: more than there is, less than is shown."""
+"""Relative difference of one ε computed on two machines at most."""
 
+NOT_PRIVATE = frozenset({"grid_oracle", "grid_oracle_schedule", "nonprivate"})
+"""Methods of this project that are not private, whatever a record of theirs says."""
+
+_PLACE = ("<task>", "<method>", "<key>.json")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_PLAIN_VERSION = re.compile(r"[A-Za-z0-9_.+:-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +60,24 @@ class Run:
 
     Attributes:
         path: of its record.
+        setting: what it must share with others to be compared.
         target: the ε that was asked for.
+        method: its name.
         parameters: compact JSON.
-        accuracy: in [0, 1]; None for a run that failed, for which what follows is 0 or empty.
-        epsilon: the larger of what is recomputed and what is claimed.
+        code_version: of the method.
+        seed: of the run.
+        created: when, by the record.
+        end_to_end_private: None for a run that failed before it could say.
+        accuracy: in [0, 1]; None for a run that failed.
+        epsilon: the claim, which the ledger was found to bear out; ∞ for what is not private; None for a run that
+            failed before it could say.
+        accountant: whose bound it is, else empty.
+        audited: lower bound of ε that an attack has shown, if there was one.
+        tuning_share: share of ε spent on tuning.
+        runs: training runs in expectation.
+        examples: processed in expectation.
+        seconds: of all phases; None where the time of training is not told.
+        released_path: what it released on its way.
         error: why it failed, else empty.
     """
 
@@ -63,9 +89,9 @@ class Run:
     code_version: str
     seed: int
     created: datetime
-    end_to_end_private: bool
+    end_to_end_private: bool | None
     accuracy: float | None
-    epsilon: float
+    epsilon: float | None
     accountant: str
     audited: float | None
     tuning_share: float
@@ -113,20 +139,19 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
     """
     progress = progress or SilentProgress()
     rejected: list[Refused] = []
-    files = list(dict.fromkeys(_files(paths, rejected.append)))
+    files: dict[Path, str] = {}
+    for file, shown in _files(paths, rejected.append):
+        files.setdefault(file, shown)
     drafts: list[tuple[Run, Claim | None]] = []
-    seen: dict[tuple[str, ...], str] = {}
     with progress.track("Reading records", len(files)) as advance:
-        for file, shown in files:
+        for file, shown in files.items():
             try:
-                draft = _draft(file, shown)
-                place = file.parts[-3:]
-                if place in seen:
-                    raise _RejectedError(f"the same run as {seen[place]}")
-                seen[place] = shown
-                drafts.append(draft)
+                drafts.append(_draft(file, shown))
             except (RecordError, _RejectedError) as error:
                 rejected.append(Refused(shown, one_line(str(error).replace(str(file), shown))))
+            except Exception as error:  # no record of a stranger may stop the others
+                logger.debug("The record %s cannot be read.", shown, exc_info=True)
+                rejected.append(Refused(shown, f"it cannot be read ({type(error).__name__})"))
             advance()
     found = recompute((claim for _, claim in drafts if claim), cache, progress)
     runs = []
@@ -142,106 +167,126 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
 def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable[tuple[Path, str]]:
     """Each file with its path as shown: below the folder that was named, or as it was named."""
     for root in paths:
-        if root.is_dir() and not root.is_symlink():
-            for file in record_files(root, lambda error: reject(Refused("", one_line(str(error))))):
-                yield file.absolute(), one_line(path_text(file.relative_to(root)))
-        elif root.is_file() and not root.is_symlink():
-            yield root.absolute(), one_line(path_text(root))
-        elif root.is_symlink():
+        if root.is_symlink():
             reject(Refused(one_line(path_text(root)), "a symbolic link; links are not followed"))
+        elif root.is_dir():
+            for file in record_files(root, lambda error: reject(Refused("", one_line(str(error))))):
+                below = file.relative_to(root)
+                shown = one_line(path_text(below))
+                if len(below.parts) > len(_PLACE):  # such as a copy, which would come first in some order
+                    reject(Refused(shown, f"it lies deeper than {'/'.join(_PLACE)}"))
+                else:
+                    yield file.absolute(), shown
+        elif root.is_file():
+            yield root.absolute(), one_line(path_text(root))
         else:
             raise InvalidValueError(f"Expected records or folders of them, got {root}: no such file or folder.")
 
 
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
-    """A run whose ε is its claim still, and what is to be recomputed; None for failed runs.
+    """A run, and the claim that its ledger is to bear out; None if it failed before it could say.
 
     Raises:
         RecordError: if the file is not a record.
         _RejectedError: if it is none for the leaderboard.
     """
     record = read_record(file)
-    identity, privacy, cost = record.identity, record.privacy, record.cost
-    for kind, name in (("method", identity.method), ("task", identity.task), ("model", identity.model)):
-        _require(_PLAIN_NAME.fullmatch(name), f"the {kind} {name!r} is not a plain name")
-    place = (identity.task, identity.method, f"{identity.key}.json")
-    _require(file.parts[-3:] == place, f"it does not lie in {'/'.join(place)}, the place of its identity")
-    _require(identity.seed is not None, "it has no seed, so that it can neither be repeated nor paired")
-    assert identity.seed is not None
-    _require(identity.seed <= MAX_SEED, f"its seed is above {MAX_SEED}")
-    _require(identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}")
-    parameters = compact_json(identity.parameters)
-    _require(len(parameters) <= MAX_PARAMETERS, f"its parameters take more than {MAX_PARAMETERS} characters")
+    identity, privacy = record.identity, record.privacy
+    seed = _check_identity(identity, file)
     _require(record.status in ("ok", "failed"), f"status {record.status}: {record.error}")
-    draft = Run(
+    accuracy = None
+    if record.status == "ok":
+        accuracy = record.metrics.get("accuracy", math.nan)
+        _require(0 <= accuracy <= 1, "it has no accuracy between 0 and 1")
+    cost = record.cost or CostRecord(runs=0, steps=0, examples=0.0)
+    numbers = (cost.runs, cost.examples, *record.seconds.values())
+    _require(all(number <= MAX_NUMBER for number in numbers), f"a cost or a time is above {MAX_NUMBER:g}")
+    if record.audit:
+        good = record.audit.confidence >= MIN_CONFIDENCE and record.audit.canaries and accuracy is not None
+        _require(good, f"its audit is of a failed run, without canaries, or of a confidence below {MIN_CONFIDENCE:g}")
+        _require(record.audit.lower_bound <= MAX_EPSILON, f"its audit claims ε above {MAX_EPSILON:g}")
+    claimed = (privacy.recomputed or privacy.planned) if privacy else None
+    run = Run(
         path=shown,
-        setting=Setting(identity.task, identity.model, identity.delta, one_line(identity.data_fingerprint, 80)),
+        setting=Setting(identity.task, identity.model, identity.delta, identity.data_fingerprint),
         target=identity.epsilon,
         method=identity.method,
-        parameters=parameters,
-        code_version=one_line(identity.code_version, 80),
-        seed=identity.seed,
+        parameters=compact_json(identity.parameters),
+        code_version=identity.code_version,
+        seed=seed,
         created=record.created,
-        end_to_end_private=privacy is None or privacy.end_to_end_private,
-        accuracy=None,
-        epsilon=0.0,
-        accountant="",
-        audited=None,
-        tuning_share=0.0,
-        runs=0,
-        examples=0.0,
-        seconds=None,
-        released_path=(),
-        error=one_line(record.error or ""),
-    )
-    if record.status == "failed":
-        return draft, None
-    assert privacy is not None
-    assert privacy.recomputed is not None
-    assert cost is not None
-    accuracy = record.metrics.get("accuracy", math.nan)
-    _require(0 <= accuracy <= 1, "it has no accuracy between 0 and 1")
-    seconds = math.fsum(record.seconds.values()) if "train" in record.seconds else None
-    numbers = (cost.runs, cost.examples, seconds or 0.0)
-    _require(all(number <= MAX_NUMBER for number in numbers), f"a cost is above {MAX_NUMBER:g}")
-    _require(privacy.ledger["refused"] is None, "it asked for more than its plan covers")
-    _require(
-        privacy.epsilon <= identity.epsilon * (1 + ROUNDING) or not privacy.end_to_end_private,
-        f"it claims ε = {privacy.epsilon:.6g}, above its target {identity.epsilon:g}",
-    )
-    run = replace(
-        draft,
+        end_to_end_private=privacy.end_to_end_private if privacy else None,
         accuracy=accuracy,
-        epsilon=privacy.epsilon,
-        accountant=privacy.recomputed.accountant,
+        epsilon=privacy.epsilon if privacy else None,
+        accountant=claimed.accountant if claimed else "",
         audited=record.audit.lower_bound if record.audit else None,
-        tuning_share=privacy.tuning_share,
+        tuning_share=privacy.tuning_share if privacy else 0.0,
         runs=cost.runs,
         examples=cost.examples,
-        seconds=seconds,
+        seconds=math.fsum(record.seconds.values()) if "train" in record.seconds else None,
         released_path=_released_path(record.released.get("path")),
+        error=one_line(record.error or "") if accuracy is None else "",
     )
-    return run, Claim(compact_json(privacy.ledger), identity.delta, privacy.recomputed.accountant)
+    if privacy is None or claimed is None:
+        return run, None
+    _require(privacy.ledger["refused"] is None, "it asked for more than its plan covers")
+    if not privacy.end_to_end_private:
+        return replace(run, epsilon=math.inf, accountant=""), None
+    _require(identity.method not in NOT_PRIVATE, f"{identity.method} is not private from end to end")
+    _require(
+        privacy.epsilon <= identity.epsilon * (1 + ROUNDING),
+        f"it claims ε = {privacy.epsilon:.6g}, above its target {identity.epsilon:g}",
+    )
+    return run, Claim(compact_json(privacy.ledger), identity.delta, claimed.accountant)
+
+
+def _check_identity(identity: Identity, file: Path) -> int:
+    """Check names, numbers and the place.
+
+    Returns:
+        The seed.
+
+    Raises:
+        _RejectedError: at the first that is not as it should be.
+    """
+    for kind, name in (("method", identity.method), ("task", identity.task), ("model", identity.model)):
+        _require(_PLAIN_NAME.fullmatch(name), f"the {kind} {name!r} is not a plain name")
+    for kind, text in (("code version", identity.code_version), ("data fingerprint", identity.data_fingerprint)):
+        _require(_PLAIN_VERSION.fullmatch(text), f"the {kind} {text!r} is not plain")
+    place = (identity.task, identity.method, f"{identity.key}.json")
+    _require(file.parts[-3:] == place, f"it does not lie in {'/'.join(place)}, the place of its identity")
+    target = identity.epsilon
+    _require(target <= MAX_EPSILON, f"its target ε of {target:g} is above {MAX_EPSILON:g}")
+    _require(
+        float(f"{target:.{EPSILON_DIGITS}g}") == target,
+        f"its target ε of {target!r} has more than {EPSILON_DIGITS} digits",
+    )
+    _require(identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}")
+    size = len(compact_json(identity.parameters))
+    _require(size <= MAX_PARAMETERS, f"its parameters take more than {MAX_PARAMETERS} characters")
+    if identity.seed is None:
+        raise _RejectedError("it has no seed, so that it can neither be repeated nor paired")
+    _require(identity.seed <= MAX_SEED, f"its seed is above {MAX_SEED}")
+    return identity.seed
 
 
 def _verified(run: Run, recomputed: float | str) -> Run:
-    """The run with the larger of its claim and what was recomputed.
+    """The run, if its ledger bears out its claim, which is at most the target.
+
+    Shown is the claim, which is the same everywhere, unless the ledger costs more within what machines may differ by.
 
     Raises:
         _RejectedError: if the claim does not hold.
     """
     if isinstance(recomputed, str):
         raise _RejectedError(recomputed)
-    _require(recomputed > 0 or not run.examples, "its ledger costs nothing, although it processed private data")
+    assert run.epsilon is not None
     _require(
         recomputed <= run.epsilon * (1 + ROUNDING),
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), more than the {run.epsilon:.6g} it claims",
     )
-    _require(
-        recomputed <= run.target * (1 + ROUNDING) or not run.end_to_end_private,
-        f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), above its target {run.target:g}",
-    )
-    return replace(run, epsilon=max(recomputed, run.epsilon))
+    _require(recomputed > 0 or run.accuracy is None, "its ledger costs nothing, as if no private data were used")
+    return replace(run, epsilon=recomputed) if recomputed > run.epsilon * (1 + ROUNDING / 1000) else run
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:

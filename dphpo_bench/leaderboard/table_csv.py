@@ -86,7 +86,7 @@ def _values(table: Table, row: Row) -> dict[str, Any]:
         **_estimate("gap_to_oracle", row.gap_to_oracle),
         **_estimate("gap_to_untuned", row.gap_to_untuned),
         **_estimate("gap_closed", row.gap_closed),
-        "epsilon": _bound(row.epsilon, ROUND_CEILING),
+        "epsilon": None if row.epsilon is None else _bound(row.epsilon, ROUND_CEILING),
         "accountant": row.accountant,
         "audited": None if row.audited is None else _bound(row.audited, ROUND_FLOOR),
         "tuning_share": _share(row.tuning_share),

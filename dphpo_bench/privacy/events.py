@@ -428,6 +428,7 @@ def from_json(obj: object) -> DpEvent:
             range, or a tree of more than `MAX_DEPTH` levels or `MAX_NODES` events.
     """
     nodes = 0
+    open_partitions: list[object] = []
 
     def read(obj: object, depth: int) -> DpEvent:
         nonlocal nodes
@@ -460,7 +461,13 @@ def from_json(obj: object) -> DpEvent:
             case "first_above":
                 return first_above(read(obj["event"], depth + 1), obj["stop_probability"])
             case "part":
-                return on_part(obj["partition"], obj["part"], read(obj["event"], depth + 1))
+                if obj["partition"] in open_partitions:
+                    # Read literally, this concerns records in two parts of one partition: nobody.
+                    raise InvalidValueError("Expected an event that is within one part of a partition only.")
+                open_partitions.append(obj["partition"])
+                inner = read(obj["event"], depth + 1)
+                open_partitions.pop()
+                return on_part(obj["partition"], obj["part"], inner)
             case "pure":
                 return pure(obj["epsilon"])
         if not isinstance(obj["events"], list):

@@ -177,7 +177,9 @@ class Ledger:
         for entry in obj["entries"]:
             if not isinstance(entry, dict) or entry.keys() != {"count", "event"}:
                 raise InvalidValueError("Expected a ledger entry with the keys count, event.")
-            ledger.charge(events.repeat(events.from_json(entry["event"]), entry["count"]))
+            # Not by `charge`, which copies the ledger each time.
+            ledger._spent.update(events.multiset(events.repeat(events.from_json(entry["event"]), entry["count"])))
+        ledger._spent = +ledger._spent
         ledger.event  # noqa: B018  (raises if the counts add up to more than an event may repeat)
         return ledger
 

@@ -107,6 +107,7 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         epsilon=math.inf if reference else 0.999 * epsilon + 1e-5 * place,
         accountant="none" if reference else "pld",
         audited=0.6 * epsilon if name == "hyfreedp" else (1.5 * epsilon if name == "dp_sgd" else None),
+        contradicted=name == "dp_sgd",
         tuning_share=share,
         runs=runs,
         examples=runs * 300_000.0 * epsilon**0.3,

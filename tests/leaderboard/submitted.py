@@ -1,17 +1,29 @@
 """Folders of records as strangers would submit them."""
 
+import tempfile
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dphpo_bench.errors import UnknownNameError
+from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Submissions, read_submissions
 from dphpo_bench.privacy.accountants import epsilon_by
 from dphpo_bench.privacy.events import compose, gaussian, non_private
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records import CostRecord, Epsilon, Identity, Privacy, RecordStore, RunRecord
+from dphpo_bench.registry import make_method
 
 DELTA = 1e-5
 NOISE = {1.0: 3.75, 3.0: 1.45, 8.0: 0.65}  # ε a little below the target, at δ = 1e-5
+
+
+@cache
+def _defaults(method: str) -> dict[str, Any]:
+    try:
+        return make_method(method).parameters
+    except UnknownNameError:
+        return {}
 
 
 @cache
@@ -30,8 +42,9 @@ def make_record(
     seed: int | None = 0,
     target: float = 1.0,
     accuracy: float | None = 0.9,
-    private: bool = True,
+    private: bool | None = None,
     parameters: dict[str, Any] | None = None,
+    noise_multiplier: float | None = None,
     code_version: str = "0.1.0+aaaa",
     created: datetime = datetime(2026, 1, 2, tzinfo=UTC),
     examples: float = 1000.0,
@@ -39,13 +52,17 @@ def make_record(
     released: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunRecord:
-    """A valid record with the ledger of one Gaussian; a failed run if there is no accuracy."""
-    epsilon, ledger = _spent(NOISE[target] if private else None)
+    """A valid record with the ledger of one Gaussian; a failed run if there is no accuracy.
+
+    Parameters are the defaults of a method that exists, else none; what is private is known by its name.
+    """
+    private = method not in NOT_PRIVATE if private is None else private
+    epsilon, ledger = _spent((noise_multiplier or NOISE[target]) if private else None)
     bound = Epsilon(epsilon=epsilon, accountant="pld", by_accountant={"pld": epsilon})
     record = RunRecord(
         identity=Identity(
             method=method,
-            parameters=parameters or {},
+            parameters=_defaults(method) if parameters is None else parameters,
             task=task,
             model="linear",
             data_fingerprint="f" * 64,
@@ -73,6 +90,14 @@ def make_record(
         created=created,
     )
     return record.model_copy(update=changes)
+
+
+_KEPT = tempfile.TemporaryDirectory(prefix="dphpo-bench-")
+
+
+def read(*paths: Path) -> Submissions:
+    """Read records; ε of ledgers that were read before in this process are kept, which saves starting others."""
+    return read_submissions(paths, Path(_KEPT.name))
 
 
 def submit(folder: Path, *records: RunRecord) -> list[Path]:

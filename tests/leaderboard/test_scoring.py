@@ -1,7 +1,9 @@
 """From records to the board, held against docs/scoring.md."""
 
+import math
 import random
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,10 +12,10 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.board import Board, Overall, Row, Table
 from dphpo_bench.leaderboard.columns import ROW_COLUMNS
-from dphpo_bench.leaderboard.scoring import score
-from dphpo_bench.leaderboard.submissions import Submissions, read_submissions
+from dphpo_bench.leaderboard.scoring import Standard, score
+from dphpo_bench.leaderboard.submissions import Setting, Submissions
 from dphpo_bench.records import Audit, RunRecord
-from tests.leaderboard.submitted import make_record, submit
+from tests.leaderboard.submitted import make_record, read, submit
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scoring.md"
 
@@ -22,7 +24,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "scoring.md"
 def scored(tmp_path: Path):
     def make(*records: RunRecord) -> Board:
         submit(tmp_path, *records)
-        submissions = read_submissions([tmp_path])
+        submissions = read(tmp_path)
         assert submissions.rejected == ()
         return score(submissions)
 
@@ -30,11 +32,7 @@ def scored(tmp_path: Path):
 
 
 def _runs(method: str, accuracies: list[float | None], **more) -> list[RunRecord]:
-    private = method not in ("grid_oracle", "nonprivate")
-    return [
-        make_record(method, seed=seed, accuracy=accuracy, private=private, **more)
-        for seed, accuracy in enumerate(accuracies)
-    ]
+    return [make_record(method, seed=seed, accuracy=accuracy, **more) for seed, accuracy in enumerate(accuracies)]
 
 
 def _row(table: Table, label: str) -> Row:
@@ -103,9 +101,9 @@ def test_the_order_of_records_and_folders_does_not_matter(tmp_path: Path) -> Non
     for name in ("one", "two"):
         rng.shuffle(records)
         submit(tmp_path / name, *records)
-        boards.append(score(read_submissions([tmp_path / name])))
+        boards.append(score(read(tmp_path / name)))
     assert boards[0] == boards[1]
-    runs = list(read_submissions([tmp_path / "one"]).runs)
+    runs = list(read(tmp_path / "one").runs)
     rng.shuffle(runs)
     assert score(Submissions(tuple(runs), ())) == boards[0]
 
@@ -119,13 +117,18 @@ def test_a_new_task_leaves_the_tables_of_others_as_they_are(scored) -> None:
     assert after == before
 
 
-def test_newer_code_takes_the_place_of_older_code(scored) -> None:
-    old = _runs("hyfreedp", [0.9, 0.9, 0.9, 0.9], code_version="1+old")
-    new = _runs("hyfreedp", [0.5, 0.5], code_version="1+new", created=datetime(2026, 2, 1, tzinfo=UTC))
-    board = scored(*old, *new)
+def test_the_code_that_finished_most_runs_counts_and_of_several_the_newest(scored) -> None:
+    """One record with a date in the far future does not replace what others have run."""
+    old = _runs("hyfreedp", [0.9, 0.9, 0.9], code_version="1+old")
+    late = datetime(9999, 1, 1, tzinfo=UTC)
+    few = _runs("hyfreedp", [0.1, 0.1, None], code_version="1+few", created=late)
+    (row,) = scored(*old, *few).tables[0].rows
+    assert (row.code_version, row.seeds, row.utility.mean) == ("1+old", 3, 0.9)
+    new = _runs("hyfreedp", [0.5, 0.6, 0.7], code_version="1+new", created=datetime(2026, 2, 1, tzinfo=UTC))
+    board = scored(*new)
     (row,) = board.tables[0].rows
-    assert (row.code_version, row.seeds, row.utility.mean) == ("1+new", 2, 0.5)
-    assert board.superseded == 4
+    assert (row.code_version, row.seeds, row.utility.mean) == ("1+new", 3, pytest.approx(0.6))
+    assert board.superseded == 6
 
 
 def test_failures_count_in_ranks_and_are_told(scored) -> None:
@@ -240,38 +243,192 @@ def test_overalls_are_for_all_and_for_each_epsilon(scored) -> None:
     assert (best.tables, best.seeds) == (2, 2)
 
 
-def test_audited_bounds_are_the_largest(scored) -> None:
-    audits = [Audit(lower_bound=bound, confidence=0.95, attack="loss", canaries=10) for bound in (0.2, 1.7)]
-    board = scored(*(make_record("hyfreedp", seed=seed, audit=audit) for seed, audit in enumerate(audits)))
+def test_epsilon_is_the_largest_of_all_runs_failed_ones_included(scored) -> None:
+    board = scored(
+        make_record("hyfreedp", seed=0, noise_multiplier=5.0),
+        make_record("hyfreedp", seed=1, noise_multiplier=6.0),
+        make_record("hyfreedp", seed=2, noise_multiplier=4.0, accuracy=None),
+        make_record("liu_talwar", seed=0, accuracy=None, privacy=None, cost=None),
+    )
+    row = _row(board.tables[0], "hyfreedp")
+    assert row.epsilon == make_record(noise_multiplier=4.0).privacy.epsilon
+    unknown = _row(board.tables[0], "liu_talwar")
+    assert (unknown.epsilon, unknown.accountant) == (None, "")
+    texts = {column.key: column.text(unknown) for column in ROW_COLUMNS}
+    assert (texts["epsilon"], texts["accountant"], texts["accuracy"]) == ("–", "–", "–")
+
+
+def test_costs_are_medians(scored) -> None:
+    for seed, (examples, seconds) in enumerate([(100.0, 1.0), (200.0, 2.0), (9000.0, 90.0)]):
+        board = scored(
+            make_record("hyfreedp", seed=seed, accuracy=0.95, examples=examples, seconds={"train": seconds}),
+            make_record("auto_clipping", seed=seed, examples=100.0),
+        )
+    row = _row(board.tables[0], "hyfreedp")
+    assert (row.examples, row.seconds) == (200, 2)
+    assert board.overalls[0].rows[0].relative_cost == 2
+
+
+def test_a_killed_oracle_is_still_a_reference(scored) -> None:
+    board = scored(
+        *_runs("grid_oracle", [0.9, 0.9]),
+        make_record("grid_oracle", seed=2, accuracy=None, privacy=None, cost=None),
+        make_record("nonprivate", seed=0, accuracy=None, privacy=None, cost=None),
+    )
+    assert board.tables[0].rows == ()
+    assert _labels(board.tables[0].references) == ["grid_oracle", "nonprivate"]
+    assert [row.epsilon for row in board.tables[0].references] == [math.inf, math.inf]
+
+
+def test_anchors_have_their_default_parameters(scored) -> None:
+    """Whoever submits other settings of them, with more seeds or fewer, does not move what others are measured by."""
+    honest = [
+        *_runs("auto_clipping", [0.5, 0.51]),
+        *_runs("hyfreedp", [0.6, 0.61]),
+        *_runs("grid_oracle", [0.7, 0.71]),
+    ]
+    before = _row(scored(*honest).tables[0], "hyfreedp")
+    after = _row(
+        scored(
+            *_runs("auto_clipping", [0.1] * 5, parameters={"clipping": "abadi:9"}),
+            *_runs("grid_oracle", [None] * 5, parameters={"points": 2}),
+        ).tables[0],
+        "hyfreedp",
+    )
+    assert (after.gap_closed, after.gap_to_oracle) == (before.gap_closed, before.gap_to_oracle)
+    assert after.gap_closed.mean == pytest.approx(0.5)
+
+
+CORE = Path(__file__).parents[2] / "leaderboard" / "suites" / "core.toml"
+
+
+def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
+    """A stranger's task, or ε, with as many methods as there may be."""
+    standard = replace(
+        Standard.builtin(),
+        methods=frozenset({"hyfreedp", "auto_clipping"}),
+        tasks=frozenset({("toy", "linear")}),
+        epsilons=frozenset({1.0, 3.0}),
+    )
+    honest = [*_runs("auto_clipping", [0.5, 0.51]), *_runs("hyfreedp", [0.6, 0.61])]
+    spam = [record for number in range(9) for record in _runs(f"m{number}", [0.9, 0.9], task="spam")]
+    other = [record for number in range(9) for record in _runs(f"m{number}", [0.9, 0.9], target=3.0)]
+    odd = [record for number in range(9) for record in _runs(f"m{number}", [0.9, 0.9], target=8.0)]
+    submit(tmp_path, *honest, *spam, *other, *odd)
+    board = score(read(tmp_path), standard)
+    assert len(board.tables) == 4
+    assert [overall.tables for overall in board.overalls] == [("toy (linear), ε = 1",)]
+    assert "hyfreedp" in board.findings[0].text
+    assert "m0" not in board.findings[0].text
+
+
+def test_of_two_settings_of_one_task_the_one_with_more_methods_counts(tmp_path: Path) -> None:
+    records = [*_runs("auto_clipping", [0.5, 0.51]), *_runs("hyfreedp", [0.6, 0.61])]
+    other = [
+        one.model_copy(update={"identity": one.identity.model_copy(update={"data_fingerprint": "0" * 64})})
+        for one in _runs("hyfreedp", [0.9, 0.9])
+    ]
+    submit(tmp_path, *records, *other)
+    (overall,) = score(read(tmp_path)).overalls
+    assert overall.tables == ("toy (linear), data ffffffffffff, ε = 1",)
+
+
+def test_the_standard_is_the_core_suite() -> None:
+    standard = Standard.of_suite(CORE)
+    assert standard.methods is not None
+    assert "hyfreedp" in standard.methods
+    assert not standard.methods & {"grid_oracle", "nonprivate", "grid_composed"}
+    assert standard.may_count(Setting("digits", "linear", 1e-4, "x"), 3.0)
+    assert not standard.may_count(Setting("digits", "linear", 1e-4, "x"), 2.0)
+    assert not standard.may_count(Setting("digits", "mlp", 1e-4, "x"), 3.0)
+
+
+def test_titles_that_look_alike_are_told_apart(scored) -> None:
+    records = []
+    for seed, (fingerprint, delta) in enumerate([("a" * 64, 1e-5), ("a" * 12 + "b", 1e-5), ("a" * 64, 1.00000001e-5)]):
+        record = make_record("hyfreedp", seed=seed)
+        identity = record.identity.model_copy(update={"data_fingerprint": fingerprint, "delta": delta})
+        records.append(record.model_copy(update={"identity": identity}))
+    titles = [table.title for table in scored(*records).tables]
+    assert len(set(titles)) == 3
+
+
+def test_audited_bounds_are_the_largest_and_compared_with_their_own_run(scored) -> None:
+    def audited(seed: int, bound: float, noise_multiplier: float) -> RunRecord:
+        audit = Audit(lower_bound=bound, confidence=0.95, attack="loss", canaries=10)
+        return make_record("hyfreedp", seed=seed, audit=audit, noise_multiplier=noise_multiplier)
+
+    held = scored(audited(0, 0.7, 4.0), audited(1, 0.2, 4.0))
+    assert (held.tables[0].rows[0].audited, held.tables[0].rows[0].contradicted) == (0.7, False)
+    board = scored(audited(2, 0.6, 8.0))  # above that run's ε of .4, below the largest
     (row,) = board.tables[0].rows
-    assert row.audited == 1.7
+    assert (row.audited, row.contradicted) == (0.7, True)
     texts = {column.key: column.text(row) for column in ROW_COLUMNS}
-    assert (texts["audited"], texts["method"]) == ("1.70", "hyfreedp †!")  # more than the ε that is claimed
+    assert (texts["audited"], texts["method"]) == ("0.70", "hyfreedp !")
     assert board.overalls[0].rows[0].contradicted
 
 
-def test_findings_say_what_the_tables_say(scored) -> None:
+def test_overall_accuracy_is_over_runs_that_finished(scored) -> None:
+    board = scored(*_runs("hyfreedp", [0.9, 0.9, None]), *_runs("auto_clipping", [0.5, 0.5, 0.5]))
+    assert _row(board.tables[0], "hyfreedp").utility.mean == 0.9
+    (overall,) = board.overalls
+    assert {row.contestant.label: row.utility.mean for row in overall.rows} == {"hyfreedp": 0.9, "auto_clipping": 0.5}
+
+
+def _findings_records(searching: dict[float, float], best: float = 0.60) -> list[RunRecord]:
     records = []
-    for target in (1.0, 8.0):
+    for target, search in searching.items():
         spread = [0.0, 0.01, 0.02]
         records += _runs("auto_clipping", [0.50 + one for one in spread], target=target)
-        records += _runs("hyfreedp", [0.60 + one for one in spread], target=target, examples=1500.0)
-        search = 0.40 if target == 1.0 else 0.65
+        records += _runs("hyfreedp", [best + one for one in spread], target=target, examples=1500.0)
         records += _runs("liu_talwar", [search + one for one in spread], target=target, examples=9000.0, runs=10)
         records += _runs("grid_oracle", [0.70 + one for one in spread], target=target)
         records += _runs("nonprivate", [0.80 + one for one in spread], target=target)
-    which, searching, left = scored(*records).findings
-    assert "At ε = 1, hyfreedp has the best mean rank, 1.00" in which.text
-    assert "61.0 %, against 51.0 % for untuned auto_clipping and 71.0 % for grid_oracle" in which.text
-    assert "1.5 times" in which.text
-    assert "small budget" in which.text
-    assert "At ε = 1, 0 of 1" in searching.text
+    return records
+
+
+def test_findings_say_what_the_tables_say(scored) -> None:
+    which, searching, left = scored(*_findings_records({1.0: 0.40, 8.0: 0.65})).findings
+    assert which.text == (
+        "At ε = 1, hyfreedp has the best rank, 1.00 of 3, over 1 table. The rank intervals of all others lie behind. "
+        "The mean accuracy of hyfreedp is 61.0 %, against 51.0 % for untuned auto_clipping and 71.0 % for grid_oracle, "
+        "whose tuning is not private. It processes 1.5 times the examples of one untuned run, and spends 25 % of ε on "
+        "tuning. So it suits a small budget, too."
+    )
+    assert "At ε = 1, 0 of 1 result of methods with several training runs are better" in searching.text
     assert "and 1 worse" in searching.text
     assert "At ε = 8, 1 of 1" in searching.text
-    assert "10.0 points below grid_oracle" in left.text
-    assert "5.0 points below grid_oracle" in left.text
+    assert left.text == (
+        "At ε = 1, the best private method ends 10.0 points below grid_oracle and 20.0 points below training without "
+        "privacy (medians over 1 table). At ε = 8, the best private method ends 5.0 points below grid_oracle and 15.0 "
+        "points below training without privacy (medians over 1 table). The best is picked after the fact, so that "
+        "these distances are optimistic."
+    )
+
+
+def test_findings_about_what_is_level_above_or_costly(scored) -> None:
+    which, _, left = scored(*_findings_records({1.0: 0.85}, best=0.70)).findings
+    assert "liu_talwar has the best rank" in which.text
+    assert "It processes 9 times" in which.text
+    assert "For the cost of at most 2 untuned runs, hyfreedp is best, with a rank of 2.00." in which.text
+    assert "15.0 points above grid_oracle and 5.0 points above training without privacy" in left.text
+
+
+def test_findings_name_all_who_are_first_and_all_who_may_be(scored) -> None:
+    which, *_ = scored(
+        *_runs("alpha", [0.5, 0.6, 0.55]),
+        *_runs("beta", [0.5, 0.6, 0.55]),
+        *_runs("close", [0.49, 0.61, 0.54]),
+        *_runs("far", [0.1, 0.11, 0.1]),
+    ).findings
+    assert "alpha and beta have the best rank, 1.50 of 4" in which.text
+    assert "Other seeds could put close before" in which.text
+
+
+def test_one_contestant_is_no_finding(scored) -> None:
+    assert scored(*_runs("hyfreedp", [0.9, 0.9])).findings == ()
 
 
 def test_an_empty_board(tmp_path: Path) -> None:
-    board = score(read_submissions([tmp_path]))
+    board = score(read(tmp_path))
     assert (board.tables, board.overalls, board.findings, board.records) == ((), (), (), 0)

@@ -15,7 +15,7 @@ from opacus.accountants.analysis import rdp as opacus_rdp
 from scipy.stats import norm
 
 from dphpo_bench.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
-from dphpo_bench.privacy.accountants import ACCOUNTANTS, RDP_ORDERS, epsilon
+from dphpo_bench.privacy.accountants import ACCOUNTANTS, RDP_ORDERS, epsilon, epsilon_by
 from dphpo_bench.privacy.events import (
     best_of,
     compose,
@@ -453,3 +453,27 @@ class TestOtherLibraries:
         mechanism = SubsampleGaussianMechanism({"prob": 0.02, "sigma": 1.0, "coeff": 500})
         ours = epsilon(sgd(1.0, 0.02, 500), DELTA).by_accountant["rdp"]
         assert mechanism.get_approxDP(DELTA) == pytest.approx(ours, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        sgd(2.0, 0.1, 50),
+        compose(gaussian(5), laplace(9)),
+        best_of(sgd(2.0, 0.1, 20), geometric(10)),
+        non_private(),
+    ],
+)
+def test_one_accountant_says_what_it_says_among_all(event: DpEvent) -> None:
+    """To the last bit: a published ε is held against this."""
+    for name, value in epsilon(event, DELTA).by_accountant.items():
+        assert epsilon_by(event, DELTA, name) == value
+
+
+def test_one_accountant_that_does_not_support_an_event() -> None:
+    with pytest.raises(UnsupportedEventError, match="pld does not support BestOfDpEvent"):
+        epsilon_by(best_of(gaussian(2), geometric(10)), DELTA, "pld")
+    with pytest.raises(UnknownNameError, match="guess"):
+        epsilon_by(gaussian(2), DELTA, "guess")
+    with pytest.raises(InvalidValueError, match="delta"):
+        epsilon_by(gaussian(2), 0, "pld")

@@ -230,3 +230,13 @@ class TestJson:
     def test_anything_else_is_refused(self, obj: object) -> None:
         with pytest.raises(InvalidValueError, match="Expected a ledger"):
             Ledger.from_json(obj)
+
+
+def test_a_part_within_a_part_of_the_same_partition_is_refused() -> None:
+    """It would concern records in two parts of one partition: nobody, at no cost."""
+    inner = {"type": "part", "partition": "p", "part": "a", "event": {"type": "non_private"}}
+    entry = {"count": 1, "event": {"type": "part", "partition": "p", "part": "b", "event": inner}}
+    with pytest.raises(InvalidValueError, match="within one part of a partition"):
+        Ledger.from_json({"version": 1, "refused": None, "entries": [entry]})
+    entry["event"]["partition"] = "q"
+    assert Ledger.from_json({"version": 1, "refused": None, "entries": [entry]}).entries
