@@ -174,44 +174,59 @@ def _newest_code(runs: Iterable[Run]) -> tuple[list[Run], int]:
 
 
 def _cells(runs: Sequence[Run], standard: Standard) -> list[_Cell]:
-    contestants = _contestants(runs)
+    private = _privacy(runs)
+    contestants = _contestants(private.values())
     titles = _titles({run.setting for run in runs})
-    groups: defaultdict[tuple[Setting, float], defaultdict[Who, dict[int, Run]]]
+    groups: defaultdict[tuple[Setting, float], defaultdict[_PrivateWho, dict[int, Run]]]
     groups = defaultdict(lambda: defaultdict(dict))
     for run in sorted(runs, key=lambda run: (run.method, run.parameters, run.seed)):
-        groups[run.setting, run.target][run.method, run.parameters][run.seed] = run
+        groups[run.setting, run.target][private[run.path]][run.seed] = run
     cells = []
     for (setting, target), by_who in sorted(groups.items(), key=lambda item: (titles[item[0][0]], item[0][1])):
         entries = {who: _Entry(contestants[who], by_seed) for who, by_seed in by_who.items()}
-        anchors = entries.get(standard.untuned), entries.get(standard.oracle)
+        anchors = entries.get((*standard.untuned, True)), entries.get((*standard.oracle, False))
         cells.append(_Cell(setting, titles[setting], target, list(entries.values()), *anchors))
     return cells
 
 
-def _contestants(runs: Iterable[Run]) -> dict[Who, Contestant]:
-    """Contestants with their labels: methods, with the parameters in which contestants of one method differ.
+_PrivateWho = tuple[str, str, bool]
+"""Who, and whether it is private from end to end."""
 
-    One of whose runs a single one is not private from end to end is not.
-    """
-    private: defaultdict[Who, bool] = defaultdict(lambda: True)
+
+def _privacy(runs: Iterable[Run]) -> dict[str, _PrivateWho]:
+    """Whose each run is, by its path. Where it failed before it could say, it is as private as most of its like."""
+    votes = Counter((run.method, run.parameters, run.end_to_end_private) for run in runs)
+    found = {}
     for run in runs:
-        private[run.method, run.parameters] &= run.end_to_end_private is not False and run.method not in NOT_PRIVATE
-    everyone = sorted(private)
+        who = run.method, run.parameters
+        private = run.end_to_end_private
+        if private is None:
+            private = run.method not in NOT_PRIVATE and votes[*who, False] <= votes[*who, True]
+        found[run.path] = (*who, private)
+    return found
+
+
+def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
+    """Contestants with their labels: methods, with the parameters in which contestants of one method differ."""
+    everyone = sorted(set(found))
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
-        values = [_flat(who[1]) for who in same]
+        group = list(same)
+        values = [_flat(who[1]) for who in group]
         names = sorted({name for each in values for name in each})
         varying = [name for name in names if len({each.get(name) for each in values}) > 1]
-        for each in values:
+        for (_, parameters, private), each in zip(group, values, strict=True):
             differences = [f"{name}={each[name]}" for name in varying if name in each]
+            if not private and (method, parameters, True) in group:
+                differences.append("not private")
             labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
     return {
         who: Contestant(
             method=who[0],
             label=label,
             parameters=who[1],
-            end_to_end_private=private[who],
-            reference=not private[who] or who[0] in REFERENCES,
+            end_to_end_private=who[2],
+            reference=not who[2] or who[0] in REFERENCES,
         )
         for who, label in zip(everyone, _distinct(labels), strict=True)
     }

@@ -280,6 +280,19 @@ def test_a_killed_oracle_is_still_a_reference(scored) -> None:
     assert [row.epsilon for row in board.tables[0].references] == [math.inf, math.inf]
 
 
+def test_a_record_that_says_it_is_not_private_is_another_contestant(scored) -> None:
+    board = scored(
+        *_runs("hyfreedp", [0.6, 0.61]),
+        *_runs("hyfreedp", [0.9], target=3.0, private=False),
+        make_record("plug_in", private=False),
+        make_record("plug_in", seed=1, accuracy=None, privacy=None, cost=None),
+    )
+    first, second = board.tables
+    assert _labels(first.rows) == ["hyfreedp"]
+    assert _labels(second.references) == ["hyfreedp (not private)"]
+    assert [(row.contestant.label, row.failed) for row in first.references] == [("plug_in", 1)]
+
+
 def test_anchors_have_their_default_parameters(scored) -> None:
     """Whoever submits other settings of them, with more seeds or fewer, does not move what others are measured by."""
     honest = [
