@@ -70,9 +70,10 @@ def _which_method(overall: Overall, oracle: Who, untuned: Who) -> Finding:
             f"against {' and '.join(against)}."
         )
     if best.relative_cost is not None:
+        cost = f"{best.relative_cost:.2g}"
+        many = "as many examples as" if cost == "1" else f"{cost} times the examples of"
         sentences.append(
-            f"It processes {best.relative_cost:.2g} times the examples of one untuned run, "
-            f"and spends {100 * best.tuning_share:.0f} % of ε on tuning."
+            f"It processes {many} one untuned run, and spends {100 * best.tuning_share:.0f} % of ε on tuning."
         )
     cheap = next(
         (row for row in overall.rows if row.relative_cost is not None and row.relative_cost <= SMALL_COST), None
