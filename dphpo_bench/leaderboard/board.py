@@ -257,6 +257,7 @@ class Board:
         findings: what a reader should know first.
         overalls: over all tables, then for each ε.
         tables: by task, then ε.
+        missing: settings and ε of the core suite which do not count, because too few of its methods were run.
         rejected: records that did not pass, with the reason.
         failed: records of runs that failed, with their error.
         superseded: number of records of older code, where newer code has run the same setting.
@@ -266,6 +267,7 @@ class Board:
     findings: tuple[Finding, ...]
     overalls: tuple[Overall, ...]
     tables: tuple[Table, ...]
+    missing: tuple[str, ...]
     rejected: tuple[Refused, ...]
     failed: tuple[Refused, ...]
     superseded: int

@@ -61,6 +61,8 @@ def to_markdown(board: Board, charts: Sequence["Chart"]) -> str:
     if board.findings:
         blocks.append("\n".join(f"- **{prose(finding.title)}.** {prose(finding.text)}" for finding in board.findings))
     blocks += _overall_blocks(board.overalls, waiting)
+    if board.missing:
+        blocks.append(f"Of the core suite, these do not count yet: {prose('; '.join(board.missing))}.")
     blocks += _table_blocks(board.tables, waiting)
     if waiting:
         blocks += ["## More charts", *(_image(chart) for chart in waiting)]

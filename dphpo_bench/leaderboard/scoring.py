@@ -150,6 +150,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
         ),
         overalls=overalls,
         tables=tables,
+        missing=_missing([cell for cell, _ in counted], standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
         superseded=superseded,
@@ -396,6 +397,16 @@ def _counted(pairs: Sequence[tuple[_Cell, Table]], standard: Standard) -> list[t
         if key not in best or present > best[key][0]:
             best[key] = present, (cell, table)
     return [pair for _, pair in best.values()]
+
+
+def _missing(counted: Sequence[_Cell], standard: Standard) -> tuple[str, ...]:
+    present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
+    return tuple(
+        f"{task} ({model}), ε = {epsilon:g}"
+        for task, model in sorted(standard.tasks or ())
+        for epsilon in sorted(standard.epsilons or ())
+        if (task, model, epsilon) not in present
+    )
 
 
 def _overall(target: float | None, counted: Sequence[tuple[_Cell, Table]], draws: Mapping[Setting, _Draws]) -> Overall:

@@ -182,6 +182,7 @@ def board(tables: Sequence[Table], findings: Sequence[Finding] = (), refused: Se
         findings=tuple(findings),
         overalls=tuple(overall(epsilon, tables) for epsilon in (None, *epsilons)) if tables else (),
         tables=tuple(tables),
+        missing=("fashion_mnist (linear), ε = 1", "fashion_mnist (linear), ε = 3") if tables else (),
         rejected=tuple(refused),
         failed=tuple(refused),
         superseded=3,
@@ -237,4 +238,4 @@ def crowded_board(contestants: int = 40) -> Board:
 
 def empty_board() -> Board:
     """What a folder without records makes."""
-    return Board(findings=(), overalls=(), tables=(), rejected=(), failed=(), superseded=0, records=0)
+    return Board(findings=(), overalls=(), tables=(), missing=(), rejected=(), failed=(), superseded=0, records=0)

@@ -331,6 +331,7 @@ def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
     board = score(read(tmp_path), standard)
     assert len(board.tables) == 4
     assert [overall.tables for overall in board.overalls] == [("toy (linear), ε = 1",)]
+    assert board.missing == ("toy (linear), ε = 3",)
     assert "hyfreedp" in board.findings[0].text
     assert "m0" not in board.findings[0].text
 
