@@ -362,6 +362,12 @@ def _log_ticks(values: Iterable[float], most: int = 4) -> list[float]:
     return ticks[:: math.ceil(len(ticks) / most)]
 
 
+def _legend_selection() -> tuple[Any, Any]:
+    """What a click in the legend selects, and the opacity by which the others step back."""
+    pick = alt.selection_point(name="pick", fields=["contestant"], bind="legend")
+    return pick, alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
+
+
 def _identity(looks: dict[Contestant, _Look]) -> dict[str, Any]:
     """Colour, shape and dashes, which share one legend."""
     legend = alt.Legend(title=None, orient="right")
@@ -385,8 +391,7 @@ def _accuracy(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Ch
     for value in values:
         offset = 0.0 if value["reference"] else places.index(value["contestant"]) / max(1, len(places) - 1) - 0.5
         value["x"] = value["epsilon"] * ratio ** (0.4 * offset)
-    pick = alt.selection_point(name="pick", fields=["contestant"], bind="legend")
-    faint = alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
+    pick, faint = _legend_selection()
     identity = _identity(looks)
     y, cut = _accuracy_axis(values)
     x = alt.X(
@@ -426,8 +431,7 @@ def _cost(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart]
     values = [value for value in _measurements(tables, looks) if value["examples"] > 0]
     if not values:
         return
-    pick = alt.selection_point(name="pick", fields=["contestant"], bind="legend")
-    faint = alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
+    pick, faint = _legend_selection()
     identity = _identity(looks)
     y, cut = _accuracy_axis(values)
     x = alt.X(

@@ -133,8 +133,15 @@ def _private_text(row: Row | OverallRow) -> str:
     return "yes" if row.contestant.end_to_end_private else "no"
 
 
+_METHOD: Column[Any] = Column(
+    "method", "method", "With the parameters in which runs of it differ.", label_text, label_text
+)
+_PRIVATE: Column[Any] = Column(
+    "private", "end to end", "Whether ε covers tuning and training.", _private_text, _private_text
+)
+
 ROW_COLUMNS: tuple[Column[Row], ...] = (
-    Column("method", "method", "With the parameters in which runs of it differ.", label_text, label_text),
+    _METHOD,
     Column(
         "accuracy",
         "accuracy, %",
@@ -201,13 +208,7 @@ ROW_COLUMNS: tuple[Column[Row], ...] = (
         lambda row: seconds_text(row.seconds),
         lambda row: row.seconds,
     ),
-    Column(
-        "private",
-        "end to end",
-        "Whether ε covers tuning and training.",
-        _private_text,
-        _private_text,
-    ),
+    _PRIVATE,
     Column(
         "seeds",
         "seeds",
@@ -219,7 +220,7 @@ ROW_COLUMNS: tuple[Column[Row], ...] = (
 )
 
 OVERALL_COLUMNS: tuple[Column[OverallRow], ...] = (
-    Column("method", "method", "With the parameters in which runs of it differ.", label_text, label_text),
+    _METHOD,
     Column(
         "rank",
         "rank",
@@ -288,13 +289,7 @@ OVERALL_COLUMNS: tuple[Column[OverallRow], ...] = (
         lambda row: row.relative_cost,
     ),
     Column("seconds", "time", "Median.", lambda row: seconds_text(row.seconds), lambda row: row.seconds),
-    Column(
-        "private",
-        "end to end",
-        "Whether ε covers tuning and training.",
-        _private_text,
-        _private_text,
-    ),
+    _PRIVATE,
     Column(
         "tables",
         "tables",
