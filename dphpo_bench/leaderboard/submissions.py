@@ -170,7 +170,11 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
         if root.is_symlink():
             reject(Refused(one_line(path_text(root)), "a symbolic link; links are not followed"))
         elif root.is_dir():
-            for file in record_files(root, lambda error: reject(Refused("", one_line(str(error))))):
+
+            def skip(error: RecordError, prefix: str = f"{root}/") -> None:
+                reject(Refused("", one_line(str(error).replace(prefix, ""))))
+
+            for file in record_files(root, skip):
                 below = file.relative_to(root)
                 shown = one_line(path_text(below))
                 if len(below.parts) > len(_PLACE):  # such as a copy, which would come first in some order
