@@ -491,9 +491,7 @@ class _SharedColumns:
         identity = result.record.identity
         names = self._varying[identity.method]
         parameters = ((name, identity.parameters[name]) for name in names if name in identity.parameters)
-        changed = ", ".join(
-            f"{name}={value if isinstance(value, str) else compact_json(value)}" for name, value in parameters
-        )
+        changed = ", ".join(f"{name}={value_text(value)}" for name, value in parameters)
         return [
             identity.task,
             *([identity.model] if self._models else []),
@@ -515,9 +513,19 @@ def _varying_parameters(identities: Iterable[Identity]) -> dict[str, list[str]]:
             {name: compact_json(value) for name, value in identity.parameters.items()}
             for identity in different.values()
         ]
-        names = {name for setting in settings for name in setting}
-        varying[method] = sorted(name for name in names if len({setting.get(name) for setting in settings}) > 1)
+        varying[method] = varying_names(settings)
     return varying
+
+
+def varying_names(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names whose values are not the same in all settings, or which some lack; sorted."""
+    names = {name for setting in settings for name in setting}
+    return sorted(name for name in names if len({setting.get(name) for setting in settings}) > 1)
+
+
+def value_text(value: Any) -> str:
+    """A parameter's value as it is shown: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else compact_json(value)
 
 
 def _closing_lines(results: Sequence[Result]) -> Iterator[str]:

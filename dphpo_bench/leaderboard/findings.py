@@ -9,7 +9,7 @@ SMALL_COST = 2.0
 """A method is cheap that processes at most so many times the examples of one untuned run."""
 
 Who = tuple[str, str]
-"""A method's name and its parameters."""
+"""A method's name and its parameters as compact JSON."""
 
 
 def findings(

@@ -15,12 +15,12 @@ import numpy as np
 
 from dphpo_bench.display import one_line
 from dphpo_bench.leaderboard.board import Board, Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table
-from dphpo_bench.leaderboard.findings import findings
+from dphpo_bench.leaderboard.findings import Who, findings
 from dphpo_bench.leaderboard.statistics import Integers, Scores, draw, mean, mean_interval, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, Setting, Submissions
 from dphpo_bench.registry import make_method
-from dphpo_bench.results import compact_json
+from dphpo_bench.results import compact_json, value_text, varying_names
 from dphpo_bench.sweep.suite import load_suite
 
 REFERENCES = frozenset({"grid_composed"})
@@ -28,9 +28,6 @@ REFERENCES = frozenset({"grid_composed"})
 
 MIN_SEEDS_TO_RANK = 2
 MAX_LABEL = 60
-
-Who = tuple[str, str]
-"""A method's name and its parameters as compact JSON."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +122,6 @@ class _Cell:
         """Who takes part in the ranking."""
         return [entry for entry in self.entries if entry.ranked]
 
-    def entry(self, who: Contestant) -> _Entry | None:
-        """The entry of this contestant, if it is here."""
-        return self.by_contestant.get(who)
-
     @cached_property
     def by_contestant(self) -> "Mapping[Contestant, _Entry]":
         """The entries by contestant."""
@@ -214,8 +207,7 @@ def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
     for method, same in groupby(everyone, key=lambda who: who[0]):
         group = list(same)
         values = [_flat(who[1]) for who in group]
-        names = sorted({name for each in values for name in each})
-        varying = [name for name in names if len({each.get(name) for each in values}) > 1]
+        varying = varying_names(values)
         for (_, parameters, private), each in zip(group, values, strict=True):
             differences = [f"{name}={each[name]}" for name in varying if name in each]
             if not private and (method, parameters, True) in group:
@@ -247,8 +239,7 @@ def _distinct(texts: Sequence[str]) -> list[str]:
 
 
 def _flat(parameters: str) -> dict[str, str]:
-    values = json.loads(parameters)
-    return {name: value if isinstance(value, str) else compact_json(value) for name, value in values.items()}
+    return {name: value_text(value) for name, value in json.loads(parameters).items()}
 
 
 def _titles(settings: set[Setting]) -> dict[Setting, str]:
@@ -467,7 +458,7 @@ def _overall_ranks(
 
 def _overall_utility(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
     """Mean accuracy over the cells; its interval from the seeds that all of them have."""
-    entries = [cell.entry(who) for cell in cells]
+    entries = [cell.by_contestant.get(who) for cell in cells]
     if not entries or not all(entry and entry.finished for entry in entries):
         return None
     seeds = set.intersection(*({run.seed for run in entry.finished} for entry in entries if entry))
@@ -477,7 +468,7 @@ def _overall_utility(cells: Sequence[_Cell], who: Contestant) -> Estimate | None
 
 def _overall_gap_closed(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
     """Share of the gap closed, gaps summed over the cells with both anchors, from the seeds that all of them have."""
-    trios = [(cell.entry(who), cell.untuned, cell.oracle) for cell in cells if cell.untuned and cell.oracle]
+    trios = [(cell.by_contestant.get(who), cell.untuned, cell.oracle) for cell in cells if cell.untuned and cell.oracle]
     if not trios or any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
         return None
     by_seed = list(_paired(*(entry for trio in trios for entry in trio)))
