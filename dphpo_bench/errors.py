@@ -3,11 +3,19 @@
 The command line prints the message alone and exits with `exit_code`; anything else that escapes is a bug.
 """
 
+from dphpo_bench.display import escaped
+
 
 class DphpoBenchError(Exception):
-    """Root of the errors this package raises on purpose."""
+    """Root of the errors this package raises on purpose.
+
+    Messages quote what strangers wrote, so unprintable characters are escaped, line breaks among them.
+    """
 
     exit_code = 2
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(escaped(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class InvalidValueError(DphpoBenchError, ValueError):
@@ -24,6 +32,10 @@ class RegistryError(DphpoBenchError):
 
 class DataError(DphpoBenchError):
     """A dataset is missing, unreachable, truncated or not what it should be."""
+
+
+class SealedDataError(DataError):
+    """A method opened data by itself. It sees none while it plans, and a session while it runs."""
 
 
 class RecordError(DphpoBenchError):
@@ -44,6 +56,12 @@ class BudgetTooSmallError(DphpoBenchError):
 
 class PlanOverBudgetError(DphpoBenchError):
     """A plan costs more than the budget; no private data was read."""
+
+
+class AuditError(DphpoBenchError):
+    """There is nothing to audit: the run failed, or was refused."""
+
+    exit_code = 1
 
 
 class OverBudgetError(DphpoBenchError):

@@ -12,6 +12,7 @@ import resource
 import secrets
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from dphpo_bench.errors import (
     OverBudgetError,
     PlanOverBudgetError,
     RecordError,
+    SealedDataError,
     UnsupportedEventError,
 )
 from dphpo_bench.journal import Journal
@@ -39,7 +41,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
 from dphpo_bench.registry import code_hash, make_method, make_task
-from dphpo_bench.task import Split, Task, TaskFacts
+from dphpo_bench.task import Split, Task, TaskFacts, sealed
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.plans import PlanCache
     from dphpo_bench.records import Identity, RunRecord, Status
+    from dphpo_bench.session import Observer
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +120,10 @@ def plan(
             f"publishing a record. The default is N^-1.1 = {facts.default_delta:.3g}.",
             stacklevel=2,
         )
-    made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
+    with sealed() as complaints:
+        made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
+    if complaints:
+        raise SealedDataError(complaints[0])
     if not isinstance(made, Plan):
         raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
     if made.budget != budget:  # noise streams and the recomputed ε depend on it
@@ -196,13 +202,12 @@ def run(
             f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
         )
 
-    ledger = Ledger(allowance=checked.plan.event)
     journal = Journal(store.journal_of(identity) if store and seed is None else None)
     if _is_secret(checked, seed):
         progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     with clock.measure("train"):
-        outcome, status, error = _attempt(checked, task, train, ledger, journal, seed, device, progress)
-    recomputed, status, error = _verify(checked, ledger, status, error)
+        attempt = execute(checked, task, train, seed=seed, journal=journal, device=device, progress=progress)
+    outcome, status, error = attempt.outcome, attempt.status, attempt.error
     metrics: dict[str, float] = {}
     if status == "ok":
         assert outcome is not None
@@ -210,14 +215,13 @@ def run(
             with clock.measure("test"):
                 metrics = _measure_on_test(outcome.model, task.load_test(source), checked.facts)
         except Exception as failure:
-            status, error, metrics = "failed", reason_of(failure), {}
+            status, error, metrics = "failed", reason_of(failure, hide=seed is None), {}
 
     def made(status: "Status", error: str | None, metrics: dict[str, float], released: dict[str, Any]) -> "RunRecord":
         return _record(
             checked,
             identity,
-            ledger,
-            recomputed,
+            attempt,
             status=status,
             error=error,
             metrics=metrics,
@@ -233,7 +237,7 @@ def run(
             raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
     except (ValueError, RecordError) as failure:
         status = "failed"
-        reason = f"Expected released values that a record can hold: {reason_of(failure)}"
+        reason = f"Expected released values that a record can hold: {reason_of(failure, hide=seed is None)}"
         record = made(status, reason[:MAX_REASON], {}, {})
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # so it was the ledger
             record = record.model_copy(update={"privacy": None})
@@ -270,6 +274,59 @@ def _tuning_share(made: Plan, total: EpsilonReport, delta: float) -> float:
     return min(1.0, max(0.0, 1 - epsilon(made.training_event, delta).epsilon / total.epsilon))
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """What came of a method's run.
+
+    Attributes:
+        outcome: what it released; None if it failed.
+        status: "ok", or why there is nothing.
+        error: the reason in words.
+        ledger: what was released.
+        recomputed: ε of the ledger; None if it cannot be bounded.
+    """
+
+    outcome: Outcome | None
+    status: "Status"
+    error: str | None
+    ledger: Ledger
+    recomputed: EpsilonReport | None
+
+
+def execute(
+    checked: CheckedPlan,
+    task: Task,
+    train: Split,
+    *,
+    seed: int | None,
+    journal: Journal | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    observer: "Observer | None" = None,
+) -> Attempt:
+    """Let a method run on these records and verify what it released; no test data, no record.
+
+    Args:
+        checked: the plan, and the method that made it.
+        task: where models come from.
+        train: the private records. Their number may differ from the public one.
+        seed: as in `run`.
+        journal: where the seed of an unseeded run is kept until it is recorded; None: nowhere.
+        device: a torch device.
+        progress: where long work reports to.
+        observer: is told what is released.
+
+    Raises:
+        DphpoBenchError: at a mistake in the call that shows before anything is released.
+    """
+    ledger = Ledger(allowance=checked.plan.event)
+    outcome, status, error = _attempt(
+        checked, task, train, ledger, journal or Journal(), seed, device, progress or SilentProgress(), observer
+    )
+    recomputed, status, error = _verify(checked, ledger, status, error)
+    return Attempt(outcome if status == "ok" else None, status, error, ledger, recomputed)
+
+
 def _attempt(
     checked: CheckedPlan,
     task: Task,
@@ -279,6 +336,7 @@ def _attempt(
     seed: int | None,
     device: str,
     progress: Progress,
+    observer: "Observer | None",
 ) -> "tuple[Outcome | None, Status, str | None]":
     """Let the method run; whatever it raises is a result, except what the user asked for."""
     import torch
@@ -286,6 +344,7 @@ def _attempt(
     from dphpo_bench.session import Session
 
     budget = checked.plan.budget
+    hide = seed is None
     streams = Streams(journal.once("seed", lambda: secrets.randbits(128)) if seed is None else seed)
     if _is_secret(checked, seed):
         progress = SilentProgress()
@@ -303,17 +362,23 @@ def _attempt(
         model_streams=streams,
         device=device,
         progress=progress,
+        observer=observer,
     )
     try:
-        outcome = checked.method.run(checked.plan, session)
+        with sealed() as complaints:
+            outcome = checked.method.run(checked.plan, session)
     except OverBudgetError as error:
-        return None, "over_budget", reason_of(error)
+        return None, "over_budget", reason_of(error, hide)
     except DphpoBenchError as error:
-        if not ledger.entries:  # a mistake in the call, found before anything was released
+        if not ledger.entries and not complaints:  # a mistake in the call, found before anything was released
             raise
-        return None, "failed", reason_of(error)
+        return None, "failed", reason_of(error, hide)
     except Exception as error:
-        return None, "failed", reason_of(error)
+        return None, "failed", reason_of(error, hide)
+    finally:
+        session.close()
+        if complaints:
+            ledger.refuse(complaints[0])
     if not (isinstance(outcome, Outcome) and isinstance(outcome.model, torch.nn.Module)):
         return None, "failed", f"Expected an Outcome with a torch.nn.Module, got {type(outcome).__name__}."
     try:
@@ -321,15 +386,31 @@ def _attempt(
         text.encode()
         outcome.released = dict(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
-        return outcome, "failed", f"Expected a dictionary of released values that JSON can hold: {error}."
+        why = reason_of(error, hide)
+        return outcome, "failed", f"Expected a dictionary of released values that JSON can hold: {why}."
+    try:
+        session.refuse_losers(outcome.model, outcome.released)
+    except OverBudgetError as error:
+        return None, "over_budget", reason_of(error, hide)
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
         return outcome, "failed", "The trained model has weights that are not finite."
     return outcome, "ok", None
 
 
-def reason_of(error: BaseException) -> str:
-    """One line for a record; the traceback goes to the debug log."""
+def reason_of(error: BaseException, hide: bool = False) -> str:
+    """One line for a record; the traceback goes to the debug log.
+
+    Args:
+        error: what was raised.
+        hide: whether the text may quote private records, as that of any exception can which the engine did not
+            raise itself. The line then has the type of the exception and where it was raised.
+    """
     logger.debug("A run failed.", exc_info=error)
+    frames = traceback.extract_tb(error.__traceback__)
+    raised_here = bool(frames) and Path(frames[-1].filename).parent.is_relative_to(Path(__file__).parent)
+    if hide and not (isinstance(error, DphpoBenchError) and raised_here):
+        where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+        return f"{type(error).__name__}{where}; its text may quote private records and is in the debug log only."
     try:
         text = str(error) if isinstance(error, DphpoBenchError) else f"{type(error).__name__}: {error}"
     except Exception:  # a plug-in's error that cannot be printed
@@ -408,15 +489,14 @@ def identity_of(
 def _record(
     checked: CheckedPlan,
     identity: "Identity",
-    ledger: Ledger,
-    recomputed: EpsilonReport | None,
+    attempt: Attempt,
     *,
     device: str,
     **measured: Any,
 ) -> "RunRecord":
     from dphpo_bench.records import CostRecord, Privacy, RunRecord
 
-    planned = checked.epsilon.epsilon
+    planned, recomputed = checked.epsilon.epsilon, attempt.recomputed
     return RunRecord(
         identity=identity,
         privacy=Privacy(
@@ -425,7 +505,7 @@ def _record(
             epsilon=max(planned, recomputed.epsilon if recomputed else math.inf),
             tuning_share=checked.tuning_share,
             end_to_end_private=checked.method.end_to_end_private,
-            ledger=ledger.to_json(),
+            ledger=attempt.ledger.to_json(),
         ),
         cost=CostRecord(**asdict(checked.plan.cost)),
         peak_memory_bytes=peak_memory_bytes(),

@@ -7,9 +7,10 @@ apart. What is asked of one batch is composed first and subsampled once (docs/ac
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from weakref import WeakSet
 
 import torch
 
@@ -52,7 +53,72 @@ class Scored:
     score: float
 
 
-class Session:
+class Observer(Protocol):
+    """Who looks at what is released, as an attacker may; see `audit`."""
+
+    def gradient(self, model: "nn.Module", released: "Sequence[Tensor]", share: float, noise: float) -> None:
+        """A noisy mean gradient was released.
+
+        Args:
+            model: at the weights that it was computed at.
+            released: one tensor for each trainable parameter.
+            share: L2 norm of the most that one record can have added.
+            noise: standard deviation of the noise on each coordinate.
+        """
+
+    def trial(self) -> "Observer":
+        """An observer for one trial of a selection, whose releases stay secret unless it wins."""
+
+    def won(self, trial: "Observer") -> None:
+        """This trial won: all that it released is out."""
+
+
+@dataclass
+class _Losers:
+    """What the trials that lost have made: nothing of it may be released.
+
+    Attributes:
+        models: their models, as long as somebody holds them.
+        scores: their scores.
+    """
+
+    models: "WeakSet[nn.Module]" = field(default_factory=WeakSet)
+    scores: set[float] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """One trial: its index, its result (None if it failed), the models it built, and who looked on."""
+
+    index: int
+    scored: Scored | None
+    models: "WeakSet[nn.Module]"
+    observer: Observer | None
+
+    def beats(self, other: "_Tried | None") -> bool:
+        """Whether it wins; of equals the first, in whatever order they ran."""
+        if self.scored is None or other is None or other.scored is None:
+            return self.scored is not None
+        return (self.scored.score, -self.index) > (other.scored.score, -other.index)
+
+
+class _Unique:
+    """What must not be copied: a copy would release again, with the same noise, and charge somebody else."""
+
+    def __copy__(self) -> NoReturn:
+        raise InvalidValueError(
+            f"Expected one {type(self).__name__} and no copy of it: its noise would repeat, and its releases would "
+            "be charged to nobody. Use Session.fork for other random streams."
+        )
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        self.__copy__()
+
+
+class Session(_Unique):
     """What a method can do with private data, and nothing else.
 
     A session may stand for some of the records only (see `holdout` and `subsample`); it then charges what it
@@ -67,6 +133,7 @@ class Session:
         model_streams: see `streams`.
         device: where models and batches live.
         progress: where long work reports to.
+        observer: is told what is released; None: nobody is.
 
     Attributes:
         facts: the task's public facts.
@@ -83,11 +150,13 @@ class Session:
         model_streams: Streams | None = None,
         device: "torch.device | str" = "cpu",
         progress: Progress | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.facts: TaskFacts = task.facts
         self.device = torch.device(device)
         self.progress: Progress = progress or SilentProgress()
-        self.ledger = ledger
+        self._ledger = ledger
+        self._observer = observer
         self.expected_records = float(self.facts.n_records)
         self._task = task
         self._train = train
@@ -104,6 +173,9 @@ class Session:
         self._stack: StackedLinear | None = None
         self._stacked_models: list[nn.Module] = []
         self._counts: Counter[tuple[str, ...]] = Counter()
+        self._losers = _Losers()
+        self._built: WeakSet[nn.Module] = WeakSet()  # models of one trial, or of what is in no trial
+        self._lent: list[Split] = []  # raw records, to be taken back
 
     # ------------------------------------------------------------------------------------- what is public
 
@@ -111,7 +183,9 @@ class Session:
         """The task's model at its initial weights, the same for every method at one seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._model_streams.derive("initial weights", self.facts.task, self.facts.model))
-            return self._task.build_model().to(self.device)
+            model = self._task.build_model().to(self.device)
+        self._built.add(model)
+        return model
 
     def candidate(self) -> search.Candidate:
         """Hyperparameters drawn from the task's search space, independently in every trial of a selection.
@@ -130,7 +204,7 @@ class Session:
         Args:
             name: of the streams.
         """
-        return self._child(self.ledger, self._streams.within("fork", name))
+        return self._child(self._ledger, self._streams.within("fork", name))
 
     # ------------------------------------------------------------------------------------ some of the records
 
@@ -162,7 +236,7 @@ class Session:
             inside = (start <= coins) & (coins < end)
             rows = inside.nonzero().squeeze(1) if self._rows is None else self._rows[inside[self._rows]]
             self._parts[within] = rows
-        child = self._child(self.ledger, self._streams.within(partition, part))
+        child = self._child(self._ledger, self._streams.within(partition, part))
         child._scope, child._within = (*self._scope, (partition, part)), within
         child._rows = self._parts[within]
         child.expected_records = self.expected_records * (end - start)
@@ -181,7 +255,7 @@ class Session:
             raise InvalidValueError(f"Expected 0 < rate < 1, got rate={rate}.")
         drawn = poisson_sample(self._n_rows, rate, self._generator("sample", "subsample", "cpu"))
         streams = self._streams.within("subsample", self._next("subsample"))
-        child = self._child(self.ledger.open_batch(rate, self._scope), streams)
+        child = self._child(self._ledger.open_batch(rate, self._scope), streams)
         child._rows = drawn if self._rows is None else self._rows[drawn]
         child._parts = {}
         child._scope = ()  # the batch as a whole is charged to it
@@ -198,10 +272,12 @@ class Session:
             model_streams=self._model_streams,
             device=self.device,
             progress=self.progress,
+            observer=self._observer,
         )
         child._rows, child._parts = self._rows, self._parts
         child._scope, child._within = self._scope, self._within
         child._generators, child._counts = self._generators, self._counts
+        child._losers, child._built, child._lent = self._losers, self._built, self._lent
         child.expected_records = self.expected_records
         return child
 
@@ -226,7 +302,7 @@ class Session:
         else:
             indices = poisson_sample(self._n_rows, rate, self._generator("sample", purpose, device="cpu"))
             indices = indices if self._rows is None else self._rows[indices]
-        return Batch(self, indices, rate, self.ledger.open_batch(rate, self._scope))
+        return Batch(self, indices, rate, self._ledger.open_batch(rate, self._scope))
 
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:
         """The share of records that the model classifies correctly: a noisy count over the expected number.
@@ -238,7 +314,7 @@ class Session:
         Raises:
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
-        self.ledger.charge(gaussian(noise_multiplier), self._scope)
+        self._ledger.charge(gaussian(noise_multiplier), self._scope)
         count = torch.tensor([self._n_correct(model)], dtype=torch.float64)
         (noisy,) = add_gaussian_noise([count], noise_multiplier, self._generator("noise", "score", "cpu"))
         return noisy.item() / self.expected_records
@@ -259,11 +335,42 @@ class Session:
         return correct
 
     def nonprivate(self) -> Split:
-        """The raw private records, for references that are not private: ε becomes ∞ and stays it."""
-        self.ledger.charge(non_private(), self._scope)
-        if self._rows is None:
-            return self._train
-        return Split(self._train.inputs[self._rows], self._train.targets[self._rows])
+        """The raw private records, for references that are not private: ε becomes ∞ and stays it.
+
+        They are lent for this run only: these tensors are empty once it is over.
+        """
+        self._ledger.charge(non_private(), self._scope)
+        rows: Any = slice(None) if self._rows is None else self._rows
+        self._lent.append(Split(self._train.inputs[rows], self._train.targets[rows]))
+        return self._lent[-1]
+
+    def close(self) -> None:
+        """End the run: nothing is released any more, and raw records that were lent are taken back."""
+        assert isinstance(self._ledger, Ledger)
+        self._ledger.close()
+        for split in self._lent:
+            split.inputs.set_()  # type: ignore[call-overload]
+            split.targets.set_()  # type: ignore[call-overload]
+
+    def refuse_losers(self, model: "nn.Module", released: dict[str, Any]) -> None:
+        """Refuse what a trial that lost has made: only the winner of a selection may be released.
+
+        Args:
+            model: what the run returns.
+            released: what it says besides, as JSON values.
+
+        Raises:
+            OverBudgetError: if the model was built in such a trial, or its score is among the values.
+        """
+        what = None
+        if model in self._losers.models:
+            what = "the model"
+        elif not self._losers.scores.isdisjoint(_numbers(released)):
+            what = "the score"
+        if what:
+            message = f"The run releases {what} of a trial that lost; only the winner of a selection may be released."
+            self._ledger.refuse(message)
+            raise OverBudgetError(message)
 
     # ------------------------------------------------------------------------------------ private selection
 
@@ -303,20 +410,40 @@ class Session:
             OverBudgetError: if the plan does not cover the selection, or a trial asked for more than the base
                 event.
         """
-        self.ledger.charge(best_of(base_event, runs, low, high), self._scope)
+        self._ledger.charge(best_of(base_event, runs, low, high), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
         count = runs.sample(_uniform(selection.generator("number of runs")))
-        best: Scored | None = None
+        best: _Tried | None = None
+        order = self._order(count) if low == high == 1 else list(range(count))
         with self.progress.track("Trials", count) as advance:
             for start in range(0, count, together):
-                for scored in self._run_trials(
-                    trials, selection, range(start, min(start + together, count)), base_event
-                ):
+                for tried in self._run_trials(trials, selection, order[start : start + together], base_event):
                     # The first of equals: a fixed order of independent trials is as good as a fresh coin.
-                    if scored is not None and (best is None or scored.score > best.score):
-                        best = scored
+                    best, lost = (tried, best) if tried.beats(best) else (best, tried)
+                    self._lost(lost)
                     advance()
-        return None if best is None else best.outcome
+        return self._won(best)
+
+    @staticmethod
+    def _order(count: int) -> list[int]:
+        """The order in which independent trials run, which changes nothing."""
+        return list(range(count))
+
+    def _lost(self, tried: _Tried | None) -> None:
+        if tried is not None:
+            self._losers.models |= tried.models
+            if tried.scored is not None:
+                self._losers.scores.add(float(tried.scored.score))
+
+    def _won(self, best: _Tried | None) -> Any:
+        """What is released of the winner."""
+        if best is None or best.scored is None:
+            return None
+        self._losers.scores.discard(float(best.scored.score))
+        self._built |= best.models
+        if self._observer and best.observer:
+            self._observer.won(best.observer)
+        return best.scored.outcome
 
     def first_above(
         self,
@@ -342,15 +469,16 @@ class Session:
             OverBudgetError: as in `best_of`.
         """
         runs = geometric(1 / stop_probability)  # how many trials the coins allow; they are tossed in advance
-        self.ledger.charge(first_above(base_event, stop_probability), self._scope)
+        self._ledger.charge(first_above(base_event, stop_probability), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
         longest = runs.sample(_uniform(selection.generator("number of runs")))
         with self.progress.track("Trials", longest) as advance:
             for index in range(longest):
-                (scored,) = self._run_trials(trials, selection, range(index, index + 1), base_event)
+                (tried,) = self._run_trials(trials, selection, [index], base_event)
                 advance()
-                if scored is not None and scored.score >= threshold:
-                    return scored.outcome
+                if tried.scored is not None and tried.scored.score >= threshold:
+                    return self._won(tried)
+                self._lost(tried)
         return None
 
     def _next(self, kind: str) -> str:
@@ -363,18 +491,20 @@ class Session:
         self,
         trials: "Callable[[list[Session]], list[Scored]]",
         selection: Streams,
-        indices: range,
+        indices: list[int],
         base_event: "DpEvent",
-    ) -> list[Scored | None]:
-        """Results of these trials; None for those that failed."""
+    ) -> list[_Tried]:
+        """These trials, in this order."""
 
         def session(index: int) -> Session:
             child = self._child(Ledger(allowance=base_event), selection.within("trial", str(index)))
             child._scope = ()  # the selection as a whole is charged to it
+            child._built = WeakSet()
+            child._observer = self._observer and self._observer.trial()
             return child
 
-        def attempt(indices: range) -> list[Scored | None] | None:
-            """Results, None for a score that is no number; or None if an exception ended all of them."""
+        def attempt(indices: list[int]) -> list[_Tried]:
+            """The trials; nothing if an exception ended several at once."""
             sessions = [session(index) for index in indices]
             results: list[Scored | None] | None
             try:
@@ -385,24 +515,26 @@ class Session:
             except Exception:
                 results = None
             for child in sessions:
-                assert isinstance(child.ledger, Ledger)
-                if child.ledger.refused:  # a mistake in the method, not in the data
-                    self.ledger.refuse(child.ledger.refused)
-                    raise OverBudgetError(child.ledger.refused)
-            return results
+                assert isinstance(child._ledger, Ledger)
+                child._ledger.close()  # a trial is over when it has its score
+                if child._ledger.refused:  # a mistake in the method, not in the data
+                    self._ledger.refuse(child._ledger.refused)
+                    raise OverBudgetError(child._ledger.refused)
+            if results is None and len(sessions) > 1:
+                return []
+            return [
+                _Tried(index, scored, child._built, child._observer)
+                for index, scored, child in zip(indices, results or [None], sessions, strict=True)
+            ]
 
-        results = attempt(indices)
-        if results is not None:
-            return results
-        if len(indices) == 1:
-            return [None]
-        # Trials are independent: one that raises must not take the others with it. Each runs again by itself, on
-        # the very numbers that it had: fresh ones would be a second chance.
-        replayed = []
-        for index in indices:
-            self._rewind(selection.within("trial", str(index)))
-            replayed += attempt(range(index, index + 1)) or [None]
-        return replayed
+        tried = attempt(indices)
+        if not tried:
+            # Trials are independent: one that raises must not take the others with it. Each runs again by itself,
+            # on the very numbers that it had: fresh ones would be a second chance.
+            for index in indices:
+                self._rewind(selection.within("trial", str(index)))
+                tried += attempt([index])
+        return tried
 
     def _rewind(self, streams: Streams) -> None:
         """Start these streams anew. Only for what is computed again because nothing came of it."""
@@ -442,7 +574,7 @@ class Session:
                 streams = self._streams.within("part", str(index))
                 sessions = [part._child(Ledger(), streams.within(str(i))) for i in range(len(runs))]
                 for session in sessions:
-                    session.progress = SilentProgress()
+                    session.progress, session._observer = SilentProgress(), None
                 for i, model in enumerate(DpSgd.train_together(sessions, silent)):
                     share = validating._n_correct(model) / validating.expected_records
                     totals[i] += min(share, 1.0) / partitions
@@ -472,7 +604,7 @@ class Session:
         return self._generators[key]
 
 
-class SealedUtilities:
+class SealedUtilities(_Unique):
     """Utilities of candidates that can be compared with a threshold, privately, and not read."""
 
     def __init__(self, session: Session, values: list[float], sensitivity: float) -> None:
@@ -500,7 +632,7 @@ class SealedUtilities:
         session = self._session
         if not 0 < epsilon < math.inf:
             raise InvalidValueError(f"Expected epsilon > 0, got {epsilon}.")
-        session.ledger.charge(pure(epsilon), session._scope)
+        session._ledger.charge(pure(epsilon), session._scope)
         generator = session._generator("noise", "above threshold", "cpu")
         noise = laplace_noise(1 + len(self._values), generator)
         scale = self.sensitivity / epsilon
@@ -542,7 +674,7 @@ class _Counting:
         return self._rule.factors(norms)
 
 
-class Batch:
+class Batch(_Unique):
     """One Poisson batch. Its records cannot be read; what is released about them is noisy and charged.
 
     Means divide by the expected batch size N · rate: the drawn size is private.
@@ -574,7 +706,7 @@ class Batch:
         held = self._charge_gradient(clipping, noise_multiplier)
         train = session._train
         total = session._engine(model).clipped_sum(train.inputs, train.targets, held, indices=self._indices)
-        return self._noisy_mean(total.gradients, held, noise_multiplier)
+        return self._noisy_mean(model, total.gradients, held, noise_multiplier)
 
     def gradient_and_quantile(
         self, model: "nn.Module", max_grad_norm: float, noise_multiplier: float, count_noise: float
@@ -606,18 +738,24 @@ class Batch:
         centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
         (noisy,) = add_gaussian_noise([centred], count_noise, session._generator("noise", "count", "cpu"))
         share = 0.5 + noisy.item() / self._expected_size
-        return self._noisy_mean(total.gradients, held, noise_multiplier), share
+        return self._noisy_mean(model, total.gradients, held, noise_multiplier), share
 
     def _charge_gradient(self, clipping: "Clipping", noise_multiplier: float) -> "_Held":
         held = _Held(clipping)
         self._charges.charge(gaussian(noise_multiplier))
         return held
 
-    def _noisy_mean(self, total: "Sequence[Tensor]", held: "_Held", noise_multiplier: float) -> "list[Tensor]":
+    def _noisy_mean(
+        self, model: "nn.Module", total: "Sequence[Tensor]", held: "_Held", noise_multiplier: float
+    ) -> "list[Tensor]":
         session = self._session
         generator = session._generator("noise", "gradient", device=session.device)
         noisy = add_gaussian_noise(total, noise_multiplier * held.sensitivity, generator)
-        return [gradient / self._expected_size for gradient in noisy]
+        mean = [gradient / self._expected_size for gradient in noisy]
+        if session._observer:
+            share = held.sensitivity / self._expected_size
+            session._observer.gradient(model, mean, share, noise_multiplier * share)
+        return mean
 
     def losses(
         self,
@@ -742,10 +880,21 @@ def gradients_together(
     train = first._session._train
     sums = stack.clipped_sums(train.inputs, train.targets, held, indices=first._indices)
     return [
-        batch._noisy_mean(total, rule, noise)
-        for batch, total, rule, noise in zip(batches, sums, held, noise_multipliers, strict=True)
+        batch._noisy_mean(model, total, rule, noise)
+        for batch, model, total, rule, noise in zip(batches, models, sums, held, noise_multipliers, strict=True)
     ]
 
 
 def _uniform(generator: torch.Generator) -> float:
     return float(torch.rand((), dtype=torch.float64, generator=generator))
+
+
+def _numbers(values: Any) -> Iterator[float]:
+    """All numbers among JSON values that are not whole."""
+    if isinstance(values, float) and not values.is_integer():
+        yield values
+    elif isinstance(values, list):
+        for value in values:
+            yield from _numbers(value)
+    elif isinstance(values, dict):
+        yield from _numbers(list(values.values()))

@@ -2,12 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench import search
-from dphpo_bench.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.errors import InvalidValueError, SealedDataError, UnknownNameError
 from dphpo_bench.names import unknown_name_message
 
 if TYPE_CHECKING:
@@ -132,6 +135,39 @@ class Split:
         return len(self.targets)
 
 
+_seal: ContextVar["list[str] | None"] = ContextVar("seal", default=None)
+
+
+@contextmanager
+def sealed() -> Iterator[list[str]]:
+    """While this lasts, no task gives out its records: neither the private ones nor the test data.
+
+    Yields:
+        The complaints: what was asked for all the same, also if the error was swallowed.
+    """
+    complaints: list[str] = []
+    token = _seal.set(complaints)
+    try:
+        yield complaints
+    finally:
+        _seal.reset(token)
+
+
+def _guarded(load: "Callable[[Any, DataSource], Split]") -> "Callable[[Any, DataSource], Split]":
+    @wraps(load)
+    def load_unless_sealed(self: "Task", source: "DataSource") -> Split:
+        complaints = _seal.get()
+        if complaints is not None:
+            complaints.append(
+                f"The method called {load.__name__} of task {self.name} by itself. It sees no data while it plans and "
+                "only the session while it runs; the harness alone opens the test data, after the run."
+            )
+            raise SealedDataError(complaints[-1])
+        return load(self, source)
+
+    return load_unless_sealed
+
+
 class Task(ABC):
     """One learning problem.
 
@@ -152,6 +188,12 @@ class Task(ABC):
     summary: str
     models: ClassVar[tuple[str, ...]]
     datasets: "ClassVar[tuple[HubDataset, ...]]" = ()
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for name in ("load_train", "load_test"):
+            if name in vars(cls):
+                setattr(cls, name, _guarded(vars(cls)[name]))
 
     def __init__(self, model: str | None = None) -> None:
         self.model_name = model or self.models[0]

@@ -34,7 +34,7 @@ def test_all_of_a_batch_is_composed_first_and_sampled_once(open_session) -> None
     direction = batch.gradient(model, bench.AutoS(), 2.0)
     batch.losses(model, direction, (-0.1, 0.0, 0.1), bound=1.0, noise_multiplier=5.0)
     expected = poisson_sampled(0.25, compose(gaussian(2.0), repeat(gaussian(5.0), 3)))
-    assert multiset(session.ledger.event) == multiset(expected)
+    assert multiset(session._ledger.event) == multiset(expected)
 
 
 def test_the_gradient_is_divided_by_the_expected_batch_size(open_session, tiny_task) -> None:
@@ -110,7 +110,7 @@ def test_sensitivities_out_of_range(open_session, sensitivity: float) -> None:
     session = open_session()
     with pytest.raises(InvalidValueError, match="sensitivity > 0"):
         session.sample(1.0).gradient(session.build_model(), rule, 1.0)
-    assert not session.ledger.entries
+    assert not session._ledger.entries
 
 
 def test_an_empty_batch_releases_noise_alone(open_session) -> None:
@@ -149,7 +149,7 @@ def test_what_the_plan_does_not_cover_is_refused_before_it_is_computed(open_sess
     batch = session.sample(0.25)
     with pytest.raises(OverBudgetError):
         batch.gradient(model, bench.AutoS(), 1.0)
-    assert not session.ledger.entries
+    assert not session._ledger.entries
     batch.gradient(model, bench.AutoS(), 2.0)
     with pytest.raises(OverBudgetError):
         session.sample(0.25).gradient(model, bench.AutoS(), 2.0)
@@ -175,4 +175,4 @@ def test_loss_bounds_out_of_range(open_session, bound: float) -> None:
     model = session.build_model()
     with pytest.raises(InvalidValueError, match="loss bound > 0"):
         session.sample(0.5).losses(model, [], (0.0,), bound=bound, noise_multiplier=1.0)
-    assert not session.ledger.entries
+    assert not session._ledger.entries

@@ -41,7 +41,7 @@ def open_session(tiny_task, tmp_path):
 
 
 def spent(session: Session) -> Any:
-    return multiset(session.ledger.event)
+    return multiset(session._ledger.event)
 
 
 # ------------------------------------------------------------------------------------------------------ parts
@@ -147,7 +147,7 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     assert torch.equal(torch.cat([inner._rows, judged._rows]).sort().values, training._rows)
     assert abs(len(judged._rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
     judged.score(session.build_model(), 2.0)
-    report = bench.epsilon(session.ledger.event, 1e-5)
+    report = bench.epsilon(session._ledger.event, 1e-5)
     assert report.epsilon == pytest.approx(bench.epsilon(gaussian(2.0), 1e-5).epsilon)
 
 
@@ -173,7 +173,7 @@ def test_holdouts_of_different_fractions_are_different_partitions(open_session) 
     session.holdout(0.9)[1].score(model, 2.0)
     session.holdout(0.1)[0].score(model, 2.0)
     both = bench.epsilon(repeat(gaussian(2.0), 2), 1e-5).epsilon
-    assert bench.epsilon(session.ledger.event, 1e-5).epsilon == pytest.approx(both)
+    assert bench.epsilon(session._ledger.event, 1e-5).epsilon == pytest.approx(both)
 
 
 def test_a_scope_in_two_parts_of_one_partition_is_refused() -> None:
@@ -367,7 +367,7 @@ def test_a_trial_beyond_its_base_event_is_refused(open_session) -> None:
 
     with pytest.raises(OverBudgetError):
         session.best_of(trials, RUNS, gaussian(9.0))
-    assert session.ledger.refused  # the harness sees it even if the method swallows the error
+    assert session._ledger.refused  # the harness sees it even if the method swallows the error
 
 
 def test_a_selection_that_the_plan_does_not_cover_runs_no_trial(open_session) -> None:
@@ -382,7 +382,7 @@ def test_an_overspent_trial_on_a_sample_is_remembered(open_session) -> None:
         session.subsample(0.5).best_of(
             lambda sessions: [Scored(None, s.score(s.build_model(), 1.0)) for s in sessions], RUNS, gaussian(9.0)
         )
-    assert session.ledger.refused
+    assert session._ledger.refused
 
 
 def test_raw_access_in_a_trial_is_refused(open_session) -> None:
@@ -462,7 +462,7 @@ def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
     runs = [bench.DpSgd(1.0, 20, 0.0, lr, optimizer="SGD", averaging=0.0) for lr in (1e-9, 0.5)]
     sealed = session.sealed_utilities(runs, partitions=3, validation=0.25)
     assert sealed.sensitivity == pytest.approx(1 / 3)
-    assert not session.ledger.entries  # nothing has been released
+    assert not session._ledger.entries  # nothing has been released
     assert sealed.above_threshold(0.6, 1e7) == 1
     assert sealed.above_threshold(0.9999, 1e7) is None
     assert spent(session) == multiset(repeat(pure(1e7), 2))
@@ -497,7 +497,7 @@ def test_above_threshold_needs_an_epsilon(open_session, epsilon: float) -> None:
     session = open_session()
     with pytest.raises(InvalidValueError, match="epsilon > 0"):
         SealedUtilities(session, [1.0], 0.1).above_threshold(0.5, epsilon)
-    assert not session.ledger.entries
+    assert not session._ledger.entries
 
 
 def test_utilities_cannot_be_computed_on_one_part(open_session) -> None:

@@ -52,6 +52,7 @@ class Ledger:
         self._spent: Counter[DpEvent] = Counter()
         self._allowed = None if allowance is None else events.multiset(allowance)
         self._contents: dict[DpEvent, Counter[DpEvent]] = {}
+        self._closed = False
 
     @property
     def event(self) -> DpEvent:
@@ -93,6 +94,11 @@ class Ledger:
 
     def _replace(self, old: Counter[DpEvent], new: Counter[DpEvent], asked: DpEvent) -> None:
         """Exchange entries for others if the plan covers the result."""
+        if self._closed:
+            raise OverBudgetError(
+                f"The run, or the trial, is over; the release {events.describe(asked)[:400]} comes too late. "
+                "Keep no session and no batch beyond the call that it was given to."
+            )
         spent = self._spent.copy()
         spent.subtract(old)
         spent.update(new)
@@ -110,6 +116,10 @@ class Ledger:
     def refuse(self, message: str) -> None:
         """Keep in mind that more was asked for than planned, of this ledger or of one that it stands for."""
         self.refused = self.refused or message
+
+    def close(self) -> None:
+        """Refuse whatever is asked for from now on."""
+        self._closed = True
 
     def _left(self, spent: Counter[DpEvent]) -> Counter[DpEvent] | None:
         """What the plan still allows after these releases, or None if it does not cover them.
