@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.progress import Advance
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LOG_SECONDS = 10.0
 MAX_LINE = 300
+MAX_VALUE = 80
+_LONG_INTEGER_BITS = 1000
 
 
 class TerminalProgress:
@@ -96,6 +98,24 @@ def one_line(text: str, limit: int = MAX_LINE) -> str:
     """A stranger's text as it may be shown: one line of at most `limit` printable characters."""
     text = escaped(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def shown(value: object, limit: int = MAX_VALUE, form: Callable[[Any], str] = str) -> str:
+    """A stranger's value as it may stand in a message: one line of at most `limit` printable characters.
+
+    Args:
+        value: of any type. Python refuses to write very long integers, and what is nested too deeply; these are
+            described instead.
+        limit: the most characters.
+        form: `repr` puts texts in quotes.
+    """
+    if isinstance(value, int) and value.bit_length() > _LONG_INTEGER_BITS:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = form(value)
+    except (ValueError, RecursionError):
+        text = f"a {type(value).__name__} that is too long or too deep to show"
+    return one_line(text, limit)
 
 
 def escaped(text: str) -> str:

@@ -1,10 +1,37 @@
 """Files that are there whole or not at all."""
 
+import errno
 import os
+import stat
 import uuid
 from pathlib import Path
 
 TORN = ".tmp"
+
+
+def read_whole(path: Path, limit: int) -> bytes:
+    """Read a regular file; at most one byte more than `limit`, so that one which is too large shows.
+
+    Anything else, such as a pipe, which would be waited for, or a device, which may never end, is refused.
+
+    Raises:
+        OSError: if it cannot be read, or is not a regular file.
+    """
+    try:
+        # Not blocking: opening a pipe that nobody writes to would wait. For regular files it means nothing.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a path with a null character
+        raise OSError(errno.EINVAL, str(error)) from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "Not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(limit + 1)
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, content: str | bytes) -> Path:

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.names import unknown_name_message
 
@@ -35,7 +36,7 @@ class Only:
         for pair in (pair.strip() for text in texts for pair in text.split(",")):
             field, equals, text = (part.strip() for part in pair.partition("="))
             if not (field and equals and text):
-                raise InvalidValueError(f"Expected --only FIELD=VALUE,FIELD=VALUE, got {pair!r}.")
+                raise InvalidValueError(f"Expected --only FIELD=VALUE,FIELD=VALUE, got {shown(pair, form=repr)}.")
             if field not in available:
                 raise UnknownNameError(unknown_name_message("field", field, available))
             values = {_comparable(value) for value in available[field]}
@@ -64,4 +65,4 @@ def _comparable(value: str | float | None) -> str | float:
 
 
 def _shown(value: str | float | None) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else shown(value)

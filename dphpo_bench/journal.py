@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dphpo_bench.errors import RecordError
+from dphpo_bench.files import read_whole
+
+MAX_JOURNAL_BYTES = 2**20
 
 
 class Journal:
@@ -29,7 +32,7 @@ class Journal:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self.values: dict[str, int] = {}
-        if path is not None and path.exists():
+        if path is not None:
             self.values = _read(path)
 
     def once(self, name: str, draw: Callable[[], int]) -> int:
@@ -68,17 +71,21 @@ class Journal:
 
 def _read(path: Path) -> dict[str, int]:
     try:
-        # A last line without its end was being written when the process died: nothing was done with it.
-        lines = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        text = read_whole(path, MAX_JOURNAL_BYTES)
+    except FileNotFoundError:
+        return {}
     except OSError as error:
         raise RecordError(f"Cannot read the journal {path}: {error.strerror}.") from None
-    except ValueError:
-        lines = [None]
-    values = {}
-    for line in lines:
-        match line:
-            case [str(name), int(value)]:
-                values[name] = value
-            case _:
-                raise RecordError(f"{path} is not a journal of an unfinished run. Remove it.")
+    values: dict[str, int] = {}
+    try:
+        if len(text) > MAX_JOURNAL_BYTES:
+            raise ValueError
+        # A last line without its end was being written when the process died: nothing was done with it.
+        for line in text.split(b"\n")[:-1]:
+            name, value = json.loads(line)
+            if type(name) is not str or type(value) is not int or value < 0:
+                raise ValueError
+            values[name] = value
+    except (ValueError, TypeError, RecursionError):
+        raise RecordError(f"{path} is not a journal of an unfinished run. Remove it.") from None
     return values

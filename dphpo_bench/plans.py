@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dphpo_bench.data.cache import locked
 from dphpo_bench.errors import DataError, UnsupportedEventError
-from dphpo_bench.files import write_whole
+from dphpo_bench.files import read_whole, write_whole
 from dphpo_bench.method import Method, Plan
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.registry import code_hash, source_of
@@ -23,6 +23,7 @@ from dphpo_bench.task import Task
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
+MAX_PLAN_BYTES = 2**24
 
 
 class PlanCache:
@@ -84,8 +85,9 @@ def engine_hash(part: str = "") -> str:
 
 def _read(path: Path, budget: PrivacyBudget) -> Plan | None:
     try:
-        plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
-        return plan if plan.budget == budget else None
+        text = read_whole(path, MAX_PLAN_BYTES)
+        plan = Plan.from_json(json.loads(text.decode())) if len(text) <= MAX_PLAN_BYTES else None
+        return plan if plan is not None and plan.budget == budget else None
     except (OSError, KeyError, TypeError, ValueError, RecursionError):  # missing, or damaged: it is made again
         return None
 
@@ -97,5 +99,5 @@ def _keep(plan: Plan, path: Path) -> None:
         exact = Plan.from_json(json.loads(text)) == plan
     except (TypeError, ValueError, AttributeError, UnsupportedEventError):
         return
-    if exact:
+    if exact and len(text) <= MAX_PLAN_BYTES:
         write_whole(path, text)

@@ -7,12 +7,14 @@ ledger from a whitelist of event types.
 
 import hashlib
 import json
+import math
 import tempfile
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     ConfigDict,
@@ -23,16 +25,34 @@ from pydantic import (
     model_validator,
 )
 
-from dphpo_bench.errors import InvalidValueError, RecordError
-from dphpo_bench.files import write_whole
+from dphpo_bench.display import shown
+from dphpo_bench.errors import RecordError
+from dphpo_bench.files import read_whole, write_whole
 from dphpo_bench.privacy.ledger import Ledger
 
 MAX_RECORD_BYTES = 4 * 2**20
+MAX_KEPT_LEDGER = 2**16
+"""Ledgers of more characters are checked each time they occur, rather than kept in memory."""
 
 Status = Literal["ok", "failed", "over_budget", "unverified"]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
+
+
+def _as_written(value: Any) -> Any:
+    """The value with NaN and infinities as the texts that they are written as, so that it is read as it was."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _as_written(one) for name, one in value.items()}
+    return [_as_written(one) for one in value] if isinstance(value, list) else value
+
+
+def _finite(value: Any) -> Any:
+    if _as_written(value) != value:
+        raise ValueError("NaN and infinities are no parameters")
+    return value
 
 
 class _Part(BaseModel):
@@ -43,7 +63,7 @@ class Identity(_Part):
     """What makes two runs the same run: names and values, no times and no places."""
 
     method: Name
-    parameters: dict[str, JsonValue]
+    parameters: Annotated[dict[str, JsonValue], AfterValidator(_finite)]
     task: Name
     model: Name
     data_fingerprint: str
@@ -96,7 +116,11 @@ class Privacy(_Part):
     @field_validator("ledger")
     @classmethod
     def _known_events_only(cls, value: dict[str, Any]) -> dict[str, Any]:
-        _check_ledger(json.dumps(value, sort_keys=True))
+        text = json.dumps(value, sort_keys=True)
+        if len(text) <= MAX_KEPT_LEDGER:
+            _check_ledger(text)
+        else:
+            Ledger.from_json(json.loads(text))
         return value
 
 
@@ -147,7 +171,7 @@ class RunRecord(_Part):
     error: str | None = None
     metrics: dict[str, float] = {}
     privacy: Privacy | None
-    released: dict[str, JsonValue] = {}
+    released: Annotated[dict[str, JsonValue], AfterValidator(_as_written)] = {}
     cost: CostRecord | None
     seconds: dict[str, NonNegative]
     peak_memory_bytes: Count | None
@@ -179,8 +203,7 @@ def read_record(path: Path) -> RunRecord:
         RecordError: if the file is missing, too large, or not a valid record.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_RECORD_BYTES + 1)
+        data = read_whole(path, MAX_RECORD_BYTES)
     except OSError as error:
         raise RecordError(f"Cannot read the record {path}: {error.strerror}.") from error
     if len(data) > MAX_RECORD_BYTES:
@@ -189,10 +212,8 @@ def read_record(path: Path) -> RunRecord:
         return RunRecord.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the record"
-        raise RecordError(f"{path} is not a valid record: {where}: {first['msg']}.") from None
-    except (InvalidValueError, RecursionError) as error:
-        raise RecordError(f"{path} is not a valid record: {error}") from None
+        where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
+        raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None
 
 
 class RecordStore:

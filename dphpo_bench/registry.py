@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, RegistryError, UnknownNameError
 from dphpo_bench.method import Method
 from dphpo_bench.names import unknown_name_message
@@ -57,11 +58,13 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     if name not in available:
         raise UnknownNameError(unknown_name_message("method", name, available))
     cls = available[name].cls
-    made = cls(**_read_parameters(cls, overrides or {}))
+    made = cls(**read_parameters(cls, overrides or {}))
     try:
         json.dumps(made.parameters, allow_nan=False)
     except ValueError:
-        raise InvalidValueError(f"Expected finite parameters of {name}, got {dict(overrides or {})}.") from None
+        raise InvalidValueError(
+            f"Expected finite parameters of {name}, got {shown(dict(overrides or {}), 300)}."
+        ) from None
     return made
 
 
@@ -130,8 +133,17 @@ def _origin(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
 
 
-def _read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Read parameters by the types of the method's dataclass fields: texts loosely, JSON values strictly."""
+def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Read parameters by the types of the method's dataclass fields: texts loosely, JSON values strictly.
+
+    Args:
+        cls: the method's class.
+        overrides: as in `make_method`.
+
+    Raises:
+        UnknownNameError: if there is no such parameter.
+        InvalidValueError: if a value is not of the parameter's type.
+    """
     if not overrides:
         return {}
     from pydantic import TypeAdapter, ValidationError
@@ -148,7 +160,9 @@ def _read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[st
                 values[name] = adapter.validate_strings(value)
             else:
                 values[name] = adapter.validate_json(json.dumps(value), strict=True)
-        except (ValidationError, TypeError, ValueError) as error:
+        except (ValidationError, TypeError, ValueError, RecursionError) as error:
             reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise InvalidValueError(f"Parameter {name}={value!r} of {cls.name}: {reason}.") from None
+            raise InvalidValueError(
+                f"Parameter {name}={shown(value, form=repr)} of {cls.name}: {shown(reason, 300)}."
+            ) from None
     return values

@@ -80,8 +80,8 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
     """
     try:
         problem = "" if stat.S_ISDIR(root.stat().st_mode) else "Not a directory"
-    except OSError as error:
-        problem = error.strerror or str(error)
+    except (OSError, ValueError) as error:  # the latter for a path with a null character
+        problem = getattr(error, "strerror", None) or str(error)
     if problem:
         raise InvalidValueError(f"Expected a folder of run records, got {root}: {problem}. Name one as RESULTS_DIR.")
     found: list[Result] = []

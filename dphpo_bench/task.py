@@ -10,6 +10,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench import search
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, SealedDataError, UnknownNameError
 from dphpo_bench.names import unknown_name_message
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from dphpo_bench.data.source import DataSource, HubDataset
     from dphpo_bench.search import Candidate
+
+MAX_STEPS = 10**9
+"""An event is repeated so often at most."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,12 @@ class TaskFacts:
             raise InvalidValueError(
                 f"Expected 1 <= batch_size <= n_records={self.n_records}, got batch_size={self.batch_size}."
             )
-        if not (math.isfinite(self.epochs) and self.epochs > 0):
+        if not 0 < self.epochs < math.inf:
             raise InvalidValueError(f"Expected epochs > 0, got {self.epochs}.")
+        if self.epochs > MAX_STEPS or self.epochs / self.sample_rate > MAX_STEPS:
+            raise InvalidValueError(
+                f"Expected at most {MAX_STEPS} steps, got epochs={shown(self.epochs)} of batch_size={self.batch_size}."
+            )
 
     def with_schedule(self, batch_size: int | None = None, epochs: float | None = None) -> "TaskFacts":
         """The facts with another expected batch size or number of epochs; None keeps what is there.

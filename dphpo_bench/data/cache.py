@@ -7,7 +7,9 @@ that processes running side by side share one copy.
 """
 
 import hashlib
+import io
 import logging
+import math
 import os
 import time
 import uuid
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 
 from dphpo_bench.data.source import CACHE_VARIABLE
 from dphpo_bench.errors import DataError
+from dphpo_bench.files import read_whole
 
 logger = logging.getLogger(__name__)
 
@@ -102,12 +105,24 @@ def sha256_of_file(path: Path) -> str:
 def _open(
     path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], check: Callable[[Array], bool] | None
 ) -> Array | None:
+    """The array if the file is exactly what `_write` writes. Nothing in it is interpreted, hence nothing unpickled."""
+    header = _header(shape, dtype)
+    size = len(header) + math.prod(shape) * dtype.itemsize
     try:
-        array: Array = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # missing, truncated, or not a .npy file
+        if read_whole(path, len(header))[: len(header)] != header or path.stat().st_size != size:
+            return None
+        array: Array = np.memmap(path, dtype, "c", len(header), shape)
+    except (OSError, ValueError):  # missing, or without any bytes to map
         return None
-    intact = array.shape == shape and array.dtype == dtype and (check is None or check(array))
-    return array if intact else None
+    return array if check is None or check(array) else None
+
+
+def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """How a `.npy` file of this array begins."""
+    file = io.BytesIO()
+    fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, fields)
+    return file.getvalue()
 
 
 def _write(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], blocks: Iterable[Array]) -> None:
@@ -117,8 +132,7 @@ def _write(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], blocks: Ite
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("xb") as file:
-            header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
+            file.write(_header(shape, dtype))
             for block in blocks:
                 file.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))
             file.flush()

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
 from dphpo_bench.data.cache import Array, cached_array
 from dphpo_bench.data.source import DataSource, HubDataset, HubSplit
+from dphpo_bench.display import shown
 from dphpo_bench.errors import DataError
 
 _ROWS_PER_BLOCK = 1000
@@ -93,11 +93,15 @@ def decode_parquet(path: Path, dataset: HubDataset, split: HubSplit, source: Dat
             row = 0
             for batch in file.iter_batches(_ROWS_PER_BLOCK, columns=columns):
                 images, labels = (batch[column].to_pylist() for column in columns)
+                if row + len(batch) > split.rows:
+                    raise ValueError(f"expected {split.rows} rows, got more")
                 for image, label in zip(images, labels, strict=True):
                     records[row] = _decode(image, label, row, dataset)
                     row += 1
                 advance(len(batch))
-    except (pa.ArrowException, OSError, ValueError) as error:
+            if row != split.rows:
+                raise ValueError(f"expected {split.rows} rows, got {row}")
+    except Exception as error:  # Arrow raises many types for broken files, among them Python's own
         raise _unusable(path, dataset, error) from error
     return records
 
@@ -119,7 +123,7 @@ def _decode(image: Any, label: Any, row: int, dataset: HubDataset) -> tuple[NDAr
 
 
 def _unusable(path: Path, dataset: HubDataset, reason: object) -> DataError:
-    first_line = str(reason).strip().split("\n")[0][:200].rstrip(".")
+    first_line = shown(str(reason).strip().split("\n")[0], 200).rstrip(".")
     return DataError(
         f"File {path} is not usable as {dataset.name}: {first_line}. Delete it and get it again from "
         f"https://huggingface.co/datasets/{dataset.repo_id}."

@@ -118,10 +118,20 @@ class DataSource:
         return self.data_dir or self.cache_dir / "datasets"
 
     def find(self, dataset: HubDataset, split: HubSplit) -> Path | None:
-        """The split's parquet file if it is here, without a download."""
+        """The split's parquet file if it is here, without a download.
+
+        Raises:
+            DataError: if one may not look there.
+        """
         folder = self.root / dataset.name
         candidates = (folder / f"{split.name}.parquet", folder / split.hub_path)
-        return next((path for path in candidates if path.is_file()), None)
+        try:
+            return next((path for path in candidates if path.is_file()), None)
+        except OSError as error:
+            raise DataError(
+                f"Cannot look for dataset {dataset.name} in {folder}: {error.strerror}. Make the folder readable, or "
+                "choose another one with --data-dir."
+            ) from None
 
     def parquet(self, dataset: HubDataset, split: HubSplit) -> Path:
         """The split's parquet file, downloaded if need be.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dphpo_bench.errors import DphpoBenchError
-from dphpo_bench.files import write_whole
+from dphpo_bench.files import read_whole, write_whole
 from dphpo_bench.plans import engine_hash
 from dphpo_bench.privacy.accountants import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 CPU_SECONDS = 60
 MEMORY_BYTES = 4 * 2**30
 """What one ledger may take. Those of the built-in methods take less than a second, and no memory to speak of."""
+
+MAX_KEPT_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def _read(cache: Path | None, claim: Claim) -> float | None:
     if cache is None:
         return None
     try:
-        kept = json.loads((cache / f"{claim.key}.json").read_text(encoding="utf-8"))
+        kept = json.loads(read_whole(cache / f"{claim.key}.json", MAX_KEPT_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     return kept if isinstance(kept, float) and kept >= 0 else None

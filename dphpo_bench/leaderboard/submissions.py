@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from dphpo_bench.display import one_line
+from dphpo_bench.display import escaped, one_line
 from dphpo_bench.errors import InvalidValueError, RecordError
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.recompute import Claim, recompute
@@ -148,7 +148,7 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
             try:
                 drafts.append(_draft(file, shown))
             except (RecordError, _RejectedError) as error:
-                rejected.append(Refused(shown, one_line(str(error).replace(str(file), shown))))
+                rejected.append(Refused(shown, one_line(str(error).replace(escaped(str(file)), shown))))
             except Exception as error:  # no record of a stranger may stop the others
                 logger.debug("The record %s cannot be read.", shown, exc_info=True)
                 rejected.append(Refused(shown, f"it cannot be read ({type(error).__name__})"))
@@ -172,7 +172,7 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
         elif root.is_dir():
 
             def skip(error: RecordError, prefix: str = f"{root}/") -> None:
-                reject(Refused("", one_line(str(error).replace(prefix, ""))))
+                reject(Refused("", one_line(str(error).replace(escaped(prefix), ""))))
 
             for file in record_files(root, skip):
                 below = file.relative_to(root)

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
 from dphpo_bench.privacy import distributions, events, liu_talwar, renyi
 from dphpo_bench.privacy.distributions import Bound, Rules
@@ -101,8 +102,10 @@ def epsilon_by(event: DpEvent, delta: float, accountant: str) -> float:
 
 
 def _check_name(accountant: str) -> None:
-    if accountant not in ACCOUNTANTS:
-        raise UnknownNameError(f"Expected an accountant in {', '.join(ACCOUNTANTS)}, got {str(accountant)[:80]!r}.")
+    if not isinstance(accountant, str) or accountant not in ACCOUNTANTS:
+        raise UnknownNameError(
+            f"Expected an accountant in {', '.join(ACCOUNTANTS)}, got {shown(accountant, form=repr)}."
+        )
 
 
 def _exposures(event: DpEvent, delta: float) -> tuple[DpEvent, ...]:

@@ -1,8 +1,11 @@
 """The one privacy budget of a run: it covers tuning and training together."""
 
-import math
+import numbers
+import sys
 from dataclasses import dataclass
+from typing import Any
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError
 
 
@@ -22,7 +25,12 @@ class PrivacyBudget:
     delta: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
-            raise InvalidValueError(f"Expected a finite epsilon > 0, got epsilon={self.epsilon}.")
-        if not 0 < self.delta < 1:
-            raise InvalidValueError(f"Expected 0 < delta < 1, got delta={self.delta}.")
+        if not (_is_number(self.epsilon) and 0 < self.epsilon <= sys.float_info.max):
+            raise InvalidValueError(f"Expected a finite epsilon > 0, got epsilon={shown(self.epsilon)}.")
+        if not (_is_number(self.delta) and 0 < self.delta < 1):
+            raise InvalidValueError(f"Expected 0 < delta < 1, got delta={shown(self.delta)}.")
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is one, as `epsilon` and `delta` are compared and written as given: no text, no boolean."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError
 
 MAX_NAME = 64
@@ -20,7 +21,7 @@ def number(name: str, value: Any, *, low: float, high: float = math.inf) -> floa
         found = math.nan
     if not (math.isfinite(found) and low <= found <= high):
         rule = f"a finite {name} >= {low}" if high == math.inf else f"{low} <= {name} <= {high}"
-        raise InvalidValueError(f"Expected {rule}, got {name}={str(value)[:80]}.")
+        raise InvalidValueError(f"Expected {rule}, got {name}={shown(value)}.")
     return found
 
 
@@ -35,7 +36,7 @@ def whole(name: str, value: Any, *, low: int, high: int) -> int:
     except (TypeError, ValueError):
         found = low - 1
     if not low <= found <= high:
-        raise InvalidValueError(f"Expected a whole {name} from {low} to {high}, got {name}={str(value)[:80]}.")
+        raise InvalidValueError(f"Expected a whole {name} from {low} to {high}, got {name}={shown(value)}.")
     return found
 
 
@@ -47,6 +48,6 @@ def short_text(name: str, value: Any) -> str:
     """
     if not (isinstance(value, str) and 1 <= len(value) <= MAX_NAME and value.isprintable()):
         raise InvalidValueError(
-            f"Expected {name} to be a text of 1 to {MAX_NAME} printable characters, got {repr(value)[:80]}."
+            f"Expected {name} to be a text of 1 to {MAX_NAME} printable characters, got {shown(value, form=repr)}."
         )
     return value

@@ -16,6 +16,7 @@ from typing import Any
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import run_counts
 from dphpo_bench.privacy.checks import number, short_text, whole
@@ -26,6 +27,12 @@ MAX_NODES = 20_000
 MAX_COUNT = 10**9
 NEGLIGIBLE_NOISE = 0.01
 """Multipliers below this are accounted as no noise at all: ε is in the thousands, and exp(ε) overflows."""
+
+LARGEST_NOISE = 1e100
+"""Multipliers above this are accounted as this one, which costs more: squares of larger ones overflow."""
+
+SMALLEST_RATE = 1e-100
+"""Sample rates between 0 and this are accounted as this one, which costs more, for the like reason."""
 
 MAX_PURE_EPSILON = 1 / NEGLIGIBLE_NOISE
 """A pure ε above this is accounted as no privacy, for the same reason."""
@@ -130,7 +137,7 @@ def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0)
             its proposals with the prior bounds both (Wang et al. 2023, DP-HyPO).
     """
     if not isinstance(runs, RunCount):
-        raise InvalidValueError(f"Expected a distribution of the number of runs, got {repr(runs)[:80]}.")
+        raise InvalidValueError(f"Expected a distribution of the number of runs, got {shown(runs, form=repr)}.")
     return BestOfDpEvent(event, runs, number("low", low, low=1e-9, high=1), number("high", high, low=1, high=1e9))
 
 
@@ -301,7 +308,8 @@ def exposures(event: DpEvent) -> list[DpEvent]:
 def simplify(event: DpEvent) -> DpEvent:
     """Rewrite a tree into an equivalent one that more accountants understand.
 
-    Used are only exact equivalences, proved in docs/accounting.md:
+    Used are only exact equivalences, proved in docs/accounting.md, but for noise above `LARGEST_NOISE` and rates below
+    `SMALLEST_RATE`, which are made worse:
 
     - Gaussians of multipliers σᵢ on the same data are one Gaussian of the joint multiplier (Σ σᵢ⁻²)^(-1/2),
       also inside a Poisson sample, where all of them see the same batch.
@@ -337,14 +345,14 @@ def simplify(event: DpEvent) -> DpEvent:
 def _simplify_part(event: DpEvent) -> DpEvent:
     match event:
         case dp_event.GaussianDpEvent(noise_multiplier=noise) | dp_event.LaplaceDpEvent(noise_multiplier=noise):
-            return event if noise >= NEGLIGIBLE_NOISE else non_private()
+            return type(event)(min(noise, LARGEST_NOISE)) if noise >= NEGLIGIBLE_NOISE else non_private()
         case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
             part = simplify(part)
             if rate == 0:
                 return no_op()
             # Whoever is in the sample is seen raw, hence no amplification of a release that is not private.
             passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
-            return part if passes_through else poisson_sampled(rate, part)
+            return part if passes_through else poisson_sampled(max(rate, SMALLEST_RATE), part)
         case PureDpEvent(epsilon=epsilon):
             if epsilon > MAX_PURE_EPSILON:
                 return non_private()
@@ -436,11 +444,11 @@ def from_json(obj: object) -> DpEvent:
         if depth > MAX_DEPTH or nodes > MAX_NODES:
             raise InvalidValueError(f"Expected an event of at most {MAX_DEPTH} levels and {MAX_NODES} parts.")
         if not isinstance(obj, dict) or not isinstance(obj.get("type"), str) or obj["type"] not in _FIELDS:
-            found = repr(obj.get("type") if isinstance(obj, dict) else obj)[:80]
+            found = shown(obj.get("type") if isinstance(obj, dict) else obj, form=repr)
             raise InvalidValueError(f"Expected an event of a type in {sorted(_FIELDS)}, got {found}.")
         kind, fields = obj["type"], _FIELDS[obj["type"]]
         if obj.keys() - {"type"} != fields:
-            found = repr(list(obj))[:200]
+            found = shown(list(obj), 200, repr)
             raise InvalidValueError(f"Expected the keys type{', '.join(['', *sorted(fields)])}, got {found}.")
         match kind:
             case "no_op":

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import exprel, gammaln
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.privacy.checks import number, whole
 
@@ -346,11 +347,11 @@ def from_json(obj: object) -> RunCount:
     }
     kind = obj.get("type") if isinstance(obj, dict) else None
     if not isinstance(obj, dict) or not isinstance(kind, str) or kind not in known:
-        found = repr(kind if isinstance(obj, dict) else obj)[:80]
+        found = shown(kind if isinstance(obj, dict) else obj, form=repr)
         raise InvalidValueError(f"Expected a number of runs of a type in {sorted(known)}, got {found}.")
     cls, fields = known[kind]
     if obj.keys() != {"type", *fields}:
-        raise InvalidValueError(f"Expected the keys type, {', '.join(fields)}, got {repr(list(obj))[:200]}.")
+        raise InvalidValueError(f"Expected the keys type, {', '.join(fields)}, got {shown(list(obj), 200, repr)}.")
     return cls(**{field: obj[field] for field in fields})
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from importlib.metadata import version
 
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.display import shown
 from dphpo_bench.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.filters import Only
 from dphpo_bench.harness import identity_of, plan, reason_of, run
@@ -21,6 +22,8 @@ from dphpo_bench.registry import make_method, make_task
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import Suite
 from dphpo_bench.task import Task
+
+MAX_CELLS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def cells_of(suite: Suite, source: DataSource, only: Sequence[str] = ()) -> list
         only: texts such as "method=hyfreedp,task=mnist", as in `Only.parse`.
 
     Raises:
-        InvalidValueError: if no cell is left, or a task has no fingerprint.
+        InvalidValueError: if no cell is left, there are more than `MAX_CELLS`, or a task has no fingerprint.
         UnknownNameError: if `only` names what the suite does not have.
     """
     tasks = suite.made_tasks()
@@ -100,6 +103,9 @@ def cells_of(suite: Suite, source: DataSource, only: Sequence[str] = ()) -> list
     )
     methods = [(method, hints) for method, hints in suite.made_methods() if wanted.accepts("method", method.name)]
     seeds = [seed for seed in suite.seeds if wanted.accepts("seed", seed)]
+    count = len(methods) * len(tasks) * len(suite.epsilons) * len(seeds)
+    if count > MAX_CELLS:
+        raise InvalidValueError(f"Expected at most {MAX_CELLS:,} cells, got up to {count:,}. Choose some with --only.")
     first: list[Cell] = []
     for task, task_hints in tasks:
         if not (wanted.accepts("task", task.name) and wanted.accepts("model", task.model_name)):
@@ -112,7 +118,7 @@ def cells_of(suite: Suite, source: DataSource, only: Sequence[str] = ()) -> list
                     resources = suite.resources_of(method_hints, task_hints)
                     first.append(Cell(method, task, budget, identity, resources))
     if not first:
-        raise InvalidValueError(f"No cell of the suite is all of --only {','.join(only)}.")
+        raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
     return [_at_seed(cell, seed) for seed in seeds for cell in first]
 
 

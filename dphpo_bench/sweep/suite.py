@@ -10,6 +10,7 @@ tasks = ["digits", { name = "mnist", models = ["linear", "cnn"], resources = { m
 threads = 1
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.files import read_whole
 from dphpo_bench.harness import reason_of
 from dphpo_bench.method import Method
 from dphpo_bench.names import unknown_name_message
@@ -28,6 +31,14 @@ from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.task import Task
 
 MAX_SUITE_BYTES = 2**18
+MAX_ENTRIES = 1000
+MAX_SEEDS = 100_000
+MAX_KEY_PARTS = 32
+"""A dotted key has fewer parts: the parser takes time that grows with their square."""
+
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\.[ \t]*+{_PART}){{{MAX_KEY_PARTS - 1}}}")
+_MAX_PARSED = 2**23  # characters, to find a line: some seconds
 
 Place = tuple[str | int, ...]
 
@@ -39,6 +50,9 @@ class _Entry(BaseModel):
 def _named(value: Any) -> Any:
     """A name alone is short for a table with that name."""
     return {"name": value} if isinstance(value, str) else value
+
+
+_SOME = Field(min_length=1, max_length=MAX_ENTRIES, strict=False)
 
 
 class ResourceHints(_Entry):
@@ -62,7 +76,7 @@ class TaskEntry(_Entry):
     """A task; without models, its first one."""
 
     name: str
-    models: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
+    models: Annotated[tuple[str, ...], _SOME] | None = None
     resources: ResourceHints = ResourceHints()
 
 
@@ -80,11 +94,13 @@ class Suite(_Entry):
     """
 
     description: str = ""
-    methods: Annotated[tuple[Annotated[MethodEntry, BeforeValidator(_named)], ...], Field(min_length=1, strict=False)]
-    tasks: Annotated[tuple[Annotated[TaskEntry, BeforeValidator(_named)], ...], Field(min_length=1, strict=False)]
-    epsilons: Annotated[tuple[float, ...], Field(min_length=1, strict=False)]
+    methods: Annotated[tuple[Annotated[MethodEntry, BeforeValidator(_named)], ...], _SOME]
+    tasks: Annotated[tuple[Annotated[TaskEntry, BeforeValidator(_named)], ...], _SOME]
+    epsilons: Annotated[tuple[float, ...], _SOME]
     delta: float | None = None
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)]
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=2**128)], ...], Field(min_length=1, max_length=MAX_SEEDS, strict=False)
+    ]
     resources: ResourceHints = ResourceHints()
 
     def made_methods(self) -> list[tuple[Method, ResourceHints]]:
@@ -170,17 +186,18 @@ def load_suite(path: Path) -> Suite:
         InvalidValueError: if it cannot be read, or something in it is wrong; the message names line and key.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SUITE_BYTES + 1)
+        data = read_whole(path, MAX_SUITE_BYTES)
     except OSError as error:
         raise InvalidValueError(f"Cannot read the suite {path}: {error.strerror}.") from None
     if len(data) > MAX_SUITE_BYTES:
         raise InvalidValueError(f"The suite {path} is larger than {MAX_SUITE_BYTES} bytes.")
     try:
         text = data.decode()
+        if _LONG_KEY.search(text):
+            raise ValueError(f"a key has {MAX_KEY_PARTS} parts or more")
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidValueError(f"{path} is not TOML: {error}.") from None
+        raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
     try:
         suite = Suite.model_validate(values)
         suite.check()
@@ -195,24 +212,37 @@ def load_suite(path: Path) -> Suite:
     else:
         return suite
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    raise InvalidValueError(f"{path}, line {line_of(text, place)}, {key}: {reason}")
+    raise InvalidValueError(f"{path}, line {line_of(text, place)}, {shown(key, 200)}: {reason}")
 
 
 def line_of(text: str, place: Place) -> int:
     """The line, from 1, where the value at this place of a TOML text ends, or that of what should hold it.
 
     The parser tells no lines, so it is asked: which are the fewest lines that hold the place? A list that is
-    still open there is closed.
+    still open there is closed. More lines hold what fewer hold, so that the fewest are found by halving; where lines
+    end in the middle of a value, the next ones are tried. In a long text of long values, the line may be a later one.
     """
     lines = [line + "\n" for line in text.split("\n")]
     whole = _parsed(text)
     while not _holds(whole, place):
         place = place[:-1]
-    for end in range(1, len(lines)):
-        beginning = "".join(lines[:end])
-        if any(_holds(_parsed(beginning + closing), place) for closing in ("", "\n]")):
-            return end
-    return max(len(lines), 1)
+    low, high, found = 1, len(lines), len(lines)
+    parsed = 0
+    while low < high and parsed < _MAX_PARSED:
+        middle = (low + high) // 2
+        for end in range(middle, high):
+            beginning = "".join(lines[:end])
+            tried = [values for closing in ("", "\n]") if (values := _parsed(beginning + closing)) is not None]
+            parsed += 2 * len(beginning)
+            if tried or parsed >= _MAX_PARSED:
+                break
+        if not tried:
+            high = middle
+        elif any(_holds(values, place) for values in tried):
+            high, found = middle, end
+        else:
+            low = end + 1
+    return found
 
 
 def _parsed(text: str) -> dict[str, Any] | None:
@@ -273,11 +303,11 @@ def _reason(error: Any, place: Place) -> str:
         case "missing":
             return "This key is missing."
         case "tuple_type":
-            return f"Expected a list, got {str(error['input'])[:80]!r}."
+            return f"Expected a list, got {shown(shown(error['input']), form=repr)}."
         case "too_short":
             return "Expected at least one value, got none."
         case _:
-            return f"{error['msg']}, got {str(error['input'])[:80]!r}."
+            return f"{shown(error['msg'], 300)}, got {shown(shown(error['input']), 90, repr)}."
 
 
 def _keys_at(place: Place) -> Sequence[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.names import unknown_name_message
 
@@ -118,13 +119,15 @@ def parse_clipping(text: str) -> Clipping:
     if not colon:
         return rule()
     if rule is AutoV:
-        raise InvalidValueError(f"Expected 'auto_v' without a number, got {text!r}.")
+        raise InvalidValueError(f"Expected 'auto_v' without a number, got {shown(text, form=repr)}.")
     try:
         return rule(float(number))
     except ValueError as error:
         if isinstance(error, InvalidValueError):
             raise
-        raise InvalidValueError(f"Expected a number after the colon, such as '{name}:0.5', got {text!r}.") from None
+        raise InvalidValueError(
+            f"Expected a number after the colon, such as '{name}:0.5', got {shown(text, form=repr)}."
+        ) from None
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -1,0 +1,306 @@
+"""What strangers may write: valid examples with something changed, and plain rubbish."""
+
+import copy
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from dphpo_bench.errors import DphpoBenchError
+
+LONGEST_MESSAGE = 1000
+
+Check = Callable[[Any], None]
+
+
+def examples(count: int) -> settings:
+    """So many examples, the same each time."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def heavily(check: Check, strategy: st.SearchStrategy[Any], count: int) -> None:
+    """Many more examples of what an ordinary test has some of: `FUZZ_EXAMPLES` of them, other ones each time, or
+    else `count`, the same each time.
+    """
+    from hypothesis import given
+
+    wanted = os.environ.get("FUZZ_EXAMPLES")
+    profile = settings(examples(int(wanted or count)), derandomize=not wanted)
+    profile(given(strategy)(check))()
+
+
+def check_message(error: DphpoBenchError, *hidden: object, names: object = "") -> None:
+    """An error's message is one short line of printable characters.
+
+    Args:
+        error: the error.
+        hidden: long texts, such as paths, that do not count.
+        names: what it must say.
+    """
+    message = str(error)
+    assert str(names) in message
+    for text in hidden:
+        message = message.replace(str(text), "…")
+    assert message.strip()
+    assert message.isprintable(), message
+    assert len(message) < LONGEST_MESSAGE, message
+
+
+def accepted(read: Callable[[], Any], *hidden: object) -> Any:
+    """What is read, or None if it is refused with a clear error; anything else that is raised is a bug."""
+    try:
+        return read()
+    except DphpoBenchError as error:
+        check_message(error, *hidden)
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------- values
+
+NUMBERS: tuple[Any, ...] = (
+    0,
+    1,
+    -1,
+    2,
+    9,
+    10**9,
+    10**9 + 1,
+    2**53,
+    2**63,
+    2**64,
+    10**400,
+    -(10**400),
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    1.0 - 2**-53,
+    1.0 + 2**-52,
+    0.01,
+    1e-9,
+    5e-324,
+    1e-320,
+    1e-300,
+    1e-17,
+    1e15,
+    1e154,
+    1e200,
+    1.7976931348623157e308,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+)
+TEXTS: tuple[str, ...] = (
+    "",
+    " ",
+    "1",
+    "true",
+    "NaN",
+    "Infinity",
+    "x" * 5000,
+    "../../../etc/passwd",
+    "a\nb\r\n\tc",
+    "\x00\x1b[31m",
+    "\u202e\u2028\ufeff\ud7ff",
+    "=cmd|' /C calc'!A0",
+    "[red]x[/]",
+    "9" * 400,
+    "1e400",
+    "2026-01-01T00:00:00+00:00",
+    "0001-01-01T00:00:00+23:59",
+    "9999-12-31T23:59:59-23:59",
+    "1e20",
+)
+
+
+def _deep(levels: int, *, as_list: bool) -> Any:
+    value: Any = None
+    for _ in range(levels):
+        value = [value] if as_list else {"event": value}
+    return value
+
+
+CONTAINERS: tuple[Any, ...] = (
+    [],
+    {},
+    [[]],
+    [None],
+    {"type": "no_op"},
+    {"type": "non_private"},
+    {"name": 1},
+    {"": {}},
+    {"type": []},
+    _deep(30, as_list=True),
+    _deep(30, as_list=False),
+    _deep(150, as_list=True),
+    [0] * 300,
+    {f"k{number}": number for number in range(300)},
+)
+VALUES = st.one_of(
+    st.sampled_from((None, True, False)),
+    st.sampled_from(NUMBERS),
+    st.sampled_from(TEXTS),
+    st.sampled_from(CONTAINERS).map(copy.deepcopy),
+    st.floats(),
+    st.integers(),
+    st.text(max_size=20),
+)
+
+
+def places(value: Any, prefix: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The ways to all values inside a value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield (*prefix, key)
+        yield from places(one, (*prefix, key))
+
+
+@st.composite
+def mutated(draw: st.DrawFn, valid: st.SearchStrategy[Any], changes: int = 3) -> Any:
+    """A valid value of JSON's types in which up to `changes` places are something else, gone, doubled or renamed."""
+    value = copy.deepcopy(draw(valid))
+    for _ in range(draw(st.integers(1, changes))):
+        ways = list(places(value))
+        if not ways:
+            return draw(VALUES)
+        *way, last = draw(st.sampled_from(ways))
+        parent = value
+        for key in way:
+            parent = parent[key]
+        match draw(st.integers(0, 6)):
+            case 0:
+                del parent[last]
+            case 1 if isinstance(parent, dict):
+                parent[draw(st.one_of(st.sampled_from(TEXTS), st.text(max_size=8), st.sampled_from(list(parent))))] = (
+                    copy.deepcopy(parent[last])
+                )
+            case 2 if isinstance(parent[last], list):
+                parent[last] = parent[last] * draw(st.sampled_from((2, 3, 50)))
+            case 3 if isinstance(parent[last], int | float) and not isinstance(parent[last], bool):
+                parent[last] = draw(st.sampled_from(NUMBERS))
+            case 4:  # something that is valid elsewhere
+                source: Any = value
+                for key in draw(st.sampled_from(ways)):
+                    if not (isinstance(source, dict) and key in source):
+                        break
+                    source = source[key]
+                parent[last] = copy.deepcopy(source)
+            case _:
+                parent[last] = draw(VALUES)
+        if len(json.dumps(value)) > 2**20:
+            return value
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------- bytes
+
+
+@st.composite
+def torn(draw: st.DrawFn, valid: st.SearchStrategy[bytes]) -> bytes:
+    """Valid bytes, cut, with bytes changed, doubled or put in between."""
+    data = bytearray(draw(valid))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data)))
+        match draw(st.integers(0, 5)):
+            case 0:
+                del data[at:]
+            case 1:
+                del data[at : at + draw(st.integers(1, 50))]
+            case 2:
+                data[at:at] = draw(st.sampled_from(RUBBISH))
+            case 3 if at < len(data):
+                data[at] ^= 1 << draw(st.integers(0, 7))
+            case 4:
+                data[at:at] = data[at : at + draw(st.integers(1, 200))]
+            case _:
+                data[at:at] = draw(st.binary(max_size=8))
+    return bytes(data)
+
+
+RUBBISH: tuple[bytes, ...] = (
+    b"",
+    b"\x00",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\xed\xa0\x80",
+    b"\\ud800",
+    b"\n",
+    b"\r",
+    b'"',
+    b"'''",
+    b"[" * 5000,
+    b'{"a":' * 5000,
+    b"1" + b"0" * 5000,
+    b"1e999999999",
+    b"NaN",
+    b"-Infinity",
+    b"null",
+    b"{}",
+    b"[]",
+    b"a.b.c=1\n",
+    b"a" * 3000,
+    b"PK\x03\x04",
+    b"\x93NUMPY\x01\x00",
+    b"\x80\x04\x95",
+)
+GARBAGE = st.one_of(st.binary(max_size=300), st.sampled_from(RUBBISH), st.text(max_size=100).map(str.encode))
+
+
+# ----------------------------------------------------------------------------------------------------- files
+
+
+@contextmanager
+def rights(kind: str) -> Iterator[None]:
+    """For what is forbidden, without the rights of the superuser, whom nothing is."""
+    if kind != "forbidden" or os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+ODD_FILES = ("directory", "pipe", "loop", "dangling link", "device", "missing", "forbidden", "below a file", "null")
+
+
+def odd_file(kind: str, folder: Path, name: str = "odd") -> Path:
+    """Something that is not a file to be read."""
+    path = folder / name
+    match kind:
+        case "directory":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "loop":
+            path.symlink_to(path)
+        case "dangling link":
+            path.symlink_to(folder / "nowhere")
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "forbidden":
+            path.write_bytes(b"{}")
+            path.chmod(0)
+        case "below a file":
+            path.write_bytes(b"")
+            return path / "inner"
+        case "null":
+            return folder / f"{name}\x00"
+        case "missing":
+            pass
+        case _:
+            pytest.fail(f"no such kind: {kind}")
+    return path

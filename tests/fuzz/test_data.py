@@ -1,0 +1,318 @@
+"""Parquet files of a mirror and arrays of the cache: refused in a line that names the file, or made again."""
+
+import datetime
+import decimal
+import io
+import pickle
+import struct
+import warnings
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dphpo_bench.data.cache import _header, cached_array
+from dphpo_bench.data.images import load_records
+from dphpo_bench.data.source import DataSource, HubDataset, HubSplit
+from dphpo_bench.errors import DataError
+from tests.data.conftest import ROWS, SHAPE, content_hash, png, random_records
+from tests.fuzz.hostile import GARBAGE, ODD_FILES, check_message, examples, heavily, odd_file, rights, torn
+
+RECORDS = random_records(0)
+PICTURES = [{"bytes": png(one), "path": f"{row}.png"} for row, one in enumerate(RECORDS["pixels"])]
+LABELS = [int(label) for label in RECORDS["label"]]
+DATASET = HubDataset(
+    name="small",
+    repo_id="someone/small",
+    image_column="img",
+    image_shape=SHAPE,
+    n_classes=10,
+    splits=(
+        HubSplit("train", "plain/train-0.parquet", ROWS, content_hash(RECORDS)),
+        HubSplit("test", "plain/test-0.parquet", ROWS, content_hash(random_records(1))),
+    ),
+    licence="none",
+    homepage="https://example.org",
+)
+
+
+def written(table: pa.Table, **options: Any) -> bytes:
+    """A table as a parquet file."""
+    file = io.BytesIO()
+    pq.write_table(table, file, **options)
+    return file.getvalue()
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A small PNG that says it is this large."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(b"\x00" * 100_000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+GOOD = written(pa.table({"img": PICTURES, "label": LABELS}))
+IMAGE_COLUMNS: tuple[Callable[[], Any], ...] = (
+    lambda: PICTURES,
+    lambda: [None, *PICTURES[1:]],
+    lambda: [{"bytes": None, "path": "x"}, *PICTURES[1:]],
+    lambda: [{"path": "x"}] * ROWS,
+    lambda: [picture["bytes"] for picture in PICTURES],
+    lambda: [1.5] * ROWS,
+    lambda: [[picture] for picture in PICTURES],
+    lambda: pa.array([[("bytes", picture["bytes"])] for picture in PICTURES], pa.map_(pa.string(), pa.binary())),
+    lambda: [{"bytes": "text", "path": "x"}] * ROWS,
+    lambda: [{"bytes": {"bytes": b"x"}}] * ROWS,
+    lambda: [{"bytes": bomb(8, 8)}] * ROWS,
+    lambda: [{"bytes": bomb(60_000, 60_000)}] * ROWS,
+    lambda: [{"bytes": bomb(2**31 - 1, 2**31 - 1)}] * ROWS,
+    lambda: [{"bytes": bomb(0, 0)}] * ROWS,
+    lambda: [{"bytes": png(np.zeros((1, 8, 8), np.uint8))}] * ROWS,
+    lambda: [{"bytes": b"GIF89a" + b"\xff" * 100}] * ROWS,
+    lambda: [{"bytes": pickle.dumps(PICTURES)}] * ROWS,
+)
+LABEL_COLUMNS: tuple[Callable[[], Any], ...] = (
+    lambda: LABELS,
+    lambda: [None, *LABELS[1:]],
+    lambda: [10, *LABELS[1:]],
+    lambda: [-1, *LABELS[1:]],
+    lambda: [2**63 - 1] * ROWS,
+    lambda: [1.0] * ROWS,
+    lambda: [True] * ROWS,
+    lambda: ["a\n\x1b" * 1000] * ROWS,
+    lambda: [b"1"] * ROWS,
+    lambda: [[1]] * ROWS,
+    lambda: [decimal.Decimal("1.5")] * ROWS,
+    lambda: [datetime.date(2020, 1, 1)] * ROWS,
+    lambda: pa.array([2**62] * ROWS, pa.timestamp("s")),
+    lambda: pa.array([2**62] * ROWS, pa.duration("s")),
+    lambda: pa.array([2**62] * ROWS, pa.timestamp("ns", "no such zone")),
+    lambda: pa.array(["a"] * ROWS).dictionary_encode(),
+    lambda: pa.nulls(ROWS),
+)
+COLUMNS = st.tuples(
+    st.sampled_from(IMAGE_COLUMNS),
+    st.sampled_from(LABEL_COLUMNS),
+    st.sampled_from(("img", "image", "img.bytes", "IMG", "img\n")),
+    st.sampled_from(("label", "labels", "img", "label\x00")),
+    st.integers(0, ROWS),
+)
+
+
+def table(columns: tuple[Any, ...]) -> bytes:
+    """A table of odd columns; the good one if Arrow makes none of them."""
+    images, labels, image_name, label_name, rows = columns
+    try:
+        arrays = [column if isinstance(column := make(), pa.Array) else pa.array(column) for make in (images, labels)]
+        return written(pa.Table.from_arrays([array[: rows or ROWS] for array in arrays], [image_name, label_name]))
+    except (pa.ArrowException, ValueError):
+        return GOOD
+
+
+CONTENT = st.one_of(
+    COLUMNS.map(table),
+    st.tuples(*(st.sampled_from(columns) for columns in (IMAGE_COLUMNS, LABEL_COLUMNS))).map(
+        lambda columns: table((*columns, "img", "label", 0))
+    ),
+    torn(st.just(GOOD)),
+    torn(st.just(written(pa.table({"img": PICTURES, "label": LABELS}), compression="none", use_dictionary=False))),
+    GARBAGE,
+    GARBAGE.map(lambda data: b"PAR1" + data + struct.pack("<I", len(data)) + b"PAR1"),
+)
+
+
+def check_parquet(content: bytes, folder: Path) -> None:
+    """The published records, or a message that names the file."""
+    path = folder / "mirror/small/train.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    for old in (folder / "cache").rglob("*.npy"):
+        old.unlink()
+    source = DataSource.resolve(folder / "mirror", folder / "cache")
+    try:
+        with warnings.catch_warnings(action="error"):
+            found = load_records(source, DATASET, DATASET.train)
+    except DataError as error:
+        check_message(error, path, names=path)
+    else:
+        assert content_hash(found) == content_hash(RECORDS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@examples(80)
+@given(CONTENT)
+def test_parquet(folder: Path, content: bytes) -> None:
+    check_parquet(content, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_parquet(folder: Path) -> None:
+    heavily(lambda content: check_parquet(content, folder), CONTENT, 5000)
+
+
+def _refused(content: bytes, folder: Path) -> str:
+    path = folder / "mirror/small/train.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load_records(DataSource.resolve(folder / "mirror", folder / "cache"), DATASET, DATASET.train)
+    check_message(caught.value)
+    return str(caught.value)
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([pa.array(PICTURES), pa.array(LABELS), pa.array(LABELS)], ["img", "label", "label"])
+    assert "not usable as small" in _refused(written(twice), tmp_path)
+
+
+def test_labels_that_python_cannot_hold(tmp_path: Path) -> None:
+    forever = pa.table({"img": PICTURES, "label": pa.array([2**62] * ROWS, pa.duration("s"))})
+    assert "not usable as small" in _refused(written(forever), tmp_path)
+
+
+def test_unprintable_labels_are_escaped(tmp_path: Path) -> None:
+    table = pa.table({"img": PICTURES, "label": ["\x1b[31m\n" * 1000] * ROWS})
+    assert "\\x1b[31m" in _refused(written(table), tmp_path)
+
+
+def test_pictures_that_say_they_are_huge_are_not_decoded(tmp_path: Path) -> None:
+    table = pa.table({"img": [{"bytes": bomb(2**31 - 1, 2**31 - 1)}] * ROWS, "label": LABELS})
+    assert "holds no picture of this dataset" in _refused(written(table), tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------------- arrays
+
+ARRAY = np.arange(24, dtype=np.uint16).reshape(4, 6)
+DTYPES = ("<u2", ">u2", "<f2", "<i2", "<u4", "|u1", "|S2", "<U1", "|V2", [("a", "<u2")])
+
+
+def npy(array: np.ndarray[Any, Any], **options: Any) -> bytes:
+    """An array as a .npy file."""
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, **options)
+    return file.getvalue()
+
+
+def _npz() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, ARRAY)
+    return file.getvalue()
+
+
+class Pickled:
+    """An object that leaves a trace where it is unpickled."""
+
+    traces = 0
+
+    def __reduce__(self) -> Any:
+        return _leave_trace, ()
+
+
+def _leave_trace() -> None:
+    Pickled.traces += 1
+
+
+def _headed(header: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + ARRAY.tobytes()
+
+
+OTHERS = (
+    npy(ARRAY),
+    npy(ARRAY, version=(2, 0)),
+    npy(ARRAY.T),
+    npy(np.asfortranarray(ARRAY)),
+    npy(ARRAY.reshape(6, 4)),
+    npy(ARRAY[:3]),
+    npy(np.array([[Pickled()] * 6] * 4, dtype=object), allow_pickle=True),
+    pickle.dumps(Pickled()),
+    _npz(),
+    b"PK\x03\x04",
+    _headed("(" * 5000),
+    _headed("{'descr': '<u2', 'fortran_order': False, 'shape': (True, 6), }"),
+    _headed(f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({2**70}, 6), }}"),
+    _headed("{'descr': '<u2', 'fortran_order': False, 'shape': (-4, -6), }"),
+    _headed("{'descr': '|O', 'fortran_order': False, 'shape': (4, 6), }"),
+    *(npy(np.zeros((4, 6), dtype)) for dtype in DTYPES),
+)
+ARRAYS = st.one_of(st.sampled_from(OTHERS), torn(st.sampled_from(OTHERS)), GARBAGE)
+
+
+def check_array(content: bytes, folder: Path) -> None:
+    """What is not the array's own file is made again, without looking into it."""
+    path = folder / "array.npy"
+    path.write_bytes(content)
+    computed = []
+
+    def compute() -> list[Any]:
+        computed.append(1)
+        return [ARRAY[:1], ARRAY[1:]]
+
+    before = Pickled.traces
+    found = cached_array(path, (4, 6), np.dtype(np.uint16), compute)
+    assert found.dtype == np.uint16
+    header = _header((4, 6), np.dtype(np.uint16))
+    own = content.startswith(header) and len(content) == len(header) + ARRAY.nbytes
+    assert bool(computed) is not own
+    assert found.tobytes() == (content[len(header) :] if own else ARRAY.tobytes())
+    assert Pickled.traces == before
+    assert npy(ARRAY) == header + ARRAY.tobytes()
+
+
+@examples(80)
+@given(ARRAYS)
+def test_arrays(folder: Path, content: bytes) -> None:
+    check_array(content, folder)
+
+
+@pytest.mark.parametrize("content", OTHERS, ids=range(len(OTHERS)))
+def test_other_arrays(content: bytes, tmp_path: Path) -> None:
+    check_array(content, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_arrays(folder: Path) -> None:
+    heavily(lambda content: check_array(content, folder), ARRAYS, 5000)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "loop", "device", "dangling link"])
+def test_what_is_no_array_is_replaced(kind: str, tmp_path: Path) -> None:
+    path = odd_file(kind, tmp_path, "array.npy")
+    found = cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY])
+    assert (found == ARRAY).all()
+    assert path.is_file()
+    assert not path.is_symlink()
+
+
+def test_a_folder_in_the_place_of_an_array_is_a_clear_error(tmp_path: Path) -> None:
+    path = odd_file("directory", tmp_path, "array.npy")
+    with pytest.raises(DataError, match=r"Cannot write array\.npy") as caught:
+        cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY])
+    check_message(caught.value, tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind != "null"])
+def test_what_is_no_parquet(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "mirror/small").mkdir(parents=True)
+    odd_file(kind, tmp_path / "mirror/small", "train.parquet")
+    source = DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
+    with rights(kind), pytest.raises(DataError) as caught:
+        load_records(source, DATASET, DATASET.train)
+    check_message(caught.value, tmp_path)

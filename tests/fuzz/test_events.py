@@ -1,0 +1,372 @@
+"""Ledgers, events and plans from strangers: refused in a line, or read as written; never cheaper than they are."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from dphpo_bench.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.method import Plan
+from dphpo_bench.privacy import accountants, events, run_counts
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.registry import make_task
+from tests.fuzz.hostile import VALUES, accepted, check_message, examples, heavily, mutated
+
+DELTA = 1e-5
+
+
+def _leaf() -> st.SearchStrategy[dict[str, Any]]:
+    noise = st.sampled_from((0.005, 0.5, 1.0, 1.5, 4, 1e3, 1e30, 1e120, 1.7e308))
+    return st.one_of(
+        st.builds(lambda noise: {"type": "gaussian", "noise_multiplier": noise}, noise),
+        st.builds(lambda noise: {"type": "laplace", "noise_multiplier": noise}, noise),
+        st.builds(lambda epsilon: {"type": "pure", "epsilon": epsilon}, st.sampled_from((0, 5e-324, 0.1, 2.0, 1e9))),
+        st.sampled_from(({"type": "no_op"}, {"type": "non_private"})),
+    )
+
+
+RUNS = st.sampled_from(
+    (
+        {"type": "negative_binomial", "mean": 10.0, "shape": 1.0},
+        {"type": "negative_binomial", "mean": 1.5, "shape": 0.0},
+        {"type": "poisson", "mean": 5.0},
+        {"type": "poisson", "mean": 0.5},
+        {"type": "uniform", "low": 1, "high": 5},
+        {"type": "capped_geometric", "mean": 4.0, "cap": 60},
+    )
+)
+RATES = st.sampled_from((0, 1, 0.1, 1e-3, 1e-12, 1e-300, 5e-324, 1.0 - 2**-53))
+
+
+def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.one_of(
+        st.builds(lambda parts: {"type": "composed", "events": parts}, st.lists(inner, max_size=3)),
+        st.builds(
+            lambda event, count: {"type": "repeated", "count": count, "event": event},
+            inner,
+            st.sampled_from((0, 1, 2, 30)),
+        ),
+        st.builds(lambda event, rate: {"type": "poisson_sampled", "sample_rate": rate, "event": event}, inner, RATES),
+        st.builds(
+            lambda event, runs, low, high: {"type": "best_of", "runs": runs, "low": low, "high": high, "event": event},
+            inner,
+            RUNS,
+            st.sampled_from((1.0, 0.5)),
+            st.sampled_from((1.0, 2)),
+        ),
+        st.builds(
+            lambda event, stop: {"type": "first_above", "stop_probability": stop, "event": event},
+            inner,
+            st.sampled_from((1.0, 0.1, 1e-9)),
+        ),
+        st.builds(
+            lambda event, partition, part: {"type": "part", "partition": partition, "part": part, "event": event},
+            inner,
+            st.sampled_from(("fold", "split")),
+            st.sampled_from(("a", "b", "é")),
+        ),
+    )
+
+
+EVENTS = st.recursive(_leaf(), _grown, max_leaves=4)
+LEDGERS = st.builds(
+    lambda entries, refused: {"version": 1, "refused": refused, "entries": entries},
+    st.lists(
+        st.builds(lambda event, count: {"count": count, "event": event}, EVENTS, st.sampled_from((0, 1, 3, 1000))),
+        max_size=3,
+    ),
+    st.sampled_from((None, "too much")),
+)
+
+
+def check_event(obj: Any) -> None:
+    """Refused, or written down again as it was read."""
+    event = accepted(lambda: events.from_json(obj))
+    if event is None:
+        return
+    written = events.to_json(event)
+    assert events.from_json(json.loads(json.dumps(written, allow_nan=False))) == event
+    assert accepted(lambda: events.describe(event)) != ""
+
+
+def check_ledger(obj: Any) -> None:
+    """Refused, or written down again as it was read, with the same events composed."""
+    ledger = accepted(lambda: Ledger.from_json(obj))
+    if ledger is None:
+        return
+    again = Ledger.from_json(json.loads(json.dumps(ledger.to_json(), allow_nan=False)))
+    assert (again.entries, again.refused) == (ledger.entries, ledger.refused)
+    assert again.event == ledger.event
+    assert events.describe(ledger.event)
+
+
+def check_epsilon(obj: Any) -> None:
+    """ε is a number, or there is a clear reason why not; what is written differently costs the same."""
+    event = accepted(lambda: events.from_json(obj))
+    if event is None or _work(obj) > 2000:
+        return
+    report = accepted(lambda: accountants.epsilon(event, DELTA, coarseness=20))
+    if report is not None:
+        assert report.epsilon >= 0  # which NaN is not
+        assert all(value >= report.epsilon for value in report.by_accountant.values())
+        assert report.epsilon >= _least(obj) * (1 - 1e-6) - 1e-9
+
+
+def _work(obj: Any) -> float:
+    """How long an accountant may need: releases, with what they are repeated."""
+    match obj:
+        case {"type": "repeated", "count": count, "event": event}:
+            return min(count, 10**10) * _work(event)
+        case {"type": "composed", "events": parts}:
+            return sum(map(_work, parts))
+        case {"type": "best_of" | "first_above", "event": event}:
+            return 300 * _work(event)
+        case {"event": event}:
+            return 2 * _work(event)
+    return 1
+
+
+def _least(obj: Any) -> float:
+    """A lower bound of ε: that of the Gaussians that all records are exposed to, by the closed formula."""
+    counted = _gaussians(obj)
+    if counted == math.inf:
+        return math.inf
+    return gaussian_epsilon(math.sqrt(counted), DELTA)
+
+
+def _gaussians(obj: Any) -> float:
+    """Σ count/σ² of what is composed at the top."""
+    match obj:
+        case {"type": "gaussian", "noise_multiplier": noise}:
+            return min(noise, 1e100) ** -2 if noise >= 0.01 else math.inf
+        case {"type": "non_private"}:
+            return math.inf
+        case {"type": "composed", "events": parts}:
+            return sum(map(_gaussians, parts))
+        case {"type": "repeated", "count": count, "event": event}:
+            return count * _gaussians(event) if count else 0.0
+        case {"type": "poisson_sampled", "sample_rate": 1, "event": event}:
+            return _gaussians(event)
+    return 0.0
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """ε of the Gaussian mechanism at sensitivity/noise = mu (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(epsilon: float) -> float:
+        return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu)) - delta)
+
+    if mu < 1e-12 or excess(0.0) <= 0:
+        return 0.0
+    if mu > 30:
+        return 400.0  # far less than it is
+    return float(brentq(excess, 0, 2000))
+
+
+def check_run_count(obj: Any) -> None:
+    """Refused, or written down again as it was read; what is drawn from it is in its range."""
+    runs = accepted(lambda: run_counts.from_json(obj))
+    if runs is None:
+        return
+    assert run_counts.from_json(json.loads(json.dumps(runs.to_json(), allow_nan=False))) == runs
+    assert math.isfinite(runs.expected)
+    assert runs.smallest <= runs.sample(0.0) <= runs.quantile(0.99) <= runs.largest
+    weights = runs.weight([0.0, 0.3, 1.0])
+    assert weights[0] >= weights[1] >= weights[2] >= 0
+    assert weights[0] == pytest.approx(runs.expected, rel=1e-6)
+    assert runs.describe().isprintable()
+
+
+PLANS = st.builds(
+    lambda event, training, accountant: {
+        "budget": {"epsilon": 3.0, "delta": DELTA},
+        "event": event,
+        "training_event": training,
+        "parameters": {"noise_multiplier": 1.5, "runs": [1, 2]},
+        "releases": [{"name": "gradient", "count": 3, "noise_multiplier": 1.5, "sample_rate": 0.1}],
+        "cost": {"runs": 1, "steps": 3, "examples": 30.0},
+        "accountant": accountant,
+    },
+    EVENTS,
+    EVENTS,
+    st.sampled_from((None, "pld")),
+)
+
+
+def check_plan(obj: Any) -> None:
+    """Refused with one of the documented errors, or written down again as it was read."""
+    try:
+        plan = Plan.from_json(obj)
+    except (KeyError, TypeError, ValueError):
+        return
+    try:
+        text = json.dumps(plan.to_json(), allow_nan=False)
+    except ValueError:  # parameters that are no JSON, though Python's reader takes them
+        assert not _finite([obj["parameters"], obj["cost"], obj["releases"]])
+        return
+    assert Plan.from_json(json.loads(text)) == plan
+    assert plan.budget.epsilon > 0
+
+
+def _finite(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    number = float(value) if isinstance(value, str) and value in ("NaN", "Infinity") else value
+    return not (isinstance(number, float) and not math.isfinite(number)) and all(map(_finite, inner))
+
+
+EVENT_LIKE = st.one_of(EVENTS, mutated(EVENTS), VALUES)
+LEDGER_LIKE = st.one_of(LEDGERS, mutated(LEDGERS), VALUES)
+RUN_COUNT_LIKE = st.one_of(RUNS, mutated(RUNS), VALUES)
+PLAN_LIKE = st.one_of(mutated(PLANS, changes=2), VALUES)
+
+
+@examples(150)
+@given(EVENT_LIKE)
+def test_events(obj: Any) -> None:
+    check_event(obj)
+
+
+@examples(100)
+@given(LEDGER_LIKE)
+def test_ledgers(obj: Any) -> None:
+    check_ledger(obj)
+
+
+@examples(50)
+@given(EVENT_LIKE)
+def test_epsilons(obj: Any) -> None:
+    check_epsilon(obj)
+
+
+@examples(100)
+@given(RUN_COUNT_LIKE)
+def test_run_counts(obj: Any) -> None:
+    check_run_count(obj)
+
+
+@examples(100)
+@given(PLAN_LIKE)
+def test_plans(obj: Any) -> None:
+    check_plan(obj)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("check", "strategy", "count"),
+    [
+        (check_event, EVENT_LIKE, 5000),
+        (check_ledger, LEDGER_LIKE, 5000),
+        (check_epsilon, EVENT_LIKE, 1000),
+        (check_run_count, RUN_COUNT_LIKE, 5000),
+        (check_plan, PLAN_LIKE, 3000),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_many(check: Any, strategy: Any, count: int) -> None:
+    heavily(check, strategy, count)
+
+
+# ---------------------------------------------------------------------------------------- found by fuzzing
+
+
+@pytest.mark.parametrize("noise", [1e155, 1e200, 1.7976931348623157e308])
+def test_noise_whose_square_overflows_costs_what_less_noise_costs(noise: float) -> None:
+    trees = [
+        events.gaussian(noise),
+        events.compose(events.gaussian(noise), events.gaussian(noise)),
+        events.poisson_sampled(0.1, events.gaussian(noise)),
+        events.repeat(events.laplace(noise), 3),
+    ]
+    for tree in trees:
+        assert accountants.epsilon(tree, DELTA, coarseness=20).epsilon == 0
+    both = events.compose(events.gaussian(noise), events.gaussian(2.0))
+    assert accountants.epsilon(both, DELTA).epsilon == accountants.epsilon(events.gaussian(2.0), DELTA).epsilon
+
+
+@pytest.mark.parametrize("rate", [5e-324, 1e-310, 1e-200])
+def test_a_sample_of_almost_nobody_has_an_epsilon(rate: float) -> None:
+    tree = events.repeat(events.poisson_sampled(rate, events.gaussian(1.0)), 10)
+    assert accountants.epsilon(tree, DELTA, coarseness=20).epsilon == 0
+    assert accountants.epsilon(tree, 1e-12, coarseness=20).epsilon < 1e-3
+
+
+def _deep() -> Any:
+    value: Any = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+HOSTILE = (10**5000, -(10**5000), 10**400, "a\n\x1b\ud800", "x" * 10_000, _deep(), True, "1", None, float("nan"))
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda value: events.gaussian(value),
+        lambda value: events.repeat(events.no_op(), value),
+        lambda value: events.on_part("p", value, events.no_op()) if value not in ("1",) else events.gaussian("1"),
+        lambda value: events.from_json(value),
+        lambda value: events.from_json({"type": value}),
+        lambda value: events.from_json({"type": "composed", "events": [{"type": "gaussian", "noise": value}, value]}),
+        lambda value: events.from_json({"type": "gaussian", "noise_multiplier": value}),
+        lambda value: run_counts.from_json({"type": "poisson", "mean": value}),
+        lambda value: run_counts.from_json(value),
+        lambda value: Ledger.from_json({"version": value, "refused": None, "entries": []}),
+        lambda value: Ledger.from_json({"version": 1, "refused": None, "entries": [{"count": value, "event": value}]}),
+        lambda value: PrivacyBudget(value, DELTA),
+        lambda value: PrivacyBudget(1.0, value),
+        lambda value: accountants.epsilon_by(events.no_op(), DELTA, value),
+    ],
+    ids=range(14),
+)
+def test_values_that_python_cannot_write_make_clear_errors(read: Any, value: Any) -> None:
+    with pytest.raises(DphpoBenchError) as caught:
+        read(value)
+    check_message(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"budget": {"epsilon": 10**400, "delta": DELTA}},
+        {"budget": {"epsilon": "3", "delta": DELTA}},
+        {"budget": {"epsilon": True, "delta": DELTA}},
+        {"accountant": []},
+        {"accountant": 1},
+        {"parameters": None},
+        {"parameters": [1]},
+        {"event": None},
+    ],
+    ids=str,
+)
+def test_plans_that_are_none(change: dict[str, Any]) -> None:
+    good = {
+        "budget": {"epsilon": 3.0, "delta": DELTA},
+        "event": {"type": "no_op"},
+        "training_event": {"type": "no_op"},
+        "parameters": {},
+        "releases": [],
+        "cost": {"runs": 1, "steps": 1, "examples": 1.0},
+        "accountant": None,
+    }
+    assert Plan.from_json(good).accountant is None
+    with pytest.raises(InvalidValueError) as caught:
+        Plan.from_json({**good, **change})
+    check_message(caught.value)
+
+
+@pytest.mark.parametrize("epochs", [1e308, 10**400, 1e12])
+def test_more_steps_than_an_event_may_repeat_are_refused(epochs: float) -> None:
+    facts = make_task("digits").facts
+    with pytest.raises(InvalidValueError, match="Expected at most 1000000000 steps") as caught:
+        facts.with_schedule(epochs=epochs)
+    check_message(caught.value)

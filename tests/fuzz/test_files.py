@@ -1,0 +1,303 @@
+"""Records, journals and kept plans as they may lie on a disk: refused in a line that names the file, or read."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dphpo_bench import results
+from dphpo_bench.errors import InvalidValueError, RecordError
+from dphpo_bench.files import read_whole
+from dphpo_bench.journal import Journal
+from dphpo_bench.leaderboard import recompute
+from dphpo_bench.leaderboard.submissions import read_submissions
+from dphpo_bench.plans import PlanCache
+from dphpo_bench.records import RecordStore, RunRecord, read_record
+from tests.fuzz.hostile import (
+    GARBAGE,
+    ODD_FILES,
+    accepted,
+    check_message,
+    examples,
+    heavily,
+    mutated,
+    odd_file,
+    rights,
+    torn,
+)
+
+RESULTS = Path(__file__).parents[2] / "leaderboard" / "results"
+RECORDS = sorted(RESULTS.rglob("*.json"))[::9]
+OBJECTS = st.sampled_from(RECORDS).map(lambda path: json.loads(path.read_bytes()))
+CONTENT = st.one_of(
+    mutated(OBJECTS).map(json.dumps).map(str.encode),
+    mutated(OBJECTS, changes=1).map(lambda value: json.dumps(value, ensure_ascii=False).encode(errors="replace")),
+    torn(st.sampled_from(RECORDS).map(Path.read_bytes)),
+    GARBAGE,
+)
+
+
+def check_record(content: bytes, path: Path) -> None:
+    """Refused with a message that names the file, or written down again as it was read, and found."""
+    path.write_bytes(content)
+    try:
+        record = read_record(path)
+    except RecordError as error:
+        check_message(error, path, names=path)
+        return
+    text = record.to_json()
+    again = RunRecord.model_validate_json(text)
+    assert again.to_json() == text
+    assert again.identity == record.identity
+    assert again.identity.key == record.identity.key
+    if _comparable(record.model_dump()):
+        assert again == record
+    if record.privacy is not None and record.status == "ok":
+        assert record.privacy.recomputed is not None
+        assert record.privacy.epsilon >= record.privacy.recomputed.epsilon
+
+
+def _comparable(value: Any) -> bool:
+    """Whether it holds no NaN, which is not even equal to itself."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return value == value and all(map(_comparable, inner))
+
+
+def check_results(contents: list[bytes], folder: Path) -> None:
+    """Every file is shown or skipped with a line, in every format."""
+    for old in folder.glob("*.json"):
+        old.unlink()
+    for number, content in enumerate(contents):
+        (folder / f"{number}.json").write_bytes(content)
+    found, skipped = results.read_results(folder)
+    assert len(found) + len(skipped) == len(contents)
+    for line in results.skipped_lines(skipped):
+        assert line.isprintable()
+        assert len(line) < 1000
+    frame, summary = results.frame(found), results.summary(found)
+    assert len(frame) == len(found) >= len(summary)
+    for data in (frame, summary):
+        assert results.to_csv(data).count("\n") == len(data) + 1
+        assert len(json.loads(results.to_json(data))) == len(data)
+        assert results.to_parquet(data)[:4] == b"PAR1"
+    for summarise in (False, True):
+        text = results.to_text(found, summarise=summarise)
+        assert all(letter == "\n" or letter.isprintable() for letter in text)
+    for only in (["status=ok"], ["seed=0", "epsilon=1"], ["method=dp_sgd"]):
+        accepted(lambda only=only: results.select(found, only))
+
+
+LINES = st.lists(
+    st.one_of(
+        st.builds(lambda name, value: json.dumps([name, value]).encode() + b"\n", st.text(), st.integers(0)),
+        st.sampled_from(
+            (b'["a", true]\n', b'["a", -1]\n', b'["a", 1.0]\n', b'["a"]\n', b'{"a": 1}\n', b'["a", 1, 2]\n')
+        ),
+        GARBAGE,
+        GARBAGE.map(lambda text: text + b"\n"),
+    ),
+    max_size=4,
+).map(b"".join)
+
+
+def check_journal(content: bytes, path: Path) -> None:
+    """Refused, or it holds whole numbers, and keeps what is drawn."""
+    path.write_bytes(content)
+    journal = accepted(lambda: Journal(path), path)
+    if journal is None:
+        return
+    assert all(type(value) is int and value >= 0 for value in journal.values.values())
+    known = dict(journal.values)
+    assert journal.once("a new name", lambda: 7) == known.get("a new name", 7)
+    assert Journal(path).values == {"a new name": 7, **known}
+
+
+@examples(100)
+@given(CONTENT)
+def test_records(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    check_record(content, tmp_path_factory.getbasetemp() / "record.json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+MANY = st.lists(CONTENT, min_size=1, max_size=4)
+
+
+@examples(10)
+@given(MANY)
+def test_results(folder: Path, contents: list[bytes]) -> None:
+    check_results(contents, folder)
+
+
+@examples(100)
+@given(LINES)
+def test_journals(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    check_journal(content, tmp_path_factory.getbasetemp() / "journal.jsonl")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("check", "strategy", "count"),
+    [(check_record, CONTENT, 5000), (check_results, MANY, 500), (check_journal, LINES, 5000)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_many(check: Callable[[Any, Path], None], strategy: Any, count: int, tmp_path: Path) -> None:
+    place = tmp_path if check is check_results else tmp_path / "file.json"
+    heavily(lambda content: check(content, place), strategy, count)
+
+
+# ------------------------------------------------------------------------------------------------- odd files
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_what_is_no_file_is_no_record(kind: str, tmp_path: Path) -> None:
+    path = odd_file(kind, tmp_path)
+    with rights(kind), pytest.raises(RecordError, match="Cannot read the record") as caught:
+        read_record(path)
+    check_message(caught.value, tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind not in ("missing", "dangling link")])
+def test_what_is_no_file_is_no_journal(kind: str, tmp_path: Path) -> None:
+    path = odd_file(kind, tmp_path)
+    with rights(kind), pytest.raises(RecordError, match="Cannot read the journal") as caught:
+        Journal(path)
+    check_message(caught.value, tmp_path)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["directory", "pipe", "loop", "device"])
+def test_what_is_no_file_is_no_kept_plan(
+    kind: str, tmp_path: Path, fixed_noise: Any, tiny_task: Any, budget: Any
+) -> None:
+    cache = PlanCache(tmp_path)
+    made = cache.plan(fixed_noise(), tiny_task, budget)
+    (path,) = tmp_path.glob("*.json")
+    path.unlink()
+    odd_file(kind, tmp_path, path.name)
+    assert cache.plan(fixed_noise(), tiny_task, budget) == made
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["directory", "pipe", "loop", "device"])
+def test_what_is_no_file_is_no_kept_epsilon(kind: str, tmp_path: Path) -> None:
+    claim = recompute.Claim("{}", 1e-5, "pld")
+    odd_file(kind, tmp_path, f"{claim.key}.json")
+    assert recompute._read(tmp_path, claim) is None
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_what_is_no_folder_has_no_results(kind: str, tmp_path: Path) -> None:
+    path = odd_file(kind, tmp_path)
+    if kind == "directory":
+        assert results.read_results(path) == ([], [])
+        return
+    with rights(kind), pytest.raises(InvalidValueError, match="Expected a folder of run records") as caught:
+        results.read_results(path)
+    check_message(caught.value, tmp_path)
+
+
+@pytest.mark.timeout(60)
+def test_odd_files_among_results_are_skipped(tmp_path: Path) -> None:
+    kinds = [kind for kind in ODD_FILES if kind not in ("missing", "below a file", "null", "directory", "forbidden")]
+    for kind in kinds:
+        odd_file(kind, tmp_path, f"{kind}.json")
+    found, skipped = results.read_results(tmp_path)
+    assert (found, len(skipped)) == ([], len(kinds))
+    assert len(read_submissions([tmp_path]).rejected) == len(kinds)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_is_not_waited_for_and_a_device_not_read_to_its_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(OSError, match="Not a regular file"):
+            read_whole(path, 10)
+
+
+def test_a_file_is_read_to_one_byte_beyond_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for size in (0, 9, 10, 11, 100):
+        path.write_bytes(b"x" * size)
+        assert read_whole(path, 10) == b"x" * min(size, 11)
+
+
+# ---------------------------------------------------------------------------------------- found by fuzzing
+
+
+def _written(path: Path, *keys: Any, to: Any) -> Path:
+    value = json.loads(RECORDS[0].read_bytes())
+    inner = value
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = to
+    path.write_text(json.dumps(value))
+    return path
+
+
+def test_a_long_and_unprintable_key_makes_a_short_and_printable_message(tmp_path: Path) -> None:
+    path = _written(tmp_path / "record.json", "identity", "a\n\x1b[31m" * 3000, to=1)
+    with pytest.raises(RecordError) as caught:
+        read_record(path)
+    check_message(caught.value)
+
+
+def test_a_journal_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # a hole: it takes no room
+    with pytest.raises(RecordError, match="not a journal"):
+        Journal(path)
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'["seed", true]', b'["seed", -5]', b'["seed", 1.0]', b"\xff", b""])
+def test_what_is_no_journal(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(RecordError, match="not a journal"):
+        Journal(path)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_what_json_has_no_number_for_is_no_parameter(value: float, tmp_path: Path) -> None:
+    """Written down, it became a text, and the record that of another run."""
+    path = _written(tmp_path / "record.json", "identity", "parameters", to={"rate": [value]})
+    with pytest.raises(RecordError, match=r"identity\.parameters: .*NaN and infinities are no parameters"):
+        read_record(path)
+
+
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN"])
+def test_released_values_are_read_as_they_are_written(value: str, tmp_path: Path) -> None:
+    path = _written(tmp_path / "record.json", "released", to={"path": [{"loss": float(value)}]})
+    record = read_record(path)
+    assert record.released == {"path": [{"loss": value}]}
+    assert RunRecord.model_validate_json(record.to_json()) == record
+
+
+def test_found_is_what_was_written(tmp_path: Path) -> None:
+    record = read_record(RECORDS[0])
+    store = RecordStore(tmp_path)
+    assert store.find(record.identity) is None
+    path = store.write(record)
+    assert store.find(record.identity) == record
+    for content in (b"", b"[" * 100_000, RECORDS[1].read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(RecordError) as caught:
+            store.find(record.identity)
+        check_message(caught.value, tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(RecordError, match="Not a regular file"):
+        store.find(record.identity)

@@ -1,0 +1,348 @@
+"""Suites from strangers: refused in a line that names the file, or read as written."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.filters import Only
+from dphpo_bench.registry import make_method
+from dphpo_bench.sweep.cells import cells_of
+from dphpo_bench.sweep.suite import MAX_SUITE_BYTES, Suite, load_suite
+from dphpo_bench.training.clipping import parse_clipping
+from tests.fuzz.hostile import (
+    GARBAGE,
+    NUMBERS,
+    ODD_FILES,
+    TEXTS,
+    VALUES,
+    accepted,
+    check_message,
+    examples,
+    heavily,
+    mutated,
+    odd_file,
+    rights,
+    torn,
+)
+
+SUITES = Path(__file__).parents[2] / "leaderboard" / "suites"
+
+WORDS = st.lists(
+    st.sampled_from(
+        (
+            "epsilons",
+            "seeds",
+            "methods",
+            "tasks",
+            "delta",
+            "[resources]",
+            "threads",
+            "name",
+            "parameters",
+            "=",
+            "=",
+            ".",
+            ",",
+            "[",
+            "]",
+            "[[",
+            "]]",
+            "{",
+            "}",
+            '"dp_sgd"',
+            '"digits"',
+            "1",
+            "0.5",
+            "-inf",
+            "nan",
+            "true",
+            "1979-05-27",
+            '"""',
+            "'''",
+            "# x",
+            "\n",
+            "\n",
+            "\n",
+            "\r\n",
+            "\x00",
+            "0x" + "f" * 5000,
+            "9" * 5000,
+        )
+    ),
+    max_size=60,
+).map(" ".join)
+
+OBJECTS = st.sampled_from(
+    (
+        {
+            "description": "x",
+            "epsilons": [1, 3.5],
+            "delta": 1e-5,
+            "seeds": [0, 1],
+            "methods": ["auto_clipping", {"name": "liu_talwar", "parameters": {"mean": 5, "clipping": "abadi:0.5"}}],
+            "tasks": ["digits", {"name": "mnist", "models": ["linear", "cnn"], "resources": {"memory_gb": 4}}],
+            "resources": {"threads": 1, "gpus": 0.5, "time_limit_s": 60},
+        },
+        {"epsilons": [1], "seeds": [7], "methods": ["dp_sgd"], "tasks": ["digits"]},
+        {
+            "epsilons": [8],
+            "seeds": [0],
+            "tasks": ["digits"],
+            "methods": [
+                {"name": "dp_sgd", "parameters": {"batch_size": 64, "epochs": 2.5, "optimizer": "SGD"}},
+                {"name": "hyfreedp", "resources": {"time_limit_s": 5.0}},
+                {"name": "papernot_steinke", "parameters": {"distribution": "poisson", "validation": 0.2}},
+            ],
+        },
+    )
+)
+DATES = st.sampled_from((datetime.date(1979, 5, 27), datetime.datetime(1979, 5, 27, 7, 32), datetime.time(7, 32)))
+
+
+def toml(value: Any) -> str:
+    """A value in TOML's inline notation; what TOML lacks becomes something near it."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case None:
+            return '"none"'
+        case int():
+            return hex(value) if value > 2**64 else str(value)
+        case float():
+            return str(value)
+        case str():
+            return json.dumps(value.encode(errors="replace").decode())
+        case list():
+            return f"[{', '.join(map(toml, value))}]"
+        case dict():
+            return f"{{ {', '.join(f'{toml(key)} = {toml(one)}' for key, one in value.items())} }}"
+    return str(value.isoformat())
+
+
+def document(value: Any) -> bytes:
+    """A TOML document, one key a line."""
+    if not isinstance(value, dict):
+        return toml(value).encode()
+    return "".join(f"{toml(str(key))} = {toml(one)}\n" for key, one in value.items()).encode()
+
+
+WRITTEN = st.sampled_from([path.read_bytes() for path in sorted(SUITES.glob("*.toml"))])
+CONTENT = st.one_of(
+    mutated(OBJECTS).map(document),
+    mutated(OBJECTS, changes=1).map(document),
+    torn(st.one_of(WRITTEN, OBJECTS.map(document))),
+    WORDS.map(str.encode),
+    GARBAGE,
+)
+
+
+def check_suite(content: bytes, path: Path) -> None:
+    """Refused with a message that names the file, or read as written, with cells."""
+    path.write_bytes(content)
+    try:
+        suite = load_suite(path)
+    except InvalidValueError as error:
+        check_message(error, path, names=path)
+        return
+    assert Suite.model_validate(suite.model_dump()) == suite
+    count = len(suite.made_methods()) * len(suite.made_tasks()) * len(suite.epsilons) * len(suite.seeds)
+    if count <= 200:
+        cells = accepted(lambda: cells_of(suite, DataSource.resolve(path.parent, path.parent)))
+        assert cells is None or len({cell.key for cell in cells}) == count
+        for cell in cells or ():
+            assert 0 < cell.budget.delta < 1
+            assert type(cell.identity).model_validate_json(cell.identity.model_dump_json()) == cell.identity
+
+
+METHODS = ("dp_sgd", "liu_talwar", "papernot_steinke", "hyfreedp", "grid_composed", "dp_hypo", "subsampled_tuning")
+NAMES = (
+    "learning_rate",
+    "epochs",
+    "batch_size",
+    "clipping",
+    "optimizer",
+    "mean",
+    "distribution",
+    "accounting",
+    "points",
+    "trials",
+    "schedule",
+    "validation",
+    "averaging",
+    "x",
+    "__class__",
+    "",
+)
+SETTINGS = st.tuples(
+    st.sampled_from(METHODS),
+    st.dictionaries(
+        st.one_of(st.sampled_from(NAMES), st.text(max_size=5)),
+        st.one_of(VALUES, st.sampled_from(NUMBERS).map(lambda number: "" if abs(number) > 1e300 else str(number))),
+        max_size=2,
+    ),
+)
+
+
+def check_setting(setting: tuple[str, dict[str, Any]]) -> None:
+    """Refused, or a method whose parameters make the same method again."""
+    name, overrides = setting
+    method = accepted(lambda: make_method(name, overrides))
+    if method is not None:
+        assert make_method(name, method.parameters) == method
+
+
+ONLY = st.lists(
+    st.one_of(
+        st.text(max_size=30),
+        st.sampled_from(TEXTS),
+        st.builds(
+            lambda field, value: f"{field}={value}",
+            st.sampled_from(("method", "seed", "epsilon", "", "x")),
+            st.one_of(st.text(max_size=5), st.sampled_from(("1", "1.0", "nan", "dp_sgd", "None", "9" * 5000, "1e999"))),
+        ),
+    ),
+    max_size=3,
+)
+AVAILABLE: dict[str, set[Any]] = {
+    "method": {"dp_sgd", "a" * 300},
+    "seed": {0, 1, 2**200, None},
+    "epsilon": {1.0, float("inf"), 0.5},
+}
+
+
+def check_only(texts: list[str]) -> None:
+    """Refused, or what is wanted is there."""
+    wanted = accepted(lambda: Only.parse(texts, AVAILABLE))
+    if wanted is not None:
+        for field in wanted.wanted:
+            assert any(wanted.accepts(field, value) for value in AVAILABLE[field])
+
+
+CLIPPINGS = st.one_of(
+    st.text(max_size=20),
+    st.builds(
+        lambda rule, number: f"{rule}:{number}",
+        st.sampled_from(("abadi", "auto_s", "auto-v", "AUTO_V ", "")),
+        st.one_of(st.floats().map(str), st.sampled_from(("", "1_0", "1e400", "-0.0", "nan", "５", "0x1", "9" * 5000))),
+    ),
+)
+
+
+def check_clipping(text: str) -> None:
+    """Refused, or a rule of a finite, positive sensitivity."""
+    rule = accepted(lambda: parse_clipping(text))
+    if rule is not None:
+        assert 0 < rule.sensitivity < float("inf")
+
+
+@examples(60)
+@given(CONTENT)
+def test_suites(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    check_suite(content, tmp_path_factory.getbasetemp() / "suite.toml")
+
+
+@examples(50)
+@given(SETTINGS)
+def test_parameters(setting: tuple[str, dict[str, Any]]) -> None:
+    check_setting(setting)
+
+
+@examples(200)
+@given(ONLY)
+def test_only(texts: list[str]) -> None:
+    check_only(texts)
+
+
+@examples(200)
+@given(CLIPPINGS)
+def test_clippings(text: str) -> None:
+    check_clipping(text)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("check", "strategy", "count"),
+    [(check_setting, SETTINGS, 5000), (check_only, ONLY, 5000), (check_clipping, CLIPPINGS, 5000)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_many(check: Any, strategy: Any, count: int) -> None:
+    heavily(check, strategy, count)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_suites(tmp_path: Path) -> None:
+    heavily(lambda content: check_suite(content, tmp_path / "suite.toml"), CONTENT, 5000)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_what_is_no_file(kind: str, tmp_path: Path) -> None:
+    path = odd_file(kind, tmp_path)
+    with rights(kind), pytest.raises(InvalidValueError, match="Cannot read the suite") as caught:
+        load_suite(path)
+    check_message(caught.value, tmp_path)
+
+
+BASE = 'methods = ["dp_sgd"]\ntasks = ["digits"]\n'
+SEEDED = BASE + "epsilons = [1]\nseeds = [0]\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (BASE + f"epsilons = [0x{'f' * 5000}]\nseeds = [0]\n", r"epsilons\[0\]: .*an integer of 20000 bits"),
+        (BASE + f"epsilons = [1]\nseeds = [0x{'f' * 5000}]\n", r"seeds\[0\]: .*an integer of 20000 bits"),
+        (SEEDED + f"delta = 0x{'f' * 5000}\n", "line 5, delta: .*an integer of 20000 bits"),
+        (SEEDED.replace('"dp_sgd"', f"{{ name = 'dp_sgd', parameters = {{ epochs = 0x{'f' * 5000} }} }}"), "epochs"),
+        (SEEDED + '"a\\nb\\u001b" = 1\n', "line 5, a b"),
+        (SEEDED + "a" * 100_000 + " = 1\n", "Unknown key 'aaa"),
+        (SEEDED.replace("digits", "x" * 100_000), "Unknown task 'xxx"),
+        (BASE + "epsilons = [1]\nseeds = [\n" + "".join(f"{seed},\n" for seed in range(5000)) + "7]\n", "line 5005,"),
+        (SEEDED + "a" + ".a" * 60_000 + " = 1\n", "a key has 32 parts or more"),
+        (SEEDED + f"[{'.'.join(['a'] * 60_000)}]\n", "a key has 32 parts or more"),
+        (SEEDED + " . ".join(["'a'", '"b"'] * 8000) + " = 1\n", "a key has 32 parts or more"),
+        (BASE + f"epsilons = [{', '.join(map(str, range(1, 10_000)))}]\nseeds = [0]\n", "at most 1000 items"),
+        (SEEDED + "x = '''" + "\n" * 200_000 + "'''\n", "Unknown key 'x'"),
+        (SEEDED + "a" * (MAX_SUITE_BYTES + 1), "larger than"),
+    ],
+    ids=lambda value: value[:40].encode("unicode_escape").decode(),
+)
+def test_found_by_fuzzing(text: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "suite.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidValueError, match=reason) as caught:
+        load_suite(path)
+    check_message(caught.value, tmp_path)
+
+
+def test_more_cells_than_fit(tmp_path: Path) -> None:
+    path = tmp_path / "suite.toml"
+    path.write_text(BASE + f"epsilons = {list(range(1, 901))}\nseeds = {list(range(30_000))}\n")
+    with pytest.raises(InvalidValueError, match="at most 1,000,000 cells"):
+        cells_of(load_suite(path), DataSource.resolve(tmp_path, tmp_path))
+
+
+def test_a_parameter_too_deep_to_write_is_a_clear_error() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InvalidValueError, match="Parameter epochs=a list that is too long or too deep") as caught:
+        make_method("dp_sgd", {"epochs": deep})
+    check_message(caught.value)
+
+
+@pytest.mark.parametrize("texts", [["x" * 10_000], ["seed=" + "9" * 10_000], ["\x1b[31m\n=" * 500]])
+def test_a_long_only_is_a_short_message(texts: list[str]) -> None:
+    with pytest.raises(DphpoBenchError) as caught:
+        Only.parse(texts, {**AVAILABLE, "seed": set(range(5000))})
+    check_message(caught.value)
