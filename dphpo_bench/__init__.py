@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dphpo_bench.dp_sgd import dp_sgd_event as dp_sgd_event
     from dphpo_bench.dp_sgd import noisy_gradients as noisy_gradients
     from dphpo_bench.dp_sgd import trainable as trainable
+    from dphpo_bench.errors import BudgetTooSmallError as BudgetTooSmallError
     from dphpo_bench.errors import DphpoBenchError as DphpoBenchError
     from dphpo_bench.errors import InvalidValueError as InvalidValueError
     from dphpo_bench.errors import OverBudgetError as OverBudgetError
@@ -77,6 +78,7 @@ _HOMES = {
     "ArrayTask": "data.arrays",
     "AutoS": "training.clipping",
     "AutoV": "training.clipping",
+    "BudgetTooSmallError": "errors",
     "Candidate": "search",
     "CappedGeometric": "privacy.run_counts",
     "Clipping": "training.clipping",

@@ -30,6 +30,7 @@ from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
 from dphpo_bench.task import Split, Task
 from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.modes import evaluating
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,6 +44,14 @@ if TYPE_CHECKING:
 
 AttackName = Literal["black_box", "white_box"]
 ATTACKS: tuple[AttackName, ...] = ("black_box", "white_box")
+
+LABELS, MODEL, GRADIENTS = (
+    "black box: loss of wrong labels",
+    "white box: released model",
+    "white box: released gradients",
+)
+WEIGHTS = {LABELS: 0.05, MODEL: 0.15, GRADIENTS: 0.8}
+"""Share of the error probability that each gets: most for the attack that shows most, on any method that has noise."""
 
 TAG = 10.0
 """Value of a canary's own input: so large that its gradient lies almost wholly in its own weights."""
@@ -204,7 +213,7 @@ def audit(
         for what, found in shown.items()
     }
     names = list(together)
-    bounds = best_bounds(list(together.values()), budget.delta, confidence)
+    bounds = best_bounds(list(together.values()), budget.delta, confidence, [WEIGHTS[what] for what in names])
     by_attack = dict(zip(names, bounds, strict=True))
     best = max(names, key=lambda what: by_attack[what].epsilon)
     return Audit(claimed, budget.delta, best, by_attack[best], by_attack, runs)
@@ -272,12 +281,12 @@ class _Experiment:
         labels = self.canaries.targets
         losses = functional.cross_entropy(_outputs(model, self.canaries.inputs), labels, reduction="none")
         if self.transcript is None:
-            return {"black box: loss of wrong labels": -losses.double().numpy()}
+            return {LABELS: -losses.double().numpy()}
         without = torch.zeros_like(self.canaries.inputs)  # what the canary's own weights have changed
         base = functional.cross_entropy(_outputs(model, without), labels, reduction="none")
-        found = {"white box: released model": (base - losses).double().numpy()}
+        found = {MODEL: (base - losses).double().numpy()}
         if self.transcript.releases:
-            found["white box: released gradients"] = self.transcript.scores.numpy()
+            found[GRADIENTS] = self.transcript.scores.numpy()
         return found
 
 
@@ -328,13 +337,9 @@ def _joined(base: Split, rows: Tensor, canaries: Split, members: "NDArray[np.boo
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     """The model's outputs on the CPU, in the mode of evaluation."""
-    was_training = model.training
     device = next(model.parameters()).device
-    model.eval()
-    with torch.no_grad():
-        pieces = [model(piece.to(device).float()).cpu() for piece in torch.split(inputs, 1024)]
-    model.train(was_training)
-    return torch.cat(pieces)
+    with evaluating(model):
+        return torch.cat([model(piece.to(device).float()).cpu() for piece in torch.split(inputs, 1024)])
 
 
 class _TaggedTask(Task):

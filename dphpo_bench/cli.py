@@ -1,4 +1,4 @@
-"""The command line: run, plan, list, data, sweep, results, leaderboard.
+"""The command line: run, plan, list, data, sweep, results, leaderboard, audit, check, new.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and
 warnings to standard error, so that output can be piped. Imports wait until a command needs them.
@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dphpo_bench.display import one_line
+from dphpo_bench.display import one_line, shown
 from dphpo_bench.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.leaderboard.command import app as leaderboard_app
+from dphpo_bench.scaffold import app as new_app
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dphpo_bench.audit import Audit
     from dphpo_bench.harness import CheckedPlan, RunResult
     from dphpo_bench.method import Method
     from dphpo_bench.privacy.accountants import EpsilonReport
@@ -43,6 +45,7 @@ app = typer.Typer(
 )
 
 app.add_typer(leaderboard_app, name="leaderboard")
+app.add_typer(new_app, name="new")
 
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.")]
 TaskOption = Annotated[str, typer.Option("--task", "-t", help="A name from `dphpo-bench list`.")]
@@ -66,7 +69,12 @@ def run_command(
     task: TaskOption,
     epsilon: EpsilonOption = 3.0,
     delta: DeltaOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Repeats a run exactly, its noise included.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Repeats a run exactly, its noise included; default: 0.")
+    ] = None,
+    secure_noise: Annotated[
+        bool, typer.Option("--secure-noise", help="Exact noise from cryptographic generators, no seed; slow.")
+    ] = False,
     model: ModelOption = None,
     settings: SetOption = None,
     data_dir: DataDirOption = None,
@@ -90,11 +98,12 @@ def run_command(
         made_method,
         made_task,
         budget,
-        seed=seed,
+        seed=0 if seed is None and not secure_noise else seed,
         source=DataSource.resolve(data_dir, progress=progress),
         results_dir=results_dir,
         device=device,
         progress=progress,
+        secure_noise=secure_noise,
     )
     if as_json:
         sys.stdout.write(result.record.to_json())
@@ -274,6 +283,86 @@ def sweep_command(
     raise typer.Exit(1 if any(group.error for group in groups) else 0)
 
 
+@app.command("audit")
+def audit_command(
+    method: MethodOption,
+    task: TaskOption,
+    epsilon: EpsilonOption = 3.0,
+    delta: DeltaOption = None,
+    attack: Annotated[
+        Literal["black_box", "white_box", "both"],
+        typer.Option(help="What the attacker sees: the released model, or every released gradient too."),
+    ] = "both",
+    canaries: Annotated[int, typer.Option(min=2, help="Records of each run that are in or out by a coin.")] = 300,
+    runs: Annotated[int, typer.Option(min=1, help="Runs for each attack; all their canaries count together.")] = 1,
+    confidence: Annotated[float, typer.Option(help="That the lower bound is right.")] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Of the record, and of canaries, coins and noise.")] = 0,
+    model: ModelOption = None,
+    settings: SetOption = None,
+    data_dir: DataDirOption = None,
+    results_dir: Annotated[Path, typer.Option(help="Where the record is that gets the bound.")] = Path("results"),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
+    as_json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+) -> None:
+    """Attack a whole procedure, tuning included, for a lower bound on its ε; the run's record gets the bound.
+
+    Canaries are put among the training records or left out, by coin flips; the attacker guesses which. If there is
+    no record of the run without canaries yet, it is made first. A later audit replaces an earlier one.
+
+    Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the bound is above the claimed ε, 130 interrupted.
+    """
+    from dphpo_bench.audit import ATTACKS, audit, recorded
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.display import TerminalProgress
+    from dphpo_bench.progress import SilentProgress
+    from dphpo_bench.records import RecordStore
+
+    made_method, made_task, budget = _resolve(method, task, model, epsilon, delta, settings)
+    progress = SilentProgress() if quiet else TerminalProgress()
+    source = DataSource.resolve(data_dir, progress=progress)
+    store = RecordStore(results_dir)
+    record = recorded(made_method, made_task, budget, store, seed=seed, source=source, device=device, progress=progress)
+    found = audit(
+        made_method,
+        made_task,
+        budget,
+        attacks=ATTACKS if attack == "both" else (attack,),
+        canaries=canaries,
+        runs=runs,
+        confidence=confidence,
+        seed=seed,
+        source=source,
+        device=device,
+        progress=progress,
+    )
+    path = store.write(record.model_copy(update={"audit": found.to_record()}))
+    if as_json:
+        _print_json({**found.to_json(), "record": str(path)})
+    else:
+        _print(_audit_table(found, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
+    if found.refutes:
+        _complain(f"Refuted: the audit shows ε ≥ {found.bound.epsilon:.4g} where {found.claimed:.4g} is claimed.")
+        raise typer.Exit(EXIT_CODES["over_budget"])
+
+
+@app.command("check")
+def check_command(
+    plug_ins: Annotated[
+        list[str],
+        typer.Argument(metavar="PLUGIN...", help="A method, a task, module:Class, or an installed distribution."),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Run the contract of methods and tasks on a plug-in: a line for each test, with the reason where it fails.
+
+    Exit code: 0 all tests pass, 1 some do not, 2 a mistake in the call.
+    """
+    from dphpo_bench.check import check
+
+    raise typer.Exit(check(plug_ins, as_json=as_json))
+
+
 def main() -> None:
     """Entry point: turns errors into one line and an exit code."""
     warnings.showwarning = _show_warning
@@ -314,9 +403,9 @@ def _parse_settings(settings: list[str]) -> dict[str, str]:
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not (name and equals):
-            raise InvalidValueError(f"Expected --set NAME=VALUE, got {setting!r}.")
+            raise InvalidValueError(f"Expected --set NAME=VALUE, got {shown(setting, form=repr)}.")
         if name in parsed:
-            raise InvalidValueError(f"Parameter {name!r} is set twice.")
+            raise InvalidValueError(f"Parameter {shown(name, form=repr)} is set twice.")
         parsed[name] = value
     return parsed
 
@@ -392,7 +481,8 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 def _run_table(result: "RunResult") -> "Table":
     record = result.record
     identity, privacy = record.identity, record.privacy
-    title = f"{identity.method} on {identity.task} ({identity.model}), seed {identity.seed}: {record.status}"
+    seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
+    title = f"{identity.method} on {identity.task} ({identity.model}), {seed}: {record.status}"
     table = _two_columns(title)
     for name, value in record.metrics.items():
         text = f"{value:.2%}" if name == "accuracy" else f"{value:.4f}"
@@ -411,6 +501,23 @@ def _run_table(result: "RunResult") -> "Table":
     if record.peak_memory_bytes is not None:
         table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
     table.add_row("record", str(result.path))
+    return table
+
+
+def _audit_table(found: "Audit", title: str, path: Path) -> "Table":
+    from rich.table import Table
+
+    table = Table("attack", "guesses", "right", "ε at least", title=title, title_justify="left")
+    for name, bound in found.by_attack.items():
+        guesses = bound.guesses
+        table.add_row(
+            name, f"{guesses.guessed:,} of {guesses.canaries:,}", f"{guesses.correct:,}", f"{bound.epsilon:.3f}"
+        )
+    table.caption = (
+        f"Claimed: ε = {found.claimed:.6g} at δ = {found.delta:.3g}. All bounds hold at once with confidence "
+        f"{found.bound.confidence:g}. Record: {path}"
+    )
+    table.caption_justify = "left"
     return table
 
 

@@ -59,6 +59,9 @@ EPSILON_ROUNDING = 1e-9
 
 MAX_REASON = 2000
 
+SECURE_NOISE = "secure noise"
+"""In a journal: the run has drawn noise that no restart can draw again."""
+
 
 @dataclass(frozen=True)
 class CheckedPlan:
@@ -159,6 +162,7 @@ def run(
     device: str = "auto",
     progress: Progress | None = None,
     plans: "PlanCache | None" = None,
+    secure_noise: bool = False,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
 
@@ -173,6 +177,8 @@ def run(
         device: "auto", "cpu", "cuda" or another torch device.
         progress: where long work reports to.
         plans: where plans are kept; None makes a new one.
+        secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
+            generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
 
     Returns:
         The result. A run that failed has a record that says why; it is not raised.
@@ -183,6 +189,8 @@ def run(
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.records import MAX_RECORD_BYTES, RecordStore
 
+    if secure_noise:
+        _check_secure_noise(seed)
     progress = progress or SilentProgress()
     method = make_method(method) if isinstance(method, str) else method
     task = make_task(task) if isinstance(task, str) else task
@@ -202,11 +210,31 @@ def run(
             f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
         )
 
-    journal = Journal(store.journal_of(identity) if store and seed is None else None)
+    journal_path = store.journal_of(identity) if store and seed is None else None
+    journal = Journal(journal_path)
+    if SECURE_NOISE in journal.values or (secure_noise and journal.values):
+        raise RecordError(
+            f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
+            f"release: count ε and δ of both runs, and remove {journal_path} first."
+        )
     if _is_secret(checked, seed):
         progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     with clock.measure("train"):
-        attempt = execute(checked, task, train, seed=seed, journal=journal, device=device, progress=progress)
+        try:
+            attempt = execute(
+                checked,
+                task,
+                train,
+                seed=seed,
+                journal=journal,
+                device=device,
+                progress=progress,
+                secure_noise=secure_noise,
+            )
+        except DphpoBenchError:
+            if secure_noise:  # nothing has been drawn, so another try is the first one
+                journal.discard()
+            raise
     outcome, status, error = attempt.outcome, attempt.status, attempt.error
     metrics: dict[str, float] = {}
     if status == "ok":
@@ -228,6 +256,7 @@ def run(
             released=released,
             seconds=clock.seconds,
             device=device,
+            secure_noise=secure_noise,
         )
 
     try:
@@ -303,6 +332,7 @@ def execute(
     device: str = "cpu",
     progress: Progress | None = None,
     observer: "Observer | None" = None,
+    secure_noise: bool = False,
 ) -> Attempt:
     """Let a method run on these records and verify what it released; no test data, no record.
 
@@ -315,13 +345,23 @@ def execute(
         device: a torch device.
         progress: where long work reports to.
         observer: is told what is released.
+        secure_noise: as in `run`; without a seed.
 
     Raises:
         DphpoBenchError: at a mistake in the call that shows before anything is released.
     """
     ledger = Ledger(allowance=checked.plan.event)
     outcome, status, error = _attempt(
-        checked, task, train, ledger, journal or Journal(), seed, device, progress or SilentProgress(), observer
+        checked,
+        task,
+        train,
+        ledger,
+        journal or Journal(),
+        seed,
+        device,
+        progress or SilentProgress(),
+        observer,
+        secure_noise,
     )
     recomputed, status, error = _verify(checked, ledger, status, error)
     return Attempt(outcome if status == "ok" else None, status, error, ledger, recomputed)
@@ -337,6 +377,7 @@ def _attempt(
     device: str,
     progress: Progress,
     observer: "Observer | None",
+    secure_noise: bool,
 ) -> "tuple[Outcome | None, Status, str | None]":
     """Let the method run; whatever it raises is a result, except what the user asked for."""
     import torch
@@ -345,7 +386,11 @@ def _attempt(
 
     budget = checked.plan.budget
     hide = seed is None
-    streams = Streams(journal.once("seed", lambda: secrets.randbits(128)) if seed is None else seed)
+    if secure_noise:
+        _check_secure_noise(seed)
+        journal.once(SECURE_NOISE, lambda: 1)
+    bits = 256 if secure_noise else 128
+    streams = Streams(journal.once("seed", lambda: secrets.randbits(bits)) if seed is None else seed, (), secure_noise)
     if _is_secret(checked, seed):
         progress = SilentProgress()
     session = Session(
@@ -395,6 +440,17 @@ def _attempt(
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
         return outcome, "failed", "The trained model has weights that are not finite."
     return outcome, "ok", None
+
+
+def _check_secure_noise(seed: int | None) -> None:
+    from dphpo_bench.training.secure_noise import require_opendp
+
+    if seed is not None:
+        raise InvalidValueError(
+            f"Expected no seed with secure noise, got {seed}: whoever knows a seed can subtract the noise. "
+            "Leave out one of the two."
+        )
+    require_opendp()
 
 
 def reason_of(error: BaseException, hide: bool = False) -> str:
@@ -492,6 +548,7 @@ def _record(
     attempt: Attempt,
     *,
     device: str,
+    secure_noise: bool,
     **measured: Any,
 ) -> "RunRecord":
     from dphpo_bench.records import CostRecord, Privacy, RunRecord
@@ -509,7 +566,7 @@ def _record(
         ),
         cost=CostRecord(**asdict(checked.plan.cost)),
         peak_memory_bytes=peak_memory_bytes(),
-        environment=_environment(device),
+        environment=_environment(device, secure_noise),
         created=datetime.now(UTC).replace(microsecond=0),
         **measured,
     )
@@ -521,7 +578,7 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _environment(device: str) -> dict[str, str]:
+def _environment(device: str, secure_noise: bool) -> dict[str, str]:
     import torch
 
     return {
@@ -530,6 +587,7 @@ def _environment(device: str) -> dict[str, str]:
         "machine": platform.machine(),
         "device": device,
         "threads": str(torch.get_num_threads()),
+        "noise": f"opendp {version('opendp')}, discrete" if secure_noise else "torch, not hardened",
         **{name: version(name) for name in ("dphpo-bench", "torch", "opacus", "dp-accounting")},
     }
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from dphpo_bench.training.secure_noise import AnyGenerator
+
 _WORDS = slice(24, 24 + 8 * 624)
 
 
@@ -23,14 +25,16 @@ class Streams:
         seed: any non-negative integer. Whoever knows it can subtract the noise, so runs on data that
             are not public take theirs from the operating system's entropy.
         axes: names that every stream of this family carries.
+        secure: whether mechanisms draw from cryptographic generators; the seed must be a secret of 256 bits then.
     """
 
     seed: int
     axes: tuple[str, ...] = ()
+    secure: bool = False
 
     def within(self, *axes: str) -> "Streams":
         """The sub-family whose streams also carry these axes."""
-        return Streams(self.seed, (*self.axes, *axes))
+        return Streams(self.seed, (*self.axes, *axes), self.secure)
 
     def derive(self, *axes: str) -> int:
         """A 63-bit seed for the stream of these axes."""
@@ -41,7 +45,7 @@ class Streams:
 
         On a CPU, `manual_seed` looks at 32 bits of a seed, so few that all the noise there can be is tried in
         hours. The state of the generator is therefore filled from the hash of the stream's name. Other devices
-        take 64 bits.
+        take 64 bits. Neither the Mersenne Twister nor Philox is a cryptographic generator; see `source`.
         """
         import torch
 
@@ -49,6 +53,14 @@ class Streams:
         if generator.device.type == "cpu":
             generator.set_state(_filled(generator.get_state(), hashlib.shake_256(self._name(axes)).digest(4 * 624)))
         return generator
+
+    def source(self, *axes: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
+        """What a mechanism draws from: `generator`, or a cryptographic generator where this family is secure."""
+        if not self.secure:
+            return self.generator(*axes, device=device)
+        from dphpo_bench.training.secure_noise import SecureGenerator
+
+        return SecureGenerator(self._name(axes))
 
     def _name(self, axes: tuple[str, ...]) -> bytes:
         return json.dumps([str(self.seed), *self.axes, *axes]).encode()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from dphpo_bench.display import shown
-from dphpo_bench.errors import InvalidValueError, RegistryError, UnknownNameError
+from dphpo_bench.errors import InvalidValueError, RegistryError, SealedDataError, UnknownNameError
 from dphpo_bench.method import Method
 from dphpo_bench.names import unknown_name_message
-from dphpo_bench.task import Task
+from dphpo_bench.task import Task, sealed
 
 PlugIn = TypeVar("PlugIn", Method, Task)
 
@@ -58,7 +58,10 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     if name not in available:
         raise UnknownNameError(unknown_name_message("method", name, available))
     cls = available[name].cls
-    made = cls(**read_parameters(cls, overrides or {}))
+    with sealed() as complaints:
+        made = cls(**read_parameters(cls, overrides or {}))
+    if complaints:
+        raise SealedDataError(complaints[0])
     try:
         json.dumps(made.parameters, allow_nan=False)
     except ValueError:
@@ -110,7 +113,8 @@ def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[Plu
     loaded = {}
     for name, point in sorted(points.items()):
         try:
-            cls = point.load()
+            with sealed():
+                cls = point.load()
         except Exception as error:
             warnings.warn(
                 f"Skipped the broken {kind} plug-in {name!r} ({point.value}, {_origin(point)}): "

@@ -4,6 +4,7 @@ Every query charges the ledger before it computes, in the call that adds the noi
 apart. What is asked of one batch is composed first and subsampled once (docs/accounting.md).
 """
 
+import hashlib
 import math
 import operator
 from collections import Counter
@@ -17,16 +18,20 @@ import torch
 from dphpo_bench import search
 from dphpo_bench.errors import InvalidValueError, OverBudgetError
 from dphpo_bench.parts import TRAINING, VALIDATION, holdout_name
+from dphpo_bench.privacy import run_counts
 from dphpo_bench.privacy.events import best_of, first_above, gaussian, non_private, pure, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
 from dphpo_bench.task import Split, Task, TaskFacts
-from dphpo_bench.training.clipping import Abadi
+from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.gradients import GradientEngine, gradient_engine
-from dphpo_bench.training.noise import add_gaussian_noise, laplace_noise
-from dphpo_bench.training.sampling import poisson_sample
+from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.modes import evaluating
+from dphpo_bench.training.noise import add_gaussian_noise
+from dphpo_bench.training.noise import first_above as first_noisy_above
+from dphpo_bench.training.sampling import poisson_sample, uniform
 from dphpo_bench.training.stacked import StackedLinear, can_stack
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from dphpo_bench.privacy.ledger import Batch as BatchCharges
     from dphpo_bench.privacy.run_counts import RunCount
     from dphpo_bench.training.clipping import Clipping
+    from dphpo_bench.training.secure_noise import AnyGenerator
 
 
 @dataclass(frozen=True)
@@ -79,10 +85,12 @@ class _Losers:
 
     Attributes:
         models: their models, as long as somebody holds them.
+        weights: digests of what the weights of these were, for copies.
         scores: their scores.
     """
 
     models: "WeakSet[nn.Module]" = field(default_factory=WeakSet)
+    weights: set[bytes] = field(default_factory=set)
     scores: set[float] = field(default_factory=set)
 
 
@@ -93,6 +101,7 @@ class _Tried:
     index: int
     scored: Scored | None
     models: "WeakSet[nn.Module]"
+    weights: frozenset[bytes]
     observer: Observer | None
 
     def beats(self, other: "_Tried | None") -> bool:
@@ -168,13 +177,13 @@ class Session(_Unique):
         self._parts: dict[Scope, Tensor] = {}  # rows of parts, kept so that trials share them
         # Shared with all sessions made from this one, by the full name of a stream: were one to start a stream
         # that another has begun, its noise would repeat. The same for names that are numbered.
-        self._generators: dict[tuple[str, ...], torch.Generator] = {}
+        self._generators: dict[tuple[str, ...], AnyGenerator] = {}
         self._current: GradientEngine | None = None
         self._stack: StackedLinear | None = None
         self._stacked_models: list[nn.Module] = []
         self._counts: Counter[tuple[str, ...]] = Counter()
         self._losers = _Losers()
-        self._built: WeakSet[nn.Module] = WeakSet()  # models of one trial, or of what is in no trial
+        self._built: list[nn.Module] | None = None  # models of one trial while it runs; None: in no trial
         self._lent: list[Split] = []  # raw records, to be taken back
 
     # ------------------------------------------------------------------------------------- what is public
@@ -184,7 +193,8 @@ class Session(_Unique):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._model_streams.derive("initial weights", self.facts.task, self.facts.model))
             model = self._task.build_model().to(self.device)
-        self._built.add(model)
+        if self._built is not None:
+            self._built.append(model)
         return model
 
     def candidate(self) -> search.Candidate:
@@ -231,8 +241,7 @@ class Session(_Unique):
             partition += " of " + "/".join(name for pair in self._within for name in pair)
         within = (*self._within, (partition, part))
         if within not in self._parts:
-            generator = self._model_streams.generator("partition", partition)
-            coins = torch.rand(len(self._train), dtype=torch.float64, generator=generator)
+            coins = uniform(len(self._train), self._model_streams.source("partition", partition))
             inside = (start <= coins) & (coins < end)
             rows = inside.nonzero().squeeze(1) if self._rows is None else self._rows[inside[self._rows]]
             self._parts[within] = rows
@@ -316,22 +325,21 @@ class Session(_Unique):
         """
         self._ledger.charge(gaussian(noise_multiplier), self._scope)
         count = torch.tensor([self._n_correct(model)], dtype=torch.float64)
-        (noisy,) = add_gaussian_noise([count], noise_multiplier, self._generator("noise", "score", "cpu"))
+        (noisy,) = add_gaussian_noise([count], noise_multiplier, 1.0, self._generator("noise", "score", "cpu"))
         return noisy.item() / self.expected_records
 
     def _n_correct(self, model: "nn.Module") -> int:
         """How many records are classified correctly; private. A prediction of NaN is wrong."""
+        _refuse_hooks(model)
+        _refuse_mixing(model, self._train.inputs.shape[1:])
         correct = 0
-        was_training = model.training
-        model.eval()
-        with torch.no_grad():
+        with evaluating(model):
             for start in range(0, self._n_rows, 1024):
                 rows: Any = slice(start, start + 1024)
                 rows = rows if self._rows is None else self._rows[rows]
                 outputs = model(self._train.inputs[rows].to(self.device).float())
                 labels = self._train.targets[rows].to(self.device)
                 correct += int(((outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)).sum())
-        model.train(was_training)
         return correct
 
     def nonprivate(self) -> Split:
@@ -360,11 +368,15 @@ class Session(_Unique):
             released: what it says besides, as JSON values.
 
         Raises:
-            OverBudgetError: if the model was built in such a trial, or its score is among the values.
+            OverBudgetError: if the model was built in such a trial or has the weights of one that was, or if its
+                score is among the values.
         """
         what = None
+        weights = self._losers.weights
         if model in self._losers.models:
             what = "the model"
+        elif weights and _digest(model) in weights - {_digest(self.build_model())}:  # the initial ones are public
+            what = "the weights"
         elif not self._losers.scores.isdisjoint(_numbers(released)):
             what = "the score"
         if what:
@@ -410,13 +422,19 @@ class Session(_Unique):
             OverBudgetError: if the plan does not cover the selection, or a trial asked for more than the base
                 event.
         """
+        if type(runs) is not type(run_counts.from_json(runs.to_json())):
+            raise InvalidValueError(
+                f"Expected a distribution of dphpo_bench, which draws what it says, got a {type(runs).__name__}."
+            )
         self._ledger.charge(best_of(base_event, runs, low, high), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
-        count = runs.sample(_uniform(selection.generator("number of runs")))
+        count = runs.sample(_uniform(selection.source("number of runs")))
+        if selection.secure:
+            together = 1  # trials of a stack that raises run again; secure noise cannot be drawn again
         best: _Tried | None = None
         order = self._order(count) if low == high == 1 else list(range(count))
         with self.progress.track("Trials", count) as advance:
-            for start in range(0, count, together):
+            for start in range(0, len(order), together):
                 for tried in self._run_trials(trials, selection, order[start : start + together], base_event):
                     # The first of equals: a fixed order of independent trials is as good as a fresh coin.
                     best, lost = (tried, best) if tried.beats(best) else (best, tried)
@@ -432,6 +450,7 @@ class Session(_Unique):
     def _lost(self, tried: _Tried | None) -> None:
         if tried is not None:
             self._losers.models |= tried.models
+            self._losers.weights |= tried.weights
             if tried.scored is not None:
                 self._losers.scores.add(float(tried.scored.score))
 
@@ -440,7 +459,9 @@ class Session(_Unique):
         if best is None or best.scored is None:
             return None
         self._losers.scores.discard(float(best.scored.score))
-        self._built |= best.models
+        self._losers.weights -= best.weights
+        if self._built is not None:
+            self._built += best.models
         if self._observer and best.observer:
             self._observer.won(best.observer)
         return best.scored.outcome
@@ -471,7 +492,7 @@ class Session(_Unique):
         runs = geometric(1 / stop_probability)  # how many trials the coins allow; they are tossed in advance
         self._ledger.charge(first_above(base_event, stop_probability), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
-        longest = runs.sample(_uniform(selection.generator("number of runs")))
+        longest = runs.sample(_uniform(selection.source("number of runs")))
         with self.progress.track("Trials", longest) as advance:
             for index in range(longest):
                 (tried,) = self._run_trials(trials, selection, [index], base_event)
@@ -499,7 +520,7 @@ class Session(_Unique):
         def session(index: int) -> Session:
             child = self._child(Ledger(allowance=base_event), selection.within("trial", str(index)))
             child._scope = ()  # the selection as a whole is charged to it
-            child._built = WeakSet()
+            child._built = []
             child._observer = self._observer and self._observer.trial()
             return child
 
@@ -508,8 +529,9 @@ class Session(_Unique):
             sessions = [session(index) for index in indices]
             results: list[Scored | None] | None
             try:
-                scored = trials(sessions)
-                results = [None if math.isnan(result.score) else result for result in scored]
+                scored = trials(list(sessions))  # of its own: a method may take sessions off it
+                found = [Scored(result.outcome, float(result.score)) for result in scored]
+                results = [None if math.isnan(result.score) else result for result in found]
                 if len(results) != len(sessions):
                     raise ValueError(f"Expected one result for each of {len(sessions)} trials, got {len(results)}.")
             except Exception:
@@ -523,7 +545,7 @@ class Session(_Unique):
             if results is None and len(sessions) > 1:
                 return []
             return [
-                _Tried(index, scored, child._built, child._observer)
+                _tried(index, scored, child)
                 for index, scored, child in zip(indices, results or [None], sessions, strict=True)
             ]
 
@@ -562,6 +584,9 @@ class Session(_Unique):
 
         if partitions < 2:
             raise InvalidValueError(f"Expected partitions >= 2, got {partitions}.")
+        if not all(type(run) is DpSgd and isinstance(run.optimizer, str) for run in runs):
+            # One of a plug-in's own would see gradients without noise.
+            raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
         training, validating = self.holdout(validation)
         totals = [0.0] * len(runs)
         silent = [run.with_noise(0.0) for run in runs]
@@ -574,7 +599,7 @@ class Session(_Unique):
                 streams = self._streams.within("part", str(index))
                 sessions = [part._child(Ledger(), streams.within(str(i))) for i in range(len(runs))]
                 for session in sessions:
-                    session.progress, session._observer = SilentProgress(), None
+                    session.progress, session._observer, session._built = SilentProgress(), None, None
                 for i, model in enumerate(DpSgd.train_together(sessions, silent)):
                     share = validating._n_correct(model) / validating.expected_records
                     totals[i] += min(share, 1.0) / partitions
@@ -586,8 +611,10 @@ class Session(_Unique):
 
     def _engine(self, model: "nn.Module") -> GradientEngine:
         """The engine of the model in use; engines remember what they measured of a model and of the data."""
+        _refuse_hooks(model)
         if self._current is None or self._current.model is not model:
             self._current = gradient_engine(model)
+            _refuse_mixing(model, self._train.inputs.shape[1:])
         return self._current
 
     def _stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
@@ -597,10 +624,10 @@ class Session(_Unique):
             self._stack = StackedLinear(models) if can_stack(models) else None
         return self._stack
 
-    def _generator(self, kind: str, purpose: str, device: "torch.device | str") -> torch.Generator:
+    def _generator(self, kind: str, purpose: str, device: "torch.device | str") -> "AnyGenerator":
         key = (*self._streams.axes, kind, purpose)
         if key not in self._generators:
-            self._generators[key] = self._streams.generator(kind, purpose, device=device)
+            self._generators[key] = self._streams.source(kind, purpose, device=device)
         return self._generators[key]
 
 
@@ -634,23 +661,39 @@ class SealedUtilities(_Unique):
             raise InvalidValueError(f"Expected epsilon > 0, got {epsilon}.")
         session._ledger.charge(pure(epsilon), session._scope)
         generator = session._generator("noise", "above threshold", "cpu")
-        noise = laplace_noise(1 + len(self._values), generator)
-        scale = self.sensitivity / epsilon
-        noisy_threshold = threshold + 2 * scale * noise[0].item()
-        for index, value in enumerate(self._values):
-            if value + 4 * scale * noise[1 + index].item() >= noisy_threshold:
-                return index
-        return None
+        return first_noisy_above(self._values, threshold, self.sensitivity, epsilon, generator)
+
+
+class _Table:
+    """A rule of a plug-in, asked about norms in general instead of those of a batch.
+
+    It learns nothing about the records, and the factor of one does not depend on the others. Between the norms that
+    it was asked about, 1.4 % apart, its factors are interpolated.
+    """
+
+    def __init__(self, rule: "Clipping", sensitivity: float) -> None:
+        norms = torch.logspace(-12, 12, 4097)
+        found = torch.as_tensor(rule.factors(norms.clone()), dtype=norms.dtype).detach().cpu().expand_as(norms)
+        self._factors = torch.minimum(found.nan_to_num(nan=0.0), sensitivity / norms).clamp(min=0.0)
+
+    def factors(self, norms: "Tensor") -> "Tensor":
+        """The factor of each norm."""
+        last = len(self._factors) - 1
+        at = ((norms.log10() + 12) * (last / 24)).nan_to_num(nan=0.0).clamp(0, last)
+        below = at.long().clamp(max=last - 1)
+        factors = self._factors.to(norms)
+        return torch.lerp(factors[below], factors[below + 1], at - below)
 
 
 class _Held:
     """A clipping rule held to the sensitivity it states, for rules come from plug-ins too."""
 
     def __init__(self, rule: "Clipping") -> None:
-        self._rule = rule
         self.sensitivity = rule.sensitivity
         if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
             raise InvalidValueError(f"Expected a finite sensitivity > 0, got {self.sensitivity}.")
+        own = type(rule) in (Abadi, AutoS, AutoV, _Counting)
+        self._rule = rule if own else _Table(rule, self.sensitivity)
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """The rule's factors, but none that lets a gradient exceed the sensitivity; 0 where it is no number."""
@@ -692,7 +735,8 @@ class Batch(_Unique):
 
         Args:
             model: at the weights where the gradient is wanted.
-            clipping: bounds one record's contribution to `clipping.sensitivity`.
+            clipping: bounds one record's contribution to `clipping.sensitivity`. A rule that is not of dphpo_bench
+                is asked about norms in general, before the batch is looked at, so that it sees no records.
             noise_multiplier: noise standard deviation / sensitivity of the sum.
 
         Returns:
@@ -736,7 +780,7 @@ class Batch(_Unique):
         train = session._train
         total = session._engine(model).clipped_sum(train.inputs, train.targets, held, indices=self._indices)
         centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
-        (noisy,) = add_gaussian_noise([centred], count_noise, session._generator("noise", "count", "cpu"))
+        (noisy,) = add_gaussian_noise([centred], 2 * count_noise, 0.5, session._generator("noise", "count", "cpu"))
         share = 0.5 + noisy.item() / self._expected_size
         return self._noisy_mean(model, total.gradients, held, noise_multiplier), share
 
@@ -750,7 +794,7 @@ class Batch(_Unique):
     ) -> "list[Tensor]":
         session = self._session
         generator = session._generator("noise", "gradient", device=session.device)
-        noisy = add_gaussian_noise(total, noise_multiplier * held.sensitivity, generator)
+        noisy = add_gaussian_noise(total, noise_multiplier, held.sensitivity, generator)
         mean = [gradient / self._expected_size for gradient in noisy]
         if session._observer:
             share = held.sensitivity / self._expected_size
@@ -841,7 +885,7 @@ class Batch(_Unique):
     def _noisy_means(self, clipped: "Tensor", bound: float, noise_multiplier: float) -> list[float]:
         session = self._session
         generator = session._generator("noise", "losses", device=session.device)
-        (sums,) = add_gaussian_noise([clipped.sum(dim=1)], noise_multiplier * bound, generator)
+        (sums,) = add_gaussian_noise([clipped.sum(dim=1)], noise_multiplier, bound, generator)
         return (sums / self._expected_size).tolist()
 
 
@@ -885,8 +929,53 @@ def gradients_together(
     ]
 
 
-def _uniform(generator: torch.Generator) -> float:
-    return float(torch.rand((), dtype=torch.float64, generator=generator))
+def _uniform(generator: "AnyGenerator") -> float:
+    return uniform(1, generator).item()
+
+
+def _tried(index: int, scored: Scored | None, session: Session) -> _Tried:
+    """A trial that is over. Its models are held no longer, but known by their weights."""
+    models = session._built or []
+    tried = _Tried(index, scored, WeakSet(models), frozenset(map(_digest, models)), session._observer)
+    models.clear()
+    return tried
+
+
+def _refuse_hooks(model: "nn.Module") -> None:
+    """Refuse a model with hooks of a plug-in, which would see the records. Those of torch itself are left alone."""
+    for name, module in model.named_modules():
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
+            owner = getattr(getattr(hook, "func", hook), "__module__", None) or ""
+            if owner.partition(".")[0] != "torch":
+                raise InvalidValueError(
+                    f"Expected a model without hooks, which would see the records; {name or 'the model'} has one."
+                )
+
+
+def _refuse_mixing(model: "nn.Module", shape: "torch.Size") -> None:
+    """Refuse a model whose outputs for one record depend on the others: no clipping bounds what one record does then.
+
+    Tried on made-up inputs, in the mode of evaluation. Layers that are known to mix are refused by the engines.
+    """
+    if linear_layer(model) is not None:
+        return
+    like = next(model.parameters())
+    inputs = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0)).to(like)
+    with evaluating(model):
+        together = model(inputs).nan_to_num()
+        alone = torch.cat([model(inputs[i : i + 1]) for i in range(len(inputs))]).nan_to_num()
+    if (together - alone).abs().max() > 0.01 * (together.abs().max() + alone.abs().max()):
+        raise InvalidValueError(
+            "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
+        )
+
+
+def _digest(model: "nn.Module") -> bytes:
+    """Of the values of all parameters."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.digest()
 
 
 def _numbers(values: Any) -> Iterator[float]:

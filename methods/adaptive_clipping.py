@@ -79,7 +79,7 @@ class AdaptiveClipping(bench.Method):
         count_noise = facts.batch_size / 20 if self.count_noise is None else self.count_noise
         joint = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
         if joint >= 2 * count_noise:
-            raise bench.InvalidValueError(
+            raise bench.BudgetTooSmallError(
                 f"Expected count_noise > {joint / 2:.4g}, got {count_noise:g}: the counts alone would cost more "
                 "than the budget. Raise count_noise, batch_size or epsilon."
             )

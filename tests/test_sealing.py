@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench import harness
+from dphpo_bench import harness, registry
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.errors import InvalidValueError, OverBudgetError, SealedDataError
 from dphpo_bench.session import Session
@@ -243,3 +243,15 @@ def test_an_error_of_the_engine_is_shown() -> None:
 
 def test_an_error_without_a_traceback_has_a_line_too() -> None:
     assert harness.reason_of(ValueError("x"), hide=True).startswith("ValueError; its text may")
+
+
+def test_a_method_that_opens_data_while_it_is_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Early(Probe):
+        def __post_init__(self) -> None:
+            with suppress(bench.DphpoBenchError):
+                TinyTask().load_test(DataSource.resolve())
+
+    monkeypatch.setattr(registry, "methods", lambda: {"early": registry.Registered(Early, "a test")})
+    with pytest.raises(SealedDataError, match="called load_test of task tiny by itself"):
+        registry.make_method("early")

@@ -176,3 +176,15 @@ def test_loss_bounds_out_of_range(open_session, bound: float) -> None:
     with pytest.raises(InvalidValueError, match="loss bound > 0"):
         session.sample(0.5).losses(model, [], (0.0,), bound=bound, noise_multiplier=1.0)
     assert not session._ledger.entries
+
+
+def test_queries_leave_every_layer_in_its_mode(open_session) -> None:
+    """A layer that was frozen by itself was thawed by a score."""
+    session = open_session()
+    frozen = torch.nn.BatchNorm1d(5)
+    model = torch.nn.Sequential(frozen, torch.nn.Linear(5, 3))
+    frozen.eval()
+    session.score(model, 1.0)
+    session.sample(0.5).gradient(model, bench.AutoS(), 1.0)
+    assert model.training
+    assert not frozen.training

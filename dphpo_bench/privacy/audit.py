@@ -23,6 +23,10 @@ LARGEST_EPSILON = 100.0
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares of the canaries that are guessed about, half as members and half as others; fixed before any run."""
 
+LARGE_DELTA = 0.1
+"""Of 2 m δ: from there on, one number of guesses is tried. The p-value has a term of 2 m δ / i, which only many more
+right guesses than expected make small, so that each further test costs more than it may show."""
+
 
 @dataclass(frozen=True)
 class Guesses:
@@ -124,21 +128,32 @@ def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: fl
 
 
 def best_bounds(
-    attacks: "Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]", delta: float, confidence: float
+    attacks: "Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]",
+    delta: float,
+    confidence: float,
+    weights: Sequence[float] | None = None,
 ) -> list[LowerBound]:
     """The best bound that each of several attacks shows, of several numbers of guesses.
 
-    Each is tested at a share of the error probability, so that all of them are right at once with the confidence
-    stated (Bonferroni).
+    Each is tested at a share of the error probability that is fixed in advance, so that all of them are right at once
+    with the confidence stated (union bound).
 
     Args:
         attacks: scores and coins of each, as in `guess`.
         delta: δ of the claim.
         confidence: of all bounds together.
+        weights: share of the error probability that each attack gets, of 1 at most; None: equal shares.
+
+    Raises:
+        InvalidValueError: if a value is out of range.
     """
-    each = 1 - (1 - confidence) / (len(attacks) * len(SHARES))
+    weights = [1 / len(attacks)] * len(attacks) if weights is None else list(weights)
+    if min(weights) <= 0 or sum(weights) > 1 + 1e-9:
+        raise InvalidValueError(f"Expected positive weights of sum 1 at most, got {weights}.")
     best = []
-    for scores, members in attacks:
-        bounds = [lower_bound(guess(scores, members, share), delta, each) for share in SHARES]
+    for (scores, members), weight in zip(attacks, weights, strict=True):
+        shares = SHARES if 2 * len(scores) * delta < LARGE_DELTA else (0.5,)
+        each = 1 - (1 - confidence) * weight / len(shares)
+        bounds = [lower_bound(guess(scores, members, share), delta, each) for share in shares]
         best.append(replace(max(bounds, key=lambda bound: bound.epsilon), confidence=confidence))
     return best

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
 from dphpo_bench.privacy import events
 
@@ -177,7 +178,7 @@ class Ledger:
         if not isinstance(obj, Mapping) or obj.keys() != {"version", "refused", "entries"}:
             raise InvalidValueError("Expected a ledger with the keys version, refused, entries.")
         if type(obj["version"]) is not int or obj["version"] != VERSION:
-            raise InvalidValueError(f"Expected a ledger of version {VERSION}, got {str(obj['version'])[:20]}.")
+            raise InvalidValueError(f"Expected a ledger of version {VERSION}, got {shown(obj['version'], 20)}.")
         if not (obj["refused"] is None or (isinstance(obj["refused"], str) and len(obj["refused"]) <= 1000)):
             raise InvalidValueError("Expected refused to be a text of at most 1000 characters, or null.")
         if not isinstance(obj["entries"], list) or len(obj["entries"]) > MAX_ENTRIES:

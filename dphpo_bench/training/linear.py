@@ -208,7 +208,7 @@ def _clip(
     if layer.bias is not None and layer.bias.requires_grad:
         squared = squared + 1
     # Not `vector_norm`, which is ten times slower along this dimension.
-    gradient_norms = (squared * residuals.double().square_().sum(1)).sqrt_()
+    gradient_norms = (squared * residuals.to(torch.float64, copy=True).square_().sum(1)).sqrt_()
     factors = torch.stack([rule.factors(own) for rule, own in zip(clippings, gradient_norms, strict=True)])
     factors = factors.to(residuals.dtype).unsqueeze(1)
     usable = norms.isfinite()

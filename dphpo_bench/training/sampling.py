@@ -4,9 +4,22 @@ import torch
 from torch import Tensor
 
 from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.training.secure_noise import AnyGenerator, SecureGenerator
 
 
-def poisson_sample(n_records: int, rate: float, generator: torch.Generator) -> Tensor:
+def uniform(count: int, generator: AnyGenerator) -> Tensor:
+    """Uniform numbers in [0, 1): shape (count,), float64, on the generator's device.
+
+    Args:
+        count: how many.
+        generator: source of randomness.
+    """
+    if isinstance(generator, SecureGenerator):
+        return generator.uniform(count)
+    return torch.rand(count, dtype=torch.float64, generator=generator, device=generator.device)
+
+
+def poisson_sample(n_records: int, rate: float, generator: AnyGenerator) -> Tensor:
     """Indices of a Poisson sample, in ascending order.
 
     Args:
@@ -26,7 +39,8 @@ def poisson_sample(n_records: int, rate: float, generator: torch.Generator) -> T
         raise InvalidValueError(f"Expected rate={rate} from 0 to 1.")
     if rate == 1:
         return torch.arange(n_records, device=generator.device)
+    if isinstance(generator, SecureGenerator):
+        return generator.bernoulli(n_records, rate).nonzero().squeeze(1)
     # Uniform float32 numbers are multiples of 2^-24: the true rate would be up to 6e-8 above the one that is
     # accounted for, which is 0.6 % of a rate of 1e-5. In float64 the excess is below 2^-53.
-    uniform = torch.rand(n_records, dtype=torch.float64, generator=generator, device=generator.device)
-    return (uniform < rate).nonzero().squeeze(1)
+    return (uniform(n_records, generator) < rate).nonzero().squeeze(1)

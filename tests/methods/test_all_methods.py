@@ -1,19 +1,17 @@
-"""What holds for every method in the registry: plans within budget and without waste, ledgers within plans."""
+"""What holds for every method in the registry: its contract, plans without waste, and the variants' accounting."""
 
-import json
-import math
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench import harness, registry
+from dphpo_bench import registry
 from dphpo_bench.plans import PlanCache
-from dphpo_bench.privacy.accountants import epsilon
-from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.testing import Blobs, MethodContract
+from dphpo_bench.testing.runs import DELTA, EPSILON
 
 METHODS = sorted(registry.methods())
-EPSILONS = (1.0, 3.0, 8.0)
 # Settings under which a method accounts differently from its default.
 VARIANTS = {
     "liu_talwar": [{"accounting": "theorem"}, {"accounting": "rdp"}, {"threshold": "0.9"}],
@@ -27,72 +25,88 @@ VARIANTS = {
     "auto_clipping": [{"clipping": "auto_v"}],
     "subsampled_tuning": [{"optimizer": "SGD"}],
 }
-ALL = [(name, {}) for name in METHODS]
-ALL += [(name, options) for name, variants in VARIANTS.items() for options in variants]
+ALL = [(name, options) for name, variants in VARIANTS.items() for options in variants]
+LEAST_SHARE = 0.9
 
 
 def label(value: Any) -> str:
     return ",".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else str(value)
 
 
-def check_plan(method: str, options: dict[str, str], task: bench.Task, target: float) -> None:
-    checked = bench.plan(bench.make_method(method, options), task, bench.PrivacyBudget(target, 1e-5))
-    event = checked.plan.event
-    if not checked.method.end_to_end_private:
-        assert checked.epsilon.epsilon == math.inf
-        return
-    # Not the harness's word for it: a fresh evaluation, by the accountant the plan names.
-    found = epsilon(event, 1e-5, accountant=checked.plan.accountant).epsilon
-    assert 0.9 * target <= found <= target
-    assert found == pytest.approx(checked.epsilon.epsilon, rel=1e-9)
-    # The ledger of a run can hold what was planned, and comes back from its written form.
-    ledger = Ledger(allowance=event)
-    ledger.charge(event)
-    assert Ledger.from_json(ledger.to_json()).event == ledger.event
+@pytest.fixture(scope="class", params=METHODS)  # by class, so that one method's tests follow one another
+def method(request: pytest.FixtureRequest) -> bench.Method:
+    return bench.make_method(request.param)
 
 
-@pytest.mark.parametrize("target", EPSILONS)
-@pytest.mark.parametrize(("method", "options"), ALL, ids=label)
-def test_plan_on_a_small_task(method: str, options: dict[str, str], target: float) -> None:
-    check_plan(method, options, bench.make_task("digits"), target)
+class TestContract(MethodContract):
+    """Of every method at its defaults. What takes seconds for each of them is slow, as are the other ε."""
+
+    epsilons: ClassVar[tuple[float, ...]] = (3.0,)
+    tiny_epsilons: ClassVar[tuple[float, ...]] = (0.05,)
+    least_epsilon_share: ClassVar[float] = LEAST_SHARE
+
+    @pytest.mark.slow
+    def test_new_process_gives_the_same_run(self, method: bench.Method) -> None:
+        super().test_new_process_gives_the_same_run(method)
+
+    @pytest.mark.slow  # the kept plan's run is repeated below, and after other runs
+    def test_seed_repeats_a_run(self, method: bench.Method) -> None:
+        super().test_seed_repeats_a_run(method)
+
+    @pytest.mark.slow
+    def test_trials_that_lost_change_nothing(self, method: bench.Method) -> None:
+        super().test_trials_that_lost_change_nothing(method)
+
+    @pytest.mark.slow
+    def test_global_randomness_and_threads_change_nothing(self, method: bench.Method) -> None:
+        super().test_global_randomness_and_threads_change_nothing(method)
+
+    def test_learns_something_also_from_a_kept_plan(self, method: bench.Method, tmp_path: Path) -> None:
+        """Three classes; some methods choose nearly at random. A plan that was kept changes nothing."""
+        kept, task, budget = PlanCache(tmp_path), Blobs(), bench.PrivacyBudget(EPSILON, DELTA)
+        kept.plan(method, task, budget)
+        assert len(list(tmp_path.glob("*.json"))) == 1
+        one, two = (bench.run(method, task, budget, seed=3, plans=plans).record for plans in (None, kept))
+        assert one.metrics["accuracy"] > 0.2
+        assert (one.metrics, one.released, one.privacy) == (two.metrics, two.released, two.privacy)
+
+
+class ContractOfEpsilon(MethodContract):
+    """Plans that waste nothing."""
+
+    least_epsilon_share: ClassVar[float] = LEAST_SHARE
+
+
+class ContractOfOneEpsilon(ContractOfEpsilon):
+    """The same in a third of the time."""
+
+    epsilons: ClassVar[tuple[float, ...]] = (3.0,)
+
+
+@pytest.mark.parametrize(("name", "options"), ALL, ids=label)
+def test_a_variant_costs_what_it_may(name: str, options: dict[str, str]) -> None:
+    """Where a method accounts differently from its default, what its contract says about ε."""
+    contract, method = ContractOfOneEpsilon(), bench.make_method(name, options)
+    contract.test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(method)
+    contract.test_record_comes_back_from_json(method)
+    contract.test_run_ends_with_a_model(method)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", EPSILONS)
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in METHODS), *ALL], ids=label)
+def test_every_epsilon_is_kept(name: str, options: dict[str, str]) -> None:
+    ContractOfEpsilon().test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(
+        bench.make_method(name, options)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", MethodContract.epsilons)
 @pytest.mark.parametrize("task", sorted(registry.tasks()))
 @pytest.mark.parametrize("method", METHODS)
 def test_plan_on_every_task(method: str, task: str, target: float) -> None:
-    check_plan(method, {}, bench.make_task(task), target)
-
-
-@pytest.mark.parametrize(("method", "options"), ALL, ids=label)
-def test_a_finished_run_costs_no_more_than_its_plan(method: str, options: dict[str, str], tiny_task, budget) -> None:
-    made = bench.make_method(method, options)
-    record = bench.run(made, tiny_task, budget, seed=0).record
-    assert record.status == "ok", record.error
-    assert record.privacy.recomputed.epsilon <= record.privacy.planned.epsilon * (1 + 1e-9)
-    assert record.metrics["accuracy"] > 0.2  # three classes; some methods choose nearly at random
-    if made.end_to_end_private:
-        assert record.privacy.epsilon <= budget.epsilon
-        ledger = Ledger.from_json(record.privacy.ledger)
-        found = harness._quoted(ledger.event, budget.delta, record.privacy.planned.accountant)
-        assert found.epsilon == pytest.approx(record.privacy.recomputed.epsilon, rel=1e-9)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_plan_reads_nothing_and_is_the_same_each_time(method: str, tiny_task, budget, monkeypatch) -> None:
-    monkeypatch.setattr(type(tiny_task), "load_train", lambda *_: pytest.fail("private data were read"))
-    one, two = (bench.make_method(method).plan(tiny_task.facts, budget) for _ in range(2))
-    assert one == two
-    assert bench.Plan.from_json(json.loads(json.dumps(one.to_json()))) == one
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_seed_repeats_a_run_also_from_a_kept_plan(method: str, tiny_task, budget, tmp_path) -> None:
-    kept = PlanCache(tmp_path)
-    kept.plan(bench.make_method(method), tiny_task, budget)
-    assert len(list(tmp_path.glob("*.json"))) == 1
-    one, two = (bench.run(method, tiny_task, budget, seed=3, plans=plans).record for plans in (None, kept))
-    assert one.metrics == two.metrics
-    assert one.released == two.released
-    assert one.privacy == two.privacy
+    checked = bench.plan(method, task, bench.PrivacyBudget(target, 1e-5))
+    if checked.method.end_to_end_private:
+        found = bench.epsilon(checked.plan.event, 1e-5, accountant=checked.plan.accountant).epsilon
+        assert LEAST_SHARE * target <= found <= target
+        assert found == pytest.approx(checked.epsilon.epsilon, rel=1e-9)

@@ -117,7 +117,16 @@ def test_several_attacks_pay_for_their_number() -> None:
     (alone,) = best_bounds([attack], 0.0, 0.95)
     assert alone.guesses == Guesses(100, 100, 100)
     assert alone.epsilon == lower_bound(alone.guesses, 0.0, 1 - 0.05 / len(SHARES)).epsilon
-    assert best_bounds([attack, attack], 0.0, 0.95)[0].epsilon < alone.epsilon
+    first, second = best_bounds([attack, attack], 0.0, 0.95, [0.9, 0.1])
+    assert second.epsilon < first.epsilon < alone.epsilon
+    assert first.epsilon == pytest.approx(lower_bound(alone.guesses, 0.0, 1 - 0.9 * 0.05 / len(SHARES)).epsilon)
+
+
+def test_a_large_delta_leaves_one_number_of_guesses() -> None:
+    attack = (np.arange(1000.0), np.arange(1000) >= 500)
+    (bound,) = best_bounds([attack], 1e-4, 0.95)
+    assert bound.guesses == Guesses(1000, 500, 500)
+    assert bound.epsilon == lower_bound(bound.guesses, 1e-4, 0.95).epsilon > 1
 
 
 def test_guesses_are_the_extremes() -> None:
@@ -137,6 +146,8 @@ def test_guesses_are_the_extremes() -> None:
         lambda: lower_bound(Guesses(10, 5, 5), 0.0, 1.0),
         lambda: lower_bound(Guesses(10, 5, 5), 1.0),
         lambda: guess(np.zeros(1), np.zeros(1, dtype=bool), 0.5),
+        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))] * 2, 0.0, 0.9, [0.9, 0.2]),
+        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))], 0.0, 0.9, [0.0]),
     ],
 )
 def test_mistakes(call) -> None:

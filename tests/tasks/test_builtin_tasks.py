@@ -3,8 +3,6 @@
 import hashlib
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,34 +17,44 @@ from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.tasks.fashion_mnist import FashionMnist
 from dphpo_bench.tasks.mnist import Mnist
+from dphpo_bench.testing import TaskContract
 
 IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)
-TASKS = (*IMAGE_TASKS, Digits)
 
 
-@pytest.mark.parametrize("name", ["cifar10", "digits", "fashion_mnist", "mnist"])
-def test_import_and_facts_are_cheap(name: str) -> None:
-    code = (
-        f"import sys; import dphpo_bench.tasks.{name} as module\n"
-        "from dphpo_bench.task import Task\n"
-        "cls, = (c for c in vars(module).values() if isinstance(c, type) and issubclass(c, Task)\n"
-        "        and c.__module__ == module.__name__)\n"
-        "[cls(model).facts for model in cls.models]\n"
-        "heavy = {'torch', 'numpy', 'pyarrow', 'kymatio', 'sklearn', 'PIL', 'huggingface_hub'}\n"
-        "heavy &= set(sys.modules)\n"
-        "assert not heavy, heavy\n"
+NEED_NO_DATA = (
+    "test_declarations",
+    "test_facts_are_public",
+    "test_import_and_facts_are_cheap",
+    "test_model_gives_one_output_per_class",
+    "test_initial_weights_follow_the_seed",
+)
+
+
+class TestDigitsContract(TaskContract):
+    @pytest.fixture(params=Digits.models)
+    def task(self, request: pytest.FixtureRequest) -> Digits:
+        return Digits(request.param)
+
+
+@pytest.mark.slow
+@pytest.mark.real_data
+class TestImageTasksContract(TaskContract):
+    @pytest.fixture(
+        params=[(cls, model) for cls in IMAGE_TASKS for model in cls.models], ids=lambda p: p[0].name + "-" + p[1]
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    def task(self, request: pytest.FixtureRequest) -> Task:
+        if not os.environ.get("DPHPO_BENCH_DATA"):
+            pytest.skip("set DPHPO_BENCH_DATA to a mirror of the datasets")
+        task_class, model = request.param
+        return task_class(model)
 
 
-@pytest.mark.parametrize("task_class", TASKS)
-def test_models_accept_what_the_facts_announce(task_class: type[Task]) -> None:
-    for name in task_class.models:
-        task = task_class(name)
-        facts = task.facts
-        outputs = task.build_model()(torch.zeros(2, *facts.input_shape))
-        assert outputs.shape == (2, facts.n_classes)
-        assert (facts.task, facts.model, facts.n_classes) == (task_class.name, name, 10)
+@pytest.mark.parametrize("test", NEED_NO_DATA)
+@pytest.mark.parametrize("task_class", IMAGE_TASKS)
+def test_what_of_the_contract_needs_no_data(task_class: type[ImageTask], test: str) -> None:
+    for model in task_class.models:
+        getattr(TaskContract(), test)(task_class(model))
 
 
 @pytest.mark.parametrize("task_class", IMAGE_TASKS)
@@ -54,6 +62,7 @@ def test_first_model_is_linear_on_features(task_class: type[ImageTask]) -> None:
     facts = task_class().facts
     assert facts.model == "linear"
     assert (facts.batch_size, facts.epochs) == (8192, 30)
+    assert facts.n_classes == 10
     assert facts.n_records == {"cifar10": 50_000}.get(facts.task, 60_000)
 
 

@@ -50,6 +50,18 @@ def test_sum_is_that_of_one_backward_pass_for_each_record(build, backend, clippi
     torch.testing.assert_close(engine.losses(inputs, targets).double(), losses, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
+@pytest.mark.parametrize(("build", "backend"), CASES)
+def test_models_in_float64(build, backend, clipping):
+    model = build().double()
+    inputs, targets = vectors(10)
+    inputs = inputs.double()
+    expected, losses = brute_force(model, inputs, targets, clipping)
+    actual = gradient_engine(model, backend=backend).clipped_sum(inputs, targets, clipping)
+    assert relative_error(actual.gradients, expected) < 1e-12
+    torch.testing.assert_close(actual.losses, losses, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS(), AutoV()], ids=str)
 def test_convolutional_network(clipping):
     model = tanh_cnn()

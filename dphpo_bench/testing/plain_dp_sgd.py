@@ -1,0 +1,31 @@
+"""The plainest private method, to try tasks with: one DP-SGD run at the task's defaults."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from dphpo_bench.dp_sgd import DpSgd
+from dphpo_bench.method import Method, Outcome, Plan
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.task import TaskFacts
+
+if TYPE_CHECKING:
+    from dphpo_bench.session import Session
+
+
+@dataclass(frozen=True)
+class PlainDpSgd(Method):
+    """T steps of DP-SGD with the task's learning rate; tunes nothing."""
+
+    name = "plain_dp_sgd"
+    summary = "DP-SGD at the task's defaults."
+    reference = "Abadi et al. 2016, Deep Learning with Differential Privacy, Algorithm 1"
+    tuning: ClassVar[tuple[str, ...]] = ()
+    end_to_end_private = True
+
+    def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:
+        """The least noise that meets the budget."""
+        return DpSgd.of(facts).calibrated(budget).as_plan(facts, budget)
+
+    def run(self, plan: Plan, session: "Session") -> Outcome:
+        """Train."""
+        return Outcome(DpSgd(**plan.parameters).train(session))

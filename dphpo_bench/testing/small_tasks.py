@@ -1,0 +1,152 @@
+"""Tasks of milliseconds for tests: Gaussian blobs, harmless or nasty, and the first records of another task."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dphpo_bench.task import Split, Task, TaskFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from dphpo_bench.data.source import DataSource
+
+
+class Blobs(Task):
+    """Three Gaussian blobs in five dimensions: learnable, drawn anew by each `draw`, nothing on disk.
+
+    Three models: "linear", "mlp" with eight hidden tanh units, and "undefined", a linear layer on the logarithms of
+    the inputs, half of which are negative: its outputs and losses are NaN for nearly all records.
+
+    Args:
+        model: one of `models`.
+        draw: the seed of the records. Tasks that differ in nothing else have the same public facts.
+        n_records: N.
+        batch_size: expected batch size; 1 leaves a third of all batches empty.
+        epochs: passes over the data in expectation.
+        odd_records: whether the first four records hold NaN, infinities, and numbers near the largest there are.
+
+    Raises:
+        UnknownNameError: if there is no such model.
+    """
+
+    name = "blobs"
+    summary = "Three Gaussian blobs in five dimensions; made up, for tests."
+    models = ("linear", "mlp", "undefined")
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        draw: int = 1,
+        n_records: int = 600,
+        batch_size: int = 100,
+        epochs: float = 3.0,
+        odd_records: bool = False,
+    ) -> None:
+        super().__init__(model)
+        self._draw = draw
+        self._odd_records = odd_records
+        self._facts = TaskFacts(
+            task=self.name,
+            model=self.model_name,
+            n_records=n_records,
+            input_shape=(5,),
+            n_classes=3,
+            batch_size=batch_size,
+            epochs=epochs,
+            optimizer="AdamW",
+            learning_rate=0.05,
+        )
+
+    @property
+    def facts(self) -> TaskFacts:
+        """Public facts; reads no data."""
+        return self._facts
+
+    def load_train(self, source: "DataSource") -> Split:
+        """The private training records."""
+        del source
+        split = self._split(self._facts.n_records, 2 * self._draw)
+        if self._odd_records:
+            for row, value in enumerate((float("nan"), float("inf"), float("-inf"), 3e38)):
+                split.inputs[row] = value
+        return split
+
+    def load_test(self, source: "DataSource") -> Split:
+        """Half as many test records, none of them odd."""
+        del source
+        return self._split(self._facts.n_records // 2, 2 * self._draw + 1)
+
+    def build_model(self) -> "nn.Module":
+        """The model, at torch's initial weights."""
+        from torch import nn
+
+        if self.model_name == "mlp":
+            return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+        return nn.Sequential(_logarithm(), nn.Linear(5, 3)) if self.model_name == "undefined" else nn.Linear(5, 3)
+
+    def fingerprint(self, source: "DataSource") -> str:
+        """Names the draw."""
+        del source
+        return f"blobs-{self._draw}{'-odd' if self._odd_records else ''}"
+
+    def _split(self, n: int, seed: int) -> Split:
+        import torch
+
+        generator = torch.Generator().manual_seed(seed)
+        targets = torch.randint(3, (n,), generator=generator)
+        return Split(2 * torch.eye(5)[targets] + torch.randn(n, 5, generator=generator), targets)
+
+
+class Excerpt(Task):
+    """The first records of another task and its model, with a schedule of two short epochs.
+
+    Args:
+        task: the other task.
+        n_records: how many training records at most.
+    """
+
+    def __init__(self, task: Task, n_records: int = 64) -> None:
+        self.name, self.summary = task.name, task.summary
+        self.model_name = task.model_name
+        self._task = task
+        n_records = min(n_records, task.facts.n_records)
+        self._facts = replace(task.facts, n_records=n_records, batch_size=-(-n_records // 2), epochs=2.0)
+
+    @property
+    def facts(self) -> TaskFacts:
+        """Public facts; reads no data."""
+        return self._facts
+
+    def load_train(self, source: "DataSource") -> Split:
+        """The first training records."""
+        return _first(self._task.load_train(source), self._facts.n_records)
+
+    def load_test(self, source: "DataSource") -> Split:
+        """The first test records."""
+        return _first(self._task.load_test(source), self._facts.n_records)
+
+    def build_model(self) -> "nn.Module":
+        """The other task's model."""
+        return self._task.build_model()
+
+    def fingerprint(self, source: "DataSource") -> str:
+        """The other task's, and how many records are taken."""
+        return f"{self._task.fingerprint(source)}-{self._facts.n_records}"
+
+
+def _first(split: Split, n: int) -> Split:
+    return Split(split.inputs[:n], split.targets[:n])
+
+
+def _logarithm() -> "nn.Module":
+    import torch
+    from torch import nn
+
+    class Logarithm(nn.Module):
+        """NaN wherever an input is negative."""
+
+        def forward(self, inputs: "Tensor") -> "Tensor":
+            return torch.log(inputs)
+
+    return Logarithm()

@@ -1,0 +1,236 @@
+"""Hardened randomness, `--secure-noise`: exact noise on a grid, draws from cryptographic generators.
+
+A Gaussian number in floating point has gaps, and which numbers are possible depends on the value that it was
+added to: whoever sees all bits of a release can rule values out (Mironov 2012). Here values are rounded to a
+public grid of spacing g, a power of two, and noise is a whole number of grid steps, drawn exactly by OpenDP from
+OpenSSL's generator, which the operating system seeds. The set of possible outputs is the same for all values.
+
+Two differences to the mechanism that is accounted, and what is done about them (docs/accounting.md, secure noise):
+
+1. *Rounding.* Each of d coordinates moves by at most g/2, so the L2 sensitivity of the rounded vector is at most
+   Δ + g √d. The noise grows with it: the noise multiplier that was charged stays what it was.
+2. *Discrete instead of rounded.* Rounding a Gaussian is post-processing. The discrete Gaussian of standard
+   deviation s ≥ 2^48 grid steps differs from the rounded one by less than 1/(8 s²) ≤ 2^-99 in total variation.
+
+What remains: sums are computed in float32 before they come here, with errors that the sensitivity does not
+include (Casacuberta et al. 2022); drawing takes a time that depends on what is drawn.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dphpo_bench.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from opendp.mod import Domain, Measurement
+
+# Discrete Gaussians have a standard deviation of 2^48 to 2^49 grid steps: with 16 of them below 2^53, what is
+# drawn is exact in float64.
+_GAUSSIAN_BITS = 48
+# Laplace noise has heavier tails and is kept in integers; at ε >= MIN_EPSILON its scale is below 2^53 steps.
+_LAPLACE_BITS = 30
+MIN_EPSILON = 1e-6
+# No overflow and no subnormal numbers between these.
+MIN_STD, MAX_STD = 1e-200, 1e200
+_MAX_STEPS = 2.0**200
+# Samplers of earlier versions divide rational numbers wrongly, so their noise is biased (OpenDP, issue 2638).
+_OLDEST = (0, 15)
+
+
+class SecureGenerator:
+    """Uniform draws of one stream: SHAKE-256 of the stream's name, which holds the secret of the run.
+
+    A secret of 256 bits from the operating system makes this a cryptographic generator, yet the same name gives
+    the same draws: the parts of a partition fit together, and a number of trials is not drawn twice. Noise does
+    not come from here; it comes from OpenDP and is never the same again.
+
+    Args:
+        name: of the stream, secret included.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, name: bytes) -> None:
+        self._name = name
+        self._calls = 0
+
+    def uniform(self, count: int) -> Tensor:
+        """Uniform numbers in [0, 1), multiples of 2^-53: shape (count,), float64."""
+        return torch.from_numpy((self._words(count) >> np.uint64(11)) * 2.0**-53)
+
+    def bernoulli(self, count: int, probability: float) -> Tensor:
+        """Independent coins, shape (count,), bool.
+
+        Args:
+            count: how many.
+            probability: of True, in [0, 1). The true one is a multiple of 2^-64, not above this and less than
+                2^-64 below it: a smaller sampling rate is never less private.
+        """
+        return torch.from_numpy(self._words(count) < np.uint64(int(math.ldexp(probability, 64))))
+
+    def _words(self, count: int) -> NDArray[np.uint64]:
+        # The counter has a fixed length, so no two calls hash the same text.
+        text = self._name + self._calls.to_bytes(8, "big")
+        self._calls += 1
+        return np.frombuffer(hashlib.shake_256(text).digest(8 * count), dtype="<u8").astype(np.uint64)
+
+
+# What mechanisms draw from.
+AnyGenerator: TypeAlias = torch.Generator | SecureGenerator
+
+
+def require_opendp() -> str:
+    """The version of OpenDP.
+
+    Raises:
+        InvalidValueError: if it is missing, or too old to be trusted.
+    """
+    try:
+        import opendp.measurements  # noqa: F401
+
+        found = metadata.version("opendp")
+    except ImportError:  # also what `metadata` raises
+        raise InvalidValueError("Secure noise needs OpenDP: pip install 'dphpo-bench[secure]'.") from None
+    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
+        raise InvalidValueError(
+            f"Expected OpenDP 0.15 or newer, got {found}, whose noise is biased: pip install 'dphpo-bench[secure]'."
+        )
+    return found
+
+
+def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tuple[int, float]:
+    """The grid for a Gaussian mechanism, and the standard deviation that pays for rounding to it.
+
+    Let x and x' be the sums of neighbouring datasets, ‖x − x'‖₂ ≤ Δ, and r rounding to the grid, |r(a) − a| ≤ g/2
+    in each of d coordinates. Then ‖r(x) − r(x')‖₂ ≤ Δ + ‖r(x) − x‖₂ + ‖r(x') − x'‖₂ ≤ Δ + g √d. Noise of standard
+    deviation σ (Δ + g √d) on r(x) is thus a Gaussian mechanism of multiplier at least σ.
+
+    Args:
+        noise_multiplier: σ > 0, the one that is charged.
+        sensitivity: Δ > 0, L2.
+        size: d, how many coordinates.
+
+    Returns:
+        The exponent of g = 2^exponent, with g ≤ 2^-48 σ Δ; and σ (Δ + g √d)/g, rounded up.
+
+    Raises:
+        InvalidValueError: if σ Δ is not from 1e-200 to 1e200.
+    """
+    std = noise_multiplier * sensitivity
+    if not MIN_STD <= std <= MAX_STD:
+        raise InvalidValueError(f"Expected a standard deviation from {MIN_STD:g} to {MAX_STD:g}, got {std:g}.")
+    exponent = math.frexp(std)[1] - 1 - _GAUSSIAN_BITS
+    # Five roundings, each by a factor of at most 1 + 2^-53, are paid by one of 1 + 2^-50.
+    scale = (math.ldexp(std, -exponent) + noise_multiplier * math.sqrt(size)) * (1 + 2.0**-50)
+    return exponent, scale
+
+
+def add_discrete_gaussian(values: Sequence[Tensor], noise_multiplier: float, sensitivity: float) -> list[Tensor]:
+    """Values, rounded to a grid, plus discrete Gaussian noise (Canonne, Kamath and Steinke 2020).
+
+    Adding is exact: the sum of two integers, rounded once if it has more than 53 bits, which is post-processing.
+    A value that is not finite becomes 0 or a bound, coordinate by coordinate.
+
+    Args:
+        values: tensors of any shapes, which together have the sensitivity.
+        noise_multiplier: σ > 0, the one that is charged.
+        sensitivity: Δ > 0, L2, of all values together.
+
+    Returns:
+        Tensors of the shapes, dtypes and devices of `values`; multiples of g before they are cast.
+
+    Raises:
+        InvalidValueError: if the noise has no grid; see `gaussian_grid`.
+    """
+    sizes = [value.numel() for value in values]
+    exponent, scale = gaussian_grid(noise_multiplier, sensitivity, sum(sizes))
+    flat = torch.cat([value.detach().flatten().to("cpu", torch.float64) for value in values])
+    # Scaling by a power of two and rounding to an integer are exact. Clamping brings no two values further apart.
+    steps = (flat * 2.0**-exponent).round().nan_to_num(nan=0.0).clamp(-_MAX_STEPS, _MAX_STEPS)
+    noise = torch.tensor(discrete_gaussian(len(steps), scale), dtype=torch.int64).double()
+    noisy = (steps + noise) * 2.0**exponent
+    return [part.view(value.shape).to(value) for value, part in zip(values, torch.split(noisy, sizes), strict=True)]
+
+
+def discrete_first_above(values: Sequence[float], threshold: float, sensitivity: float, epsilon: float) -> int | None:
+    """AboveThreshold (Dwork and Roth 2014, Theorem 3.23) in integers: ε-DP exactly, with nothing added to δ.
+
+    The proof shifts the noise on the threshold by Δ and that on the answer by 2Δ. Discrete Laplace noise of scale b
+    has probabilities that change by a factor of at most e^(k/b) under a shift by an integer k, so it holds as it
+    stands if Δ is an integer. In grid steps, values that differ by at most D differ by at most ⌊D⌋ + 1 once rounded.
+    One step more pays for float64 arithmetic in the values.
+
+    Args:
+        values: private, each of this sensitivity.
+        threshold: public.
+        sensitivity: Δ > 0, of each value.
+        epsilon: ε ≥ 1e-6.
+
+    Returns:
+        The index of the first value whose noisy version reaches the noisy threshold, or None.
+
+    Raises:
+        InvalidValueError: if the sensitivity or ε is out of range.
+    """
+    if not epsilon >= MIN_EPSILON:
+        raise InvalidValueError(f"Expected epsilon >= {MIN_EPSILON:g} with secure noise, got {epsilon:g}.")
+    if not MIN_STD <= sensitivity <= MAX_STD:
+        raise InvalidValueError(f"Expected a sensitivity from {MIN_STD:g} to {MAX_STD:g}, got {sensitivity:g}.")
+    exponent = math.frexp(sensitivity)[1] - 1 - _LAPLACE_BITS
+    steps = math.floor(math.ldexp(sensitivity, -exponent)) + 2
+    scale = steps / epsilon * (1 + 2.0**-50)
+    (on_threshold,) = discrete_laplace(1, 2 * scale)
+    reached = round(math.ldexp(threshold, -exponent)) + on_threshold
+    on_values = discrete_laplace(len(values), 4 * scale)
+    for index, (value, noise) in enumerate(zip(values, on_values, strict=True)):
+        if round(math.ldexp(value, -exponent)) + noise >= reached:
+            return index
+    return None
+
+
+def discrete_gaussian(count: int, scale: float) -> list[int]:
+    """Independent integers k with probabilities proportional to e^(−k²/(2 s²)), exactly.
+
+    Args:
+        count: how many.
+        scale: s, which is taken for the rational number that it is.
+    """
+    from opendp.measurements import make_gaussian
+    from opendp.metrics import l2_distance
+
+    return _drawn(make_gaussian(_integers(), l2_distance(T="i64"), scale=scale), count)
+
+
+def discrete_laplace(count: int, scale: float) -> list[int]:
+    """Independent integers k with probabilities proportional to e^(−|k|/b), exactly.
+
+    Args:
+        count: how many.
+        scale: b, which is taken for the rational number that it is.
+    """
+    from opendp.measurements import make_laplace
+    from opendp.metrics import l1_distance
+
+    return _drawn(make_laplace(_integers(), l1_distance(T="i64"), scale=scale), count)
+
+
+def _integers() -> "Domain":
+    """Vectors of 64-bit integers; the samplers are experimental in OpenDP's terms, which it wants said."""
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.mod import enable_features
+
+    enable_features("contrib")
+    return vector_domain(atom_domain(T="i64"))
+
+
+def _drawn(measurement: "Measurement", count: int) -> list[int]:
+    """Noise alone: the values are added by us, since sums may exceed 64 bits where OpenDP saturates."""
+    return list(measurement([0] * count)) if count else []

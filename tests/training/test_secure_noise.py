@@ -1,0 +1,267 @@
+"""Exact noise on a grid. What OpenDP draws cannot be seeded: each statistical test states its false-alarm rate."""
+
+import math
+import sys
+from fractions import Fraction
+from importlib import metadata
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.training import secure_noise
+from dphpo_bench.training.noise import add_gaussian_noise, first_above
+from dphpo_bench.training.sampling import poisson_sample, uniform
+from dphpo_bench.training.secure_noise import SecureGenerator, add_discrete_gaussian, gaussian_grid
+
+FALSE_ALARM = 1e-7
+
+
+def generator(name: bytes = b"[]") -> SecureGenerator:
+    return SecureGenerator(name)
+
+
+def chi_square(drawn: "list[int]", probabilities: "np.ndarray", support: "np.ndarray") -> float:
+    """The p-value; values expected less than 20 times count as one."""
+    expected = probabilities * len(drawn)
+    observed = np.bincount(np.array(drawn) - support[0], minlength=len(support))[: len(support)]
+    common = expected >= 20
+    rest = len(drawn) - expected[common].sum(), len(drawn) - observed[common].sum()
+    return float(stats.chisquare([*observed[common], rest[1]], [*expected[common], rest[0]]).pvalue)
+
+
+class TestNoise:
+    @pytest.mark.parametrize("scale", [0.8, 2.5, 7.3])
+    def test_discrete_gaussian_has_its_probabilities(self, scale):
+        # 2.5 is where OpenDP 0.14 fails, with a p-value of 1e-242 for 200,000 draws (OpenDP, issue 2638).
+        support = np.arange(-150, 151)
+        weights = np.exp(-(support**2) / (2 * scale**2))
+        drawn = secure_noise.discrete_gaussian(20_000, scale)
+        assert chi_square(drawn, weights / weights.sum(), support) > FALSE_ALARM
+
+    @pytest.mark.parametrize("scale", [0.8, 2.5, 7.3])
+    def test_discrete_laplace_has_its_probabilities(self, scale):
+        support = np.arange(-400, 401)
+        weights = np.exp(-np.abs(support) / scale)
+        drawn = secure_noise.discrete_laplace(20_000, scale)
+        assert chi_square(drawn, weights / weights.sum(), support) > FALSE_ALARM
+
+    def test_noise_on_the_grid_is_gaussian_of_the_stated_standard_deviation(self):
+        values = [torch.full((100, 80), 2.0), torch.full((8_000,), -1.0)]
+        noisy = add_gaussian_noise(values, 1.5, 2.0, generator())
+        assert [tuple(part.shape) for part in noisy] == [(100, 80), (8_000,)]
+        assert all(part.dtype == torch.float32 for part in noisy)
+        noise = torch.cat([(a - b).flatten() for a, b in zip(noisy, values, strict=True)]).double() / 3.0
+        low, high = stats.chi2.interval(1 - FALSE_ALARM, len(noise))
+        assert low <= float(noise.square().sum()) <= high
+        assert abs(float(noise.mean())) <= stats.norm.isf(FALSE_ALARM / 2) / math.sqrt(len(noise))
+        assert stats.kstest(noise.numpy(), "norm").pvalue > FALSE_ALARM
+        # Neighbours are independent: the mean of products of two has standard deviation 1/√n.
+        pairs = float((noise[1:] * noise[:-1]).mean()) * math.sqrt(len(noise))
+        assert abs(pairs) < 6  # false alarm below 1e-8
+
+    @given(
+        st.floats(1e-3, 1e3),
+        st.floats(1e-6, 1e6),
+        st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, -0.0, 5e-324]), max_size=3),
+    )
+    def test_every_output_is_on_the_grid(self, noise_multiplier, sensitivity, values):
+        values = [torch.tensor(values, dtype=torch.float64), torch.tensor([0.1, -1e30], dtype=torch.float64)]
+        exponent, _ = gaussian_grid(noise_multiplier, sensitivity, sum(value.numel() for value in values))
+        for part in add_gaussian_noise(values, noise_multiplier, sensitivity, generator()):
+            for number in part.tolist():
+                assert (Fraction(number) / Fraction(2) ** exponent).denominator == 1
+
+    @pytest.mark.parametrize("secure", [False, True])
+    def test_low_bits_tell_zero_from_one_unless_noise_is_secure(self, secure):
+        """Mironov (2012): 1 plus any float64 noise is a multiple of 2^-53, and a quarter of noisy zeros is not."""
+        source = generator() if secure else torch.Generator().manual_seed(0)
+        finer = {}
+        for value in (0.0, 1.0):
+            (noisy,) = add_gaussian_noise([torch.full((4000,), value, dtype=torch.float64)], 1.0, 1.0, source)
+            scaled = noisy * 2.0**53
+            finer[value] = float((scaled != scaled.round()).double().mean())
+        assert finer[1.0] == 0.0
+        assert finer[0.0] == 0.0 if secure else finer[0.0] > 0.2
+
+    def test_what_is_added_does_not_depend_on_the_value(self, monkeypatch):
+        drawn = [3, -(2**52) - 1, 2**49, 0, 5, 7]
+        monkeypatch.setattr(secure_noise, "discrete_gaussian", lambda *_: drawn)
+        exponent, _ = gaussian_grid(1.0, 1.0, 6)
+        grid = Fraction(2) ** exponent
+        steps = [0.0, -7.0, 2.0**40, 0.0, math.nan, -math.inf]
+        values = torch.tensor([s * float(grid) for s in steps], dtype=torch.float64)
+        values[3] = 1.49 * float(grid)  # rounded to the grid first
+        (noisy,) = add_discrete_gaussian([values], 1.0, 1.0)
+        found = [Fraction(number) / grid for number in noisy.tolist()]
+        assert found[:5] == [3, -(2**52) - 8, 2**49 + 2**40, 1, 5]
+        assert found[5] == -(2**200)  # a bound, and finite
+
+    def test_numbers_far_above_the_noise_stay_what_they_are(self):
+        values = [torch.tensor([1e30, -1e30, 60_000.0], dtype=torch.float64)]
+        (noisy,) = add_gaussian_noise(values, 1.0, 1.0, generator())
+        assert noisy[:2].tolist() == values[0][:2].tolist()
+        assert 0 < abs(float(noisy[2]) - 60_000) < 10  # false alarm below 1e-22
+
+    def test_without_noise_values_are_copied_as_they_are(self):
+        values = [torch.tensor([0.1, 0.2])]
+        (same,) = add_gaussian_noise(values, 0.0, 1.0, generator())
+        assert torch.equal(same, values[0])
+        assert same is not values[0]
+
+    def test_nothing_to_release(self):
+        assert [part.numel() for part in add_gaussian_noise([torch.zeros(0)], 1.0, 1.0, generator())] == [0]
+
+    @pytest.mark.parametrize(("noise_multiplier", "sensitivity"), [(-1, 1), (math.nan, 1), (1, math.inf), (1, -1)])
+    def test_bad_values_are_refused(self, noise_multiplier, sensitivity):
+        for source in (generator(), torch.Generator()):
+            with pytest.raises(InvalidValueError):
+                add_gaussian_noise([torch.zeros(2)], noise_multiplier, sensitivity, source)
+
+    @pytest.mark.parametrize("std", [1e-250, 1e250])
+    def test_noise_without_a_grid_is_refused(self, std):
+        with pytest.raises(InvalidValueError, match="from 1e-200 to 1e\\+200"):
+            add_gaussian_noise([torch.zeros(2)], std, 1.0, generator())
+
+
+class TestRounding:
+    @given(st.floats(1e-3, 1e3), st.floats(1e-6, 1e6), st.integers(1, 10**9))
+    def test_noise_pays_for_rounding(self, noise_multiplier, sensitivity, size):
+        """σ (Δ + g √d), in exact arithmetic: the noise is never below, and hardly above."""
+        exponent, scale = gaussian_grid(noise_multiplier, sensitivity, size)
+        grid = Fraction(2) ** exponent
+        # (s g / σ − Δ)² ≥ g² d, without a root.
+        excess = Fraction(scale) * grid / Fraction(noise_multiplier) - Fraction(sensitivity)
+        assert excess > 0
+        assert excess**2 >= grid**2 * size
+        std = Fraction(noise_multiplier) * Fraction(sensitivity)
+        assert grid * 2**48 <= std * (1 + Fraction(1, 2**50))
+        assert Fraction(scale) * grid <= std * (1 + Fraction(math.sqrt(size) * noise_multiplier + 1) / 2**45)
+        assert scale >= 2.0**48
+
+    def test_rounding_attains_the_sensitivity_that_is_paid(self):
+        """x and x' on either side of a half: one grid step in each coordinate although they are all but equal."""
+        size = 10_000
+        near = torch.full((size,), 0.5, dtype=torch.float64)
+        below, above = (near - 1e-9).round(), (near + 1e-9).round()
+        assert float((above - below).norm()) == math.sqrt(size)
+
+
+class TestTotalVariation:
+    """Between the discrete Gaussian and the Gaussian that is rounded to integers."""
+
+    @staticmethod
+    def exact(scale: float) -> float:
+        ks = np.arange(0, math.ceil(40 * scale) + 2)  # by symmetry, with tails from one side to keep digits
+        rounded = stats.norm.sf((ks - 0.5) / scale) - stats.norm.sf((ks + 0.5) / scale)
+        rounded[0] = 1 - 2 * stats.norm.sf(0.5 / scale)
+        weights = np.exp(-(ks**2) / (2 * scale**2))
+        discrete = weights / (2 * weights.sum() - 1)
+        difference = np.abs(rounded - discrete)
+        return float(difference.sum() - difference[0] / 2)
+
+    @pytest.mark.parametrize("scale", [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0])
+    def test_is_below_the_bound(self, scale):
+        assert self.exact(scale) <= 1 / (8 * scale**2)
+
+    @pytest.mark.parametrize("scale", [3.0, 10.0, 30.0])
+    def test_is_of_the_order_that_the_proof_says(self, scale):
+        # The kernel of the midpoint rule is 1/24 on average, where the bound takes its maximum, 1/8.
+        leading = 2 * stats.norm.pdf(1) / 24 / scale**2
+        assert self.exact(scale) == pytest.approx(leading, rel=0.05)
+
+    def test_of_a_large_run_is_far_below_delta(self):
+        coordinates, epsilon, delta = 500_000 * 1_000, 8.0, 60_000**-1.1
+        assert (1 + math.exp(epsilon)) * coordinates * 2.0**-99 < 1e-12 * delta
+
+
+class TestAboveThreshold:
+    def test_finds_the_first_that_is_clearly_above(self):
+        for source in (generator(), torch.Generator().manual_seed(0)):
+            assert first_above([0.1, 0.9, 1.0], 0.5, 0.001, 1.0, source) == 1  # false alarm below e^-90
+            assert first_above([0.1, 0.2], 0.5, 0.0005, 1.0, source) is None
+            assert first_above([], 0.5, 0.0005, 1.0, source) is None
+
+    def test_noise_has_the_scales_of_the_theorem(self, monkeypatch):
+        scales = []
+        monkeypatch.setattr(
+            secure_noise, "discrete_laplace", lambda count, scale: scales.append((count, scale)) or [0] * count
+        )
+        assert first_above([0.2, 0.5, 0.9], 0.5, 0.1, 0.25, generator()) == 1
+        (one, on_threshold), (three, on_values) = scales
+        assert (one, three) == (1, 3)
+        step = 2.0 ** (math.frexp(0.1)[1] - 31)
+        assert 2 * (0.1 + step) / 0.25 <= on_threshold * step <= 2 * 0.1 / 0.25 * (1 + 1e-8)
+        assert 4 * (0.1 + step) / 0.25 <= on_values * step <= 4 * 0.1 / 0.25 * (1 + 1e-8)
+
+    def test_probability_agrees_with_the_continuous_mechanism(self):
+        sensitivity, epsilon, rounds = 0.1, 1.0, 1000
+        secure = sum(first_above([0.4], 0.5, sensitivity, epsilon, generator()) is None for _ in range(rounds))
+        source = torch.Generator().manual_seed(5)
+        plain = sum(first_above([0.4], 0.5, sensitivity, epsilon, source) is None for _ in range(rounds))
+        # False alarm below 1e-8: 6 standard deviations of the difference of two counts.
+        assert abs(secure - plain) < 6 * math.sqrt(2 * rounds * 0.25)
+
+    def test_values_out_of_range_are_refused(self):
+        with pytest.raises(InvalidValueError, match="epsilon >= 1e-06"):
+            first_above([0.4], 0.5, 0.1, 1e-9, generator())
+        with pytest.raises(InvalidValueError, match="sensitivity"):
+            first_above([0.4], 0.5, 0.0, 1.0, generator())
+
+
+class TestSecureGenerator:
+    def test_streams_repeat_and_differ_by_name_and_call(self):
+        first = generator(b"a")
+        one, two = first.uniform(1000), first.uniform(1000)
+        assert not torch.equal(one, two)
+        assert torch.equal(one, generator(b"a").uniform(1000))
+        assert not torch.equal(one, generator(b"b").uniform(1000))
+
+    def test_uniform(self):
+        numbers = uniform(50_000, generator())
+        assert numbers.dtype == torch.float64
+        assert 0 <= float(numbers.min()) <= float(numbers.max()) < 1
+        assert bool((numbers * 2.0**53 == (numbers * 2.0**53).round()).all())
+        assert stats.kstest(numbers.numpy(), "uniform").pvalue > FALSE_ALARM
+
+    @pytest.mark.parametrize("rate", [0.001, 0.1, 0.7])
+    def test_size_of_a_poisson_sample_is_binomial(self, rate):
+        n, rounds = 20_000, 50
+        source = generator(str(rate).encode())
+        total = sum(len(poisson_sample(n, rate, source)) for _ in range(rounds))
+        low, high = stats.binom.interval(1 - FALSE_ALARM, n * rounds, rate)
+        assert low <= total <= high
+
+    def test_poisson_sample_edges(self):
+        assert poisson_sample(5, 1.0, generator()).tolist() == [0, 1, 2, 3, 4]
+        assert len(poisson_sample(1000, 0.0, generator())) == 0
+        assert len(poisson_sample(1000, 1e-300, generator())) == 0
+        assert len(poisson_sample(1000, math.nextafter(1, 0), generator())) == 1000  # false alarm 1e-13
+        assert len(poisson_sample(0, 0.5, generator())) == 0
+        sample = poisson_sample(1000, 0.2, generator())
+        assert sample.dtype == torch.int64
+        assert torch.equal(sample, sample.sort().values)
+
+    @given(st.floats(0, 1, exclude_max=True))
+    def test_true_rate_is_never_above_the_one_that_is_charged(self, rate):
+        true = Fraction(int(math.ldexp(rate, 64)), 2**64)
+        assert Fraction(rate) - Fraction(1, 2**64) < true <= Fraction(rate)
+
+
+class TestOpendp:
+    def test_missing(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "opendp.measurements", None)
+        with pytest.raises(InvalidValueError, match=r"pip install 'dphpo-bench\[secure\]'"):
+            secure_noise.require_opendp()
+
+    def test_version_whose_noise_is_biased(self, monkeypatch):
+        monkeypatch.setattr(metadata, "version", lambda _: "0.14.1")
+        with pytest.raises(InvalidValueError, match=r"0\.14\.1, whose noise is biased"):
+            secure_noise.require_opendp()
+
+    def test_version(self):
+        assert secure_noise.require_opendp() == metadata.version("opendp")

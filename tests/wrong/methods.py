@@ -1,0 +1,265 @@
+"""One sound method, and methods that differ from it in one mistake each. Nothing slow is imported here."""
+
+import math
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dphpo_bench as bench
+
+REMEMBERED: list[float] = []
+
+
+class Base(bench.Method):
+    """DP-SGD as it should be, but for the dataclass."""
+
+    name = "wrong"
+    summary = "DP-SGD with one mistake."
+    reference = "a test"
+    tuning = ()
+    end_to_end_private = True
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        return bench.DpSgd.of(facts).calibrated(budget).as_plan(facts, budget)
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        return bench.Outcome(bench.DpSgd(**plan.parameters).train(session), {"steps": plan.parameters["steps"]})
+
+
+@dataclass(frozen=True)
+class Sound(Base):
+    """No mistake."""
+
+
+@dataclass(frozen=True)
+class NameWithCapitals(Sound):
+    name = "Wrong-Name"
+
+
+@dataclass(frozen=True)
+class TuningIsText(Sound):
+    tuning = "learning rate"
+
+
+@dataclass
+class NotFrozen(Base):
+    momentum: float = 0.9
+
+
+class NotDecorated(Sound):
+    momentum: float = 0.9
+
+
+@dataclass(frozen=True)
+class NoDefault(Base):
+    momentum: float
+
+    @classmethod
+    def made(cls) -> "NoDefault":
+        return cls(0.9)
+
+
+@dataclass(frozen=True)
+class ChangesItsParameter(Sound):
+    width: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "width", self.width / 2)
+
+
+@dataclass(frozen=True)
+class PlansFromData(Sound):
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        bench.make_task("digits").load_train(bench.DataSource.resolve())
+        return super().plan(facts, budget)
+
+
+@dataclass(frozen=True)
+class PlansAtRandom(Sound):
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        made = super().plan(facts, budget)
+        return replace(made, releases=(*made.releases, bench.Release(os.urandom(4).hex(), 0, 1.0, 1.0)))
+
+
+@dataclass(frozen=True)
+class PlansFromARun(Sound):
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        made = super().plan(facts, budget)
+        return replace(made, cost=replace(made.cost, runs=len(REMEMBERED)))
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        outcome = super().run(plan, session)
+        REMEMBERED.append(1.0)
+        return outcome
+
+
+@dataclass(frozen=True)
+class PlanHoldsATuple(Sound):
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        made = super().plan(facts, budget)
+        return replace(made, parameters={**made.parameters, "betas": (0.9, 0.99)})
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        parameters = {name: value for name, value in plan.parameters.items() if name != "betas"}
+        return super().run(replace(plan, parameters=parameters), session)
+
+
+@dataclass(frozen=True)
+class OverBudgetAtEight(Sound):
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        if budget.epsilon < 8:
+            return super().plan(facts, budget)
+        training = bench.DpSgd.of(facts).calibrated(budget)
+        return training.with_noise(0.9 * training.noise_multiplier).as_plan(facts, budget)
+
+
+@dataclass(frozen=True)
+class ReferenceWithAnEpsilon(Sound):
+    end_to_end_private = False
+
+
+@dataclass(frozen=True)
+class NoModel(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        return bench.Outcome(super().run(plan, session).model, {"rates": {0.1, 0.2}})  # type: ignore[dict-item]
+
+
+@dataclass(frozen=True)
+class AsksForMore(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        outcome = super().run(plan, session)
+        with suppress(bench.OverBudgetError):
+            session.score(outcome.model, 1.0)
+        return outcome
+
+
+@dataclass(frozen=True)
+class Searches(Base):
+    """The best of a few trials, as it should be."""
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        trial = bench.Trial.calibrated(self.whole, bench.DpSgd.of(facts), budget, validation=0.2, accountant="rdp")
+        return bench.Plan(
+            budget=budget,
+            event=self.whole(trial.event),
+            training_event=trial.training.event,
+            parameters={"trial": trial.to_json()},
+            releases=trial.releases,
+            cost=trial.cost(facts.n_records, 4.0),
+            accountant="rdp",
+        )
+
+    def whole(self, trial: Any) -> Any:
+        return bench.best_of(trial, bench.geometric(4.0))
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        trial = bench.Trial.of(plan)
+        tried: list[Any] = []
+
+        def trials(sessions: "list[bench.Session]") -> "list[bench.Scored]":
+            return self.one(trial, sessions, tried)
+
+        best = session.best_of(trials, bench.geometric(4.0), trial.event)
+        return self.out(best, tried, session)
+
+    def one(self, trial: "bench.Trial", sessions: "list[bench.Session]", tried: list[Any]) -> "list[bench.Scored]":
+        scored = trial.run(sessions)
+        tried.extend(scored)
+        return scored
+
+    def out(self, best: Any, tried: list[Any], session: "bench.Session") -> bench.Outcome:
+        return bench.released(best, session)
+
+
+@dataclass(frozen=True)
+class ReturnsTheLoser(Searches):
+    def out(self, best: Any, tried: list[Any], session: "bench.Session") -> bench.Outcome:
+        if not tried:
+            return bench.released(best, session)
+        return bench.released(min(tried, key=lambda scored: scored.score).outcome, session)
+
+
+@dataclass(frozen=True)
+class CountsItsTrials(Searches):
+    def one(self, trial: "bench.Trial", sessions: "list[bench.Session]", tried: list[Any]) -> "list[bench.Scored]":
+        scored = trial.run(sessions, [{"learning_rate": 0.01 * 2 ** (len(tried) + i)} for i in range(len(sessions))])
+        tried.extend(scored)
+        return scored
+
+
+@dataclass(frozen=True)
+class AveragesItsTrials(Searches):
+    """Their order changes nothing."""
+
+    def out(self, best: Any, tried: list[Any], session: "bench.Session") -> bench.Outcome:
+        total = math.fsum(scored.score for scored in tried)
+        return bench.Outcome(bench.released(best, session).model, {"mean": total / max(1, len(tried))})
+
+
+@dataclass(frozen=True)
+class InfiniteParameter(Sound):
+    bound: float = float("inf")
+
+
+@dataclass(frozen=True)
+class DrawsFromTheSystem(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        return bench.Outcome(super().run(plan, session).model, {"lucky": os.urandom(4).hex()})
+
+
+@dataclass(frozen=True)
+class DependsOnThreads(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        import torch
+
+        return bench.Outcome(super().run(plan, session).model, {"threads": torch.get_num_threads()})
+
+
+@dataclass(frozen=True)
+class DrawsFromTheGlobalGenerator(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        import torch
+
+        return bench.Outcome(super().run(plan, session).model, {"lucky": torch.rand(()).item()})
+
+
+@dataclass(frozen=True)
+class RemembersTheLastRun(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        outcome = super().run(plan, session)
+        REMEMBERED.append(next(outcome.model.parameters()).sum().item())
+        return bench.Outcome(outcome.model, {"earlier": REMEMBERED[-2:-1]})
+
+
+@dataclass(frozen=True)
+class RemembersTheFirstRun(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        outcome = super().run(plan, session)
+        REMEMBERED.append(next(outcome.model.parameters()).sum().item())
+        return bench.Outcome(outcome.model, {"first": REMEMBERED[0]})
+
+
+@dataclass(frozen=True)
+class DividesByTheBatchSize(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        outcome = super().run(plan, session)
+        return bench.Outcome(outcome.model, {"error": 1 / (session.facts.batch_size - 1)})
+
+
+@dataclass(frozen=True)
+class WantsFiniteOutputs(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        import torch
+
+        outcome = super().run(plan, session)
+        if not outcome.model(-torch.ones(1, *session.facts.input_shape)).isfinite().all():
+            raise ValueError("diverged")
+        return outcome
+
+
+@dataclass(frozen=True)
+class FallsOverASmallBudget(Sound):
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        assert budget.epsilon >= 1
+        return super().plan(facts, budget)
