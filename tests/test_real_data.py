@@ -21,7 +21,7 @@ def source(tmp_path: Path) -> bench.DataSource:
 @pytest.mark.parametrize(
     ("method", "parameters", "accuracy"),
     [
-        ("auto_clipping", {"optimizer": "SGD", "learning_rate": "1"}, 0.5),
+        pytest.param("auto_clipping", {"optimizer": "SGD", "learning_rate": "1"}, 0.5, marks=pytest.mark.slow),
         # 60 steps instead of 30, 16 of which it needs to find its scale.
         ("hyfreedp", {"batch_size": "1000"}, 0.2),
     ],

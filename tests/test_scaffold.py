@@ -163,8 +163,9 @@ def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch, capsys) -
 def test_the_page_shows_the_method_that_is_written(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     written = (scaffold.write_package("method", "two_rates", tmp_path) / "two_rates.py").read_text()
-    body = written[written.index("    def plan(") :]
-    assert shown == body
+    head, body = written[written.index("@dataclass") :], written[written.index("    def plan(") :]
+    assert shown.endswith("\n\n" + body)
+    assert set(shown.splitlines()) <= set(head.splitlines())  # without its docstring and its checks
 
 
 def test_every_command_on_the_page_exists() -> None:

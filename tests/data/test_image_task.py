@@ -101,6 +101,7 @@ def test_truncated_features_are_extracted_again(
     assert caplog.text.count("is damaged; computing it again") == 1
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_mirrors_row_order(
     task_class: type[ImageTask], mirror: DataSource, records: np.ndarray, tmp_path: Path
 ) -> None:

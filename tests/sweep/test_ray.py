@@ -209,6 +209,7 @@ def start_node(cluster: Any, name: str, **options: Any) -> Any:
     return cluster.add_node(env_vars={NODE: name}, **options)
 
 
+@pytest.mark.slow
 def test_a_sweep_survives_a_node_that_is_killed(
     cluster: Any, tmp_path: Path, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -385,7 +386,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ending", ["close", "kill"])
+@pytest.mark.parametrize("ending", [pytest.param("close", marks=pytest.mark.slow), "kill"])
 def test_a_ray_of_its_own_leaves_nothing(ending: str, tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "pid"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
