@@ -50,8 +50,10 @@ LABELS, MODEL, GRADIENTS = (
     "white box: released model",
     "white box: released gradients",
 )
-WEIGHTS = {LABELS: 0.05, MODEL: 0.15, GRADIENTS: 0.8}
-"""Share of the error probability that each gets: most for the attack that shows most, on any method that has noise."""
+WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.8}}
+"""Shares of the error probability, of the attacks that are asked for: most for what shows most of noisy methods."""
+
+DEFAULT_CANARIES = 300
 
 TAG = 10.0
 """Value of a canary's own input: so large that its gradient lies almost wholly in its own weights."""
@@ -140,7 +142,7 @@ def audit(
     budget: "PrivacyBudget",
     *,
     attacks: Sequence[AttackName] = ATTACKS,
-    canaries: int = 300,
+    canaries: int | None = None,
     runs: int = 1,
     confidence: float = 0.95,
     seed: int = 0,
@@ -156,7 +158,8 @@ def audit(
         task: whose training records, number of records and schedule to use.
         budget: (ε, δ) that the method is given.
         attacks: which; the bound covers that the best of them is taken.
-        canaries: m of each run. About half of them are put among the records, and as many records left out.
+        canaries: m of each run. About half of them are put among the records, and as many records left out. None:
+            300, or half of the records if they are fewer.
         runs: how often the procedure runs for each attack, with fresh canaries. Coins of all runs count together, so
             more runs show more.
         confidence: that the bound is right.
@@ -173,13 +176,7 @@ def audit(
     """
     from dphpo_bench.data.source import DataSource
 
-    n = task.facts.n_records
-    if not 2 <= canaries <= n // 2:
-        raise InvalidValueError(f"Expected 2 <= canaries <= {n // 2}, half of the records, got {canaries}.")
-    if runs < 1:
-        raise InvalidValueError(f"Expected runs >= 1, got {runs}.")
-    if not attacks or set(attacks) - set(ATTACKS):
-        raise InvalidValueError(f"Expected attacks among {', '.join(ATTACKS)}, got {', '.join(attacks) or 'none'}.")
+    canaries = checked_canaries(task, canaries, attacks=attacks, runs=runs, confidence=confidence)
     progress = progress or SilentProgress()
     device = resolve_device(device)
     train = task.load_train(source or DataSource.resolve(progress=progress))
@@ -213,10 +210,33 @@ def audit(
         for what, found in shown.items()
     }
     names = list(together)
-    bounds = best_bounds(list(together.values()), budget.delta, confidence, [WEIGHTS[what] for what in names])
+    weights = {what: weight for name in attacks for what, weight in WEIGHTS[name].items()}
+    asked_for = sum(weights.values())
+    bounds = best_bounds(
+        list(together.values()), budget.delta, confidence, [weights[what] / asked_for for what in names]
+    )
     by_attack = dict(zip(names, bounds, strict=True))
     best = max(names, key=lambda what: by_attack[what].epsilon)
     return Audit(claimed, budget.delta, best, by_attack[best], by_attack, runs)
+
+
+def checked_canaries(task: Task, canaries: int | None, *, attacks: Sequence[str], runs: int, confidence: float) -> int:
+    """The number of canaries of each run; see `audit`.
+
+    Raises:
+        InvalidValueError: if it, or another number, is out of range.
+    """
+    most = task.facts.n_records // 2
+    canaries = min(DEFAULT_CANARIES, most) if canaries is None else canaries
+    if not 2 <= canaries <= most:
+        raise InvalidValueError(f"Expected 2 <= canaries <= {most}, half of the records, got {canaries}.")
+    if runs < 1:
+        raise InvalidValueError(f"Expected runs >= 1, got {runs}.")
+    if not attacks or set(attacks) - set(ATTACKS):
+        raise InvalidValueError(f"Expected attacks among {', '.join(ATTACKS)}, got {', '.join(attacks) or 'none'}.")
+    if not 0 < confidence < 1:
+        raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
+    return canaries
 
 
 class Transcript:
@@ -284,10 +304,8 @@ class _Experiment:
             return {LABELS: -losses.double().numpy()}
         without = torch.zeros_like(self.canaries.inputs)  # what the canary's own weights have changed
         base = functional.cross_entropy(_outputs(model, without), labels, reduction="none")
-        found = {MODEL: (base - losses).double().numpy()}
-        if self.transcript.releases:
-            found[GRADIENTS] = self.transcript.scores.numpy()
-        return found
+        # A run without releases has scores that say nothing, so that the number of canaries is what was planned.
+        return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
 
 
 def _black_box(task: Task, train: Split, m: int, streams: Streams) -> _Experiment:
@@ -337,9 +355,9 @@ def _joined(base: Split, rows: Tensor, canaries: Split, members: "NDArray[np.boo
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     """The model's outputs on the CPU, in the mode of evaluation."""
-    device = next(model.parameters()).device
+    like = next(model.parameters())
     with evaluating(model):
-        return torch.cat([model(piece.to(device).float()).cpu() for piece in torch.split(inputs, 1024)])
+        return torch.cat([model(piece.to(like.device, like.dtype)).cpu() for piece in torch.split(inputs, 1024)])
 
 
 class _TaggedTask(Task):
@@ -371,7 +389,7 @@ class _TaggedTask(Task):
         facts = self._task.facts
         model = self._task.build_model()
         layer = linear_layer(model)
-        if layer is None:
+        if layer is None or not all(parameter.requires_grad for parameter in layer.parameters()):
             return _Tagged(model, facts.input_shape, nn.Linear(self._tags, facts.n_classes, bias=False))
         wide = nn.Linear(layer.in_features + self._tags, layer.out_features, bias=layer.bias is not None)
         with torch.no_grad():

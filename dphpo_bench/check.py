@@ -181,12 +181,12 @@ def _failure(test: Callable[[Any], None], subject: Subject) -> str | None:
         test(subject.make())
     except (ContractError, DphpoBenchError) as error:
         return one_line(str(error), MAX_REASON)
-    except Exception as error:  # whatever a plug-in raises
+    except (Exception, SystemExit) as error:  # whatever a plug-in raises
         return one_line(f"{type(error).__name__}: {error}{_where(error)}", MAX_REASON)
     return None
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     trace = error.__traceback__
     if trace is None:
         return ""
@@ -204,6 +204,8 @@ def _look_here_for(module: str) -> None:
         known = find_spec(module) is not None
     except (ImportError, ValueError):
         known = False
+    except Exception:  # the package that it is in cannot be imported; `_load` says so
+        known = True
     here = str(Path.cwd())
     if not known and here not in sys.path:
         sys.path.append(here)
@@ -217,7 +219,7 @@ def _load(point: EntryPoint, shown: str) -> type[Method] | type[Task]:
         found: Any = import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RegistryError(f"Cannot load {shown}: {type(error).__name__}: {error}.") from None
     if not (isinstance(found, type) and issubclass(found, Method | Task)):
         raise RegistryError(f"{shown} is neither a subclass of dphpo_bench.Method nor of dphpo_bench.Task.")

@@ -293,7 +293,9 @@ def audit_command(
         Literal["black_box", "white_box", "both"],
         typer.Option(help="What the attacker sees: the released model, or every released gradient too."),
     ] = "both",
-    canaries: Annotated[int, typer.Option(min=2, help="Records of each run that are in or out by a coin.")] = 300,
+    canaries: Annotated[
+        int | None, typer.Option(help="Records of each run that are in or out by a coin; default: 300 or fewer.")
+    ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs for each attack; all their canaries count together.")] = 1,
     confidence: Annotated[float, typer.Option(help="That the lower bound is right.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Of the record, and of canaries, coins and noise.")] = 0,
@@ -312,7 +314,7 @@ def audit_command(
 
     Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the bound is above the claimed ε, 130 interrupted.
     """
-    from dphpo_bench.audit import ATTACKS, audit, recorded
+    from dphpo_bench.audit import ATTACKS, audit, checked_canaries, recorded
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.display import TerminalProgress
     from dphpo_bench.progress import SilentProgress
@@ -322,12 +324,14 @@ def audit_command(
     progress = SilentProgress() if quiet else TerminalProgress()
     source = DataSource.resolve(data_dir, progress=progress)
     store = RecordStore(results_dir)
+    attacks = ATTACKS if attack == "both" else (attack,)
+    canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
     record = recorded(made_method, made_task, budget, store, seed=seed, source=source, device=device, progress=progress)
     found = audit(
         made_method,
         made_task,
         budget,
-        attacks=ATTACKS if attack == "both" else (attack,),
+        attacks=attacks,
         canaries=canaries,
         runs=runs,
         confidence=confidence,

@@ -418,7 +418,7 @@ def _attempt(
         if not ledger.entries and not complaints:  # a mistake in the call, found before anything was released
             raise
         return None, "failed", reason_of(error, hide)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return None, "failed", reason_of(error, hide)
     finally:
         session.close()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
@@ -27,7 +27,7 @@ from dphpo_bench.randomness import Streams
 from dphpo_bench.task import Split, Task, TaskFacts
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.gradients import GradientEngine, gradient_engine
-from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.model_checks import refuse_hooks, refuse_mixing
 from dphpo_bench.training.modes import evaluating
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.noise import first_above as first_noisy_above
@@ -85,12 +85,13 @@ class _Losers:
 
     Attributes:
         models: their models, as long as somebody holds them.
-        weights: digests of what the weights of these were, for copies.
+        weights: how many trials had a model of these weights, by digest, for copies. What two trials have is
+            nothing that noise has touched, such as initial weights.
         scores: their scores.
     """
 
     models: "WeakSet[nn.Module]" = field(default_factory=WeakSet)
-    weights: set[bytes] = field(default_factory=set)
+    weights: Counter[bytes] = field(default_factory=Counter)
     scores: set[float] = field(default_factory=set)
 
 
@@ -185,6 +186,8 @@ class Session(_Unique):
         self._losers = _Losers()
         self._built: list[nn.Module] | None = None  # models of one trial while it runs; None: in no trial
         self._lent: list[Split] = []  # raw records, to be taken back
+        # Models that treat each record alone, in these modes.
+        self._checked: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()
 
     # ------------------------------------------------------------------------------------- what is public
 
@@ -287,6 +290,7 @@ class Session(_Unique):
         child._scope, child._within = self._scope, self._within
         child._generators, child._counts = self._generators, self._counts
         child._losers, child._built, child._lent = self._losers, self._built, self._lent
+        child._checked = self._checked
         child.expected_records = self.expected_records
         return child
 
@@ -330,8 +334,7 @@ class Session(_Unique):
 
     def _n_correct(self, model: "nn.Module") -> int:
         """How many records are classified correctly; private. A prediction of NaN is wrong."""
-        _refuse_hooks(model)
-        _refuse_mixing(model, self._train.inputs.shape[1:])
+        self._check(model)
         correct = 0
         with evaluating(model):
             for start in range(0, self._n_rows, 1024):
@@ -339,6 +342,10 @@ class Session(_Unique):
                 rows = rows if self._rows is None else self._rows[rows]
                 outputs = model(self._train.inputs[rows].to(self.device).float())
                 labels = self._train.targets[rows].to(self.device)
+                if outputs.ndim != 2 or len(outputs) != len(labels):  # pairs would be counted, not records
+                    raise InvalidValueError(
+                        f"Expected model outputs of shape (n, classes), got {('n', *outputs.shape[1:])}."
+                    )
                 correct += int(((outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)).sum())
         return correct
 
@@ -357,8 +364,8 @@ class Session(_Unique):
         assert isinstance(self._ledger, Ledger)
         self._ledger.close()
         for split in self._lent:
-            split.inputs.set_()  # type: ignore[call-overload]
-            split.targets.set_()  # type: ignore[call-overload]
+            for tensor in (split.inputs, split.targets):
+                tensor.data = tensor.new_empty(0)
 
     def refuse_losers(self, model: "nn.Module", released: dict[str, Any]) -> None:
         """Refuse what a trial that lost has made: only the winner of a selection may be released.
@@ -375,8 +382,8 @@ class Session(_Unique):
         weights = self._losers.weights
         if model in self._losers.models:
             what = "the model"
-        elif weights and _digest(model) in weights - {_digest(self.build_model())}:  # the initial ones are public
-            what = "the weights"
+        elif weights and weights[_digest(model)] == 1 and _digest(model) != _digest(self.build_model()):
+            what = "the weights"  # the initial ones are public
         elif not self._losers.scores.isdisjoint(_numbers(released)):
             what = "the score"
         if what:
@@ -450,7 +457,7 @@ class Session(_Unique):
     def _lost(self, tried: _Tried | None) -> None:
         if tried is not None:
             self._losers.models |= tried.models
-            self._losers.weights |= tried.weights
+            self._losers.weights.update(tried.weights)
             if tried.scored is not None:
                 self._losers.scores.add(float(tried.scored.score))
 
@@ -459,7 +466,9 @@ class Session(_Unique):
         if best is None or best.scored is None:
             return None
         self._losers.scores.discard(float(best.scored.score))
-        self._losers.weights -= best.weights
+        self._losers.weights.update(best.weights)  # more than one trial, or the winner's
+        for digest in best.weights:
+            self._losers.weights[digest] += 1
         if self._built is not None:
             self._built += best.models
         if self._observer and best.observer:
@@ -534,7 +543,7 @@ class Session(_Unique):
                 results = [None if math.isnan(result.score) else result for result in found]
                 if len(results) != len(sessions):
                     raise ValueError(f"Expected one result for each of {len(sessions)} trials, got {len(results)}.")
-            except Exception:
+            except (Exception, SystemExit):
                 results = None
             for child in sessions:
                 assert isinstance(child._ledger, Ledger)
@@ -611,14 +620,25 @@ class Session(_Unique):
 
     def _engine(self, model: "nn.Module") -> GradientEngine:
         """The engine of the model in use; engines remember what they measured of a model and of the data."""
-        _refuse_hooks(model)
         if self._current is None or self._current.model is not model:
             self._current = gradient_engine(model)
-            _refuse_mixing(model, self._train.inputs.shape[1:])
+        self._check(model)
         return self._current
+
+    def _check(self, model: "nn.Module") -> None:
+        """Refuse a model that is unfit for private records; remember it among those of this trial."""
+        refuse_hooks(model)
+        modes = [module.training for module in model.modules()]
+        if self._checked.get(model) != modes:
+            refuse_mixing(model, self._train.inputs)
+            self._checked[model] = modes
+        if self._built is not None and all(known is not model for known in self._built):
+            self._built.append(model)
 
     def _stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
         """The same for several linear models at once; None if they cannot be stacked."""
+        for model in models:
+            self._check(model)
         if len(self._stacked_models) != len(models) or any(map(operator.is_not, self._stacked_models, models)):
             self._stacked_models = list(models)
             self._stack = StackedLinear(models) if can_stack(models) else None
@@ -941,35 +961,6 @@ def _tried(index: int, scored: Scored | None, session: Session) -> _Tried:
     return tried
 
 
-def _refuse_hooks(model: "nn.Module") -> None:
-    """Refuse a model with hooks of a plug-in, which would see the records. Those of torch itself are left alone."""
-    for name, module in model.named_modules():
-        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values()):
-            owner = getattr(getattr(hook, "func", hook), "__module__", None) or ""
-            if owner.partition(".")[0] != "torch":
-                raise InvalidValueError(
-                    f"Expected a model without hooks, which would see the records; {name or 'the model'} has one."
-                )
-
-
-def _refuse_mixing(model: "nn.Module", shape: "torch.Size") -> None:
-    """Refuse a model whose outputs for one record depend on the others: no clipping bounds what one record does then.
-
-    Tried on made-up inputs, in the mode of evaluation. Layers that are known to mix are refused by the engines.
-    """
-    if linear_layer(model) is not None:
-        return
-    like = next(model.parameters())
-    inputs = torch.randn(4, *shape, generator=torch.Generator().manual_seed(0)).to(like)
-    with evaluating(model):
-        together = model(inputs).nan_to_num()
-        alone = torch.cat([model(inputs[i : i + 1]) for i in range(len(inputs))]).nan_to_num()
-    if (together - alone).abs().max() > 0.01 * (together.abs().max() + alone.abs().max()):
-        raise InvalidValueError(
-            "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
-        )
-
-
 def _digest(model: "nn.Module") -> bytes:
     """Of the values of all parameters."""
     digest = hashlib.sha256()
@@ -979,8 +970,8 @@ def _digest(model: "nn.Module") -> bytes:
 
 
 def _numbers(values: Any) -> Iterator[float]:
-    """All numbers among JSON values that are not whole."""
-    if isinstance(values, float) and not values.is_integer():
+    """All numbers among JSON values that have more than six digits: a short one may be equal by chance."""
+    if isinstance(values, float) and float(f"{values:.6g}") != values:
         yield values
     elif isinstance(values, list):
         for value in values:

@@ -167,12 +167,13 @@ def _guarded(load: "Callable[[Any, DataSource], Split]") -> "Callable[[Any, Data
         complaints = _seal.get()
         if complaints is not None:
             complaints.append(
-                f"The method called {load.__name__} of task {self.name} by itself. It sees no data while it plans and "
-                "only the session while it runs; the harness alone opens the test data, after the run."
+                f"{load.__name__} of task {self.name} was called by the method, or by a model. A method sees no data "
+                "while it plans, and only the session while it runs. The harness alone opens the test data, afterwards."
             )
             raise SealedDataError(complaints[-1])
         return load(self, source)
 
+    load_unless_sealed.is_guarded = True  # type: ignore[attr-defined]
     return load_unless_sealed
 
 
@@ -200,8 +201,9 @@ class Task(ABC):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         for name in ("load_train", "load_test"):
-            if name in vars(cls):
-                setattr(cls, name, _guarded(vars(cls)[name]))
+            load = getattr(cls, name)  # its own, or that of a class which is no task
+            if not hasattr(load, "is_guarded"):
+                setattr(cls, name, _guarded(load))
 
     def __init__(self, model: str | None = None) -> None:
         self.model_name = model or self.models[0]

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ class Probe(bench.Method):
 
     body: Any = field(default=None, compare=False)
     while_planning: Any = field(default=None, compare=False)
+    event: Any = field(default=None, compare=False)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -42,7 +44,7 @@ class Probe(bench.Method):
         if self.while_planning:
             self.while_planning()
         step = bench.poisson_sampled(0.1, bench.gaussian(8.0))
-        event = bench.compose(bench.repeat(step, 2), bench.best_of(TRIAL, RUNS))
+        event = self.event or bench.compose(bench.repeat(step, 2), bench.best_of(TRIAL, RUNS))
         return bench.Plan(budget, event, event, {}, (), bench.Cost(1, 1, 1.0))
 
     def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
@@ -82,7 +84,7 @@ def test_a_method_that_opens_data_by_itself_is_over_budget(which: str) -> None:
 
     record = run(body)
     assert record.status == "over_budget"
-    assert f"called {which} of task tiny by itself" in record.error
+    assert f"{which} of task tiny was called by the method" in record.error
 
 
 def test_a_plan_that_opens_data_is_refused() -> None:
@@ -253,5 +255,131 @@ def test_a_method_that_opens_data_while_it_is_made_is_refused(monkeypatch: pytes
                 TinyTask().load_test(DataSource.resolve())
 
     monkeypatch.setattr(registry, "methods", lambda: {"early": registry.Registered(Early, "a test")})
-    with pytest.raises(SealedDataError, match="called load_test of task tiny by itself"):
+    with pytest.raises(SealedDataError, match="load_test of task tiny was called by the method"):
         registry.make_method("early")
+
+
+def test_records_read_by_a_class_that_is_no_task_are_sealed_too() -> None:
+    class Reader:
+        def load_test(self, source: DataSource) -> bench.Split:
+            return TinyTask().load_test(source)
+
+    class Mixed(Reader, TinyTask):
+        pass
+
+    Mixed().load_test(DataSource.resolve())
+
+    def body(session: Session) -> bench.Outcome:
+        with suppress(bench.DphpoBenchError):
+            Mixed().load_test(DataSource.resolve())
+        return finish(session)
+
+    assert run(body).status == "over_budget"
+
+
+def test_pairs_are_not_counted() -> None:
+    """Outputs of shape (n, classes, 1) were compared with labels as n times n pairs: one record moved a score by n."""
+
+    class Ensemble(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return torch.stack([self.model(inputs)], dim=-1)
+
+    def body(session: Session) -> bench.Outcome:
+        session.best_of(lambda children: [scored(children[0])], RUNS, TRIAL)
+        return finish(session)
+
+    def scored(child: Session) -> bench.Scored:
+        with pytest.raises(InvalidValueError, match=r"outputs of shape \(n, classes\), got \('n', 3, 1\)"):
+            child.score(Ensemble(child.build_model()), 8.0)
+        return bench.Scored(None, 0.0)
+
+    assert run(body).status == "ok"
+
+
+def test_a_loser_that_was_built_elsewhere_may_not_be_released() -> None:
+    def body(session: Session) -> bench.Outcome:
+        template, tried = session.build_model(), []
+
+        def trials(sessions: list[Session]) -> list[bench.Scored]:
+            results = []
+            for child in sessions:
+                model = copy.deepcopy(template)
+                with torch.no_grad():
+                    model.weight += len(tried)
+                tried.append((child.score(model, 8.0), model))
+                results.append(bench.Scored(model, tried[-1][0]))
+            return results
+
+        session.best_of(trials, RUNS, TRIAL)
+        return bench.Outcome(min(tried, key=lambda pair: pair[0])[1])
+
+    record = run(body)
+    assert record.status == "over_budget"
+    assert "releases the model of a trial that lost" in record.error
+
+
+def test_weights_that_two_trials_share_are_nobodys_secret() -> None:
+    """A head of zeros that every trial starts from, and the fallback too."""
+
+    def zeros(session: Session) -> nn.Module:
+        model = session.build_model()
+        nn.init.zeros_(model.weight)
+        return model
+
+    def body(session: Session) -> bench.Outcome:
+        def trials(sessions: list[Session]) -> list[bench.Scored]:
+            for child in sessions:
+                child.score(zeros(child), 8.0)
+            raise ValueError
+
+        assert session.best_of(trials, RUNS, TRIAL) is None
+        return bench.Outcome(zeros(session))
+
+    assert run(body).status == "ok"
+
+
+def test_a_short_number_is_no_score() -> None:
+    def body(session: Session) -> bench.Outcome:
+        session.best_of(
+            lambda children: [bench.Scored(None, 0.25 * child.uniform("x")) for child in children], RUNS, TRIAL
+        )
+        session.best_of(
+            lambda children: [bench.Scored(None, round(child.uniform("x"), 1)) for child in children], RUNS, TRIAL
+        )
+        return bench.Outcome(session.build_model(), {"learning_rates": [index / 10 for index in range(10)]})
+
+    many = bench.compose(bench.best_of(TRIAL, RUNS), bench.best_of(TRIAL, RUNS))
+    assert bench.run(Probe(body, event=many), TinyTask(), bench.PrivacyBudget(8.0, 1e-4), seed=0).record.status == "ok"
+
+
+def test_lent_records_that_want_gradients_are_taken_back() -> None:
+    """Emptying them raised, and the run left no record."""
+
+    def body(session: Session) -> bench.Outcome:
+        session.nonprivate().inputs.requires_grad_()
+        return finish(session)
+
+    class Raw(Probe):
+        end_to_end_private = False
+
+    method = Raw(body, event=bench.non_private())
+    assert bench.run(method, TinyTask(), bench.PrivacyBudget(8.0, 1e-4), seed=0).record.status == "ok"
+
+
+@pytest.mark.parametrize("where", ["run", "trial"])
+def test_leaving_python_is_a_failure(where: str) -> None:
+    def body(session: Session) -> bench.Outcome:
+        def trials(sessions: list[Session]) -> list[bench.Scored]:
+            sys.exit(0)
+
+        if where == "run":
+            sys.exit(0)
+        assert session.best_of(trials, RUNS, TRIAL) is None
+        return finish(session)
+
+    record = run(body)
+    assert (record.status, record.error) == (("failed", "SystemExit: 0") if where == "run" else ("ok", None))

@@ -125,7 +125,7 @@ TASKS: list[tuple[str, Any, str, set[str]]] = [
         "cannot be trained privately",
         {"test_model_treats_each_record_alone", "test_private_run_works", "test_model_gives_one_output_per_class"},
     ),
-    ("model_treats_each_record_alone", T.Centres, "depend on the others of its batch", {"test_private_run_works"}),
+    ("model_treats_each_record_alone", T.Centres, "depend on the others of a batch", {"test_private_run_works"}),
     ("private_run_works", T.NegativeLearningRate, "learning_rate", set()),
 ]
 IDS = [f"{make.__qualname__}" for _, make, _, _ in METHODS], [make.__qualname__ for _, make, _, _ in TASKS]
@@ -249,7 +249,7 @@ class TestCheck:
         code, out, _ = main("tests.wrong.methods:PlansFromData")
         assert code == 1
         assert "  ✓ Name, summary, reference, tuning and end_to_end_private are declared.\n" in out
-        assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: The method called load_train" in out
+        assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
         assert re.search(r"^\d+ of 21 tests fail \(1 plug-in", out.splitlines()[-1])
 
     def test_json(self, main: Any) -> None:

@@ -41,6 +41,7 @@ MIN_EPSILON = 1e-6
 # No overflow and no subnormal numbers between these.
 MIN_STD, MAX_STD = 1e-200, 1e200
 _MAX_STEPS = 2.0**200
+_LARGEST_SCALE = 2.0**59  # sixteen standard deviations are below 2^63
 # Samplers of earlier versions divide rational numbers wrongly, so their noise is biased (OpenDP, issue 2638).
 _OLDEST = (0, 15)
 
@@ -122,7 +123,7 @@ def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tup
         The exponent of g = 2^exponent, with g ≤ 2^-48 σ Δ; and σ (Δ + g √d)/g, rounded up.
 
     Raises:
-        InvalidValueError: if σ Δ is not from 1e-200 to 1e200.
+        InvalidValueError: if σ Δ is not from 1e-200 to 1e200, or if σ √d is so large that the noise overflows.
     """
     std = noise_multiplier * sensitivity
     if not MIN_STD <= std <= MAX_STD:
@@ -130,6 +131,11 @@ def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tup
     exponent = math.frexp(std)[1] - 1 - _GAUSSIAN_BITS
     # Five roundings, each by a factor of at most 1 + 2^-53, are paid by one of 1 + 2^-50.
     scale = (math.ldexp(std, -exponent) + noise_multiplier * math.sqrt(size)) * (1 + 2.0**-50)
+    if scale > _LARGEST_SCALE:
+        raise InvalidValueError(
+            f"Expected a noise multiplier · √coordinates below 2^59, got {noise_multiplier:g} · √{size}: OpenDP counts "
+            "the steps of its noise with 64 bits."
+        )
     return exponent, scale
 
 

@@ -215,10 +215,14 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     "stops_early_and_quotes_less": Neutralised(stopping.StopsEarlyAndQuotesLess(), quotes_the_plan, by="ledger"),
     # Data.
     "tunes_on_test_data": Refused(
-        data_access.TunesOnTestData(), "session", r"called load_test of task blobs by itself"
+        data_access.TunesOnTestData(), "session", r"load_test of task blobs was called by the method"
     ),
-    "plan_reads_data": Refused(data_access.PlanReadsData(), "session", r"called load_train of task blobs by itself"),
-    "runs_within_a_run": Refused(data_access.RunsWithinARun(), "session", r"called load_train of task blobs by itself"),
+    "plan_reads_data": Refused(
+        data_access.PlanReadsData(), "session", r"load_train of task blobs was called by the method"
+    ),
+    "runs_within_a_run": Refused(
+        data_access.RunsWithinARun(), "session", r"load_train of task blobs was called by the method"
+    ),
     "uses_raw_records": Refused(data_access.UsesRawRecords(), "ledger", NOT_PLANNED + r"non-private access"),
     "keeps_raw_records": Neutralised(data_access.KeepsRawRecords(), has_nothing_left),
     # Selection.

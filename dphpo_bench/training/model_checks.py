@@ -1,0 +1,121 @@
+"""What a model must not do with private records: watch them, keep them, or let one change what is computed of another.
+
+Clipping bounds what a record does to its own gradient, loss or prediction. A model that mixes records, by a layer
+that no engine knows by name, makes one record count in all the others'.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.modes import evaluating
+
+# Records of different lengths, so that statistics of a batch differ from those of a record.
+_SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
+_TOLERANCE = 1e-3
+_OWN = ("torch", "opacus")
+
+
+def refuse_hooks(model: nn.Module) -> None:
+    """Refuse a model with hooks, which would see the records. Those of torch itself are left alone.
+
+    Raises:
+        InvalidValueError: if a module or a parameter has a hook, or all modules have a global one.
+    """
+    where: list[tuple[str, Mapping[int, Any] | None]] = []
+    for name, module in model.named_modules():
+        where += [(name or "the model", hooks) for hooks in _hooks_of(module)]
+    for name, parameter in model.named_parameters():
+        where += [(name, parameter._backward_hooks), (name, getattr(parameter, "_post_accumulate_grad_hooks", None))]
+    registry = vars(nn.modules.module)
+    where += [("torch", registry[name]) for name in registry if name.startswith("_global_") and name.endswith("_hooks")]
+    for name, hooks in where:
+        for hook in (hooks or {}).values():
+            if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] not in _OWN:
+                raise InvalidValueError(f"Expected a model without hooks, which would see the records; {name} has one.")
+
+
+def _hooks_of(module: nn.Module) -> "Iterable[Mapping[int, Any]]":
+    return (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+
+
+def refuse_mixing(model: nn.Module, inputs: Tensor) -> None:
+    """Refuse a model whose outputs for one record depend on others of the batch, or that keeps what it sees.
+
+    Tried on made-up inputs with a copy whose weights are perturbed: initial weights of zero would hide much. In the
+    mode that the model is in, and in that of evaluation. Where it draws random numbers, outputs are not compared.
+
+    Args:
+        model: to be used on private records.
+        inputs: of which the shape of a record, the type and the device are taken, not the values.
+
+    Raises:
+        InvalidValueError: if it mixes or keeps records.
+    """
+    if linear_layer(model) is not None:
+        return
+    generator = torch.Generator().manual_seed(0)
+    probe = copy.deepcopy(model)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for parameter in probe.parameters():
+            noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+            parameter.add_(noise * (0.1 * (1 + float(parameter.abs().mean()))))
+        made_up = _made_up(probe, inputs, generator)
+        _compare(probe, made_up)
+        _compare(probe.eval(), made_up)
+
+
+def _made_up(model: nn.Module, inputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Numbers of several sizes; 0 and 1 for a model that does not take them, such as one with an embedding."""
+    shape = (len(_SCALES), *inputs.shape[1:])
+    like = next(model.parameters())
+    if inputs.is_floating_point():
+        scales = torch.tensor(_SCALES).view(-1, *[1] * (inputs.ndim - 1))
+        numbers = (scales * torch.randn(shape, generator=generator)).to(like)
+        try:
+            with evaluating(model):
+                model(numbers)
+        except (IndexError, RuntimeError, ValueError):
+            return torch.randint(2, shape, generator=generator).to(like)
+        return numbers
+    return torch.randint(2, shape, generator=generator).to(like.device, inputs.dtype)
+
+
+def _compare(model: nn.Module, inputs: Tensor) -> None:
+    together = model(inputs).nan_to_num()
+    before = _state(model)
+    again = model(inputs.flip(0)).flip(0).nan_to_num()
+    if _state(model) != before:
+        raise InvalidValueError(
+            "Expected a model that keeps nothing of what it sees; a buffer or an attribute changes when it is used."
+        )
+    if not torch.equal(model(inputs).nan_to_num(), together):
+        return  # it draws random numbers
+    alone = torch.cat([model(inputs[i : i + 1]) for i in range(len(inputs))]).nan_to_num()
+    offset = together.mean(0)  # else a large bias would hide the differences
+    size = max((together - offset).abs().max(), (alone - offset).abs().max())
+    if max((together - alone).abs().max(), (again - alone).abs().max()) > _TOLERANCE * size + 1e-6 * offset.abs().max():
+        raise InvalidValueError(
+            "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
+        )
+
+
+def _state(model: nn.Module) -> list[tuple[str, object]]:
+    """Values of buffers, and which objects the attributes are."""
+    state: list[tuple[str, object]] = [(name, buffer.flatten().tolist()) for name, buffer in model.named_buffers()]
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if not key.startswith("_") and key != "training":
+                length = len(value) if isinstance(value, list | dict | set) else -1
+                state.append((f"{name}.{key}", (id(value), length)))
+    return state

@@ -1,0 +1,205 @@
+"""Models that watch, keep or mix records are refused; models that do not are not."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.training.model_checks import refuse_hooks, refuse_mixing
+
+RECORDS = torch.zeros(7, 6)
+
+
+class Own(nn.Module):
+    """Two layers with something of one's own between them."""
+
+    def __init__(self, d: int = 6) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(d, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+        self.seen: list[Tensor] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.between(self.first(inputs)))
+
+    def between(self, hidden: Tensor) -> Tensor:
+        return torch.tanh(hidden)
+
+
+class Centres(Own):
+    def between(self, hidden: Tensor) -> Tensor:
+        return hidden - hidden.mean(0)
+
+
+class CentresInTraining(Own):
+    def between(self, hidden: Tensor) -> Tensor:
+        return hidden - hidden.mean(0) if self.training else hidden
+
+
+class CentresBeforeZeros(Centres):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.last.weight)
+
+
+class DividesByTheMeanNorm(Own):
+    """In many dimensions made-up records of one size have nearly the same norm."""
+
+    def __init__(self) -> None:
+        super().__init__(3072)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs / (1e-6 + inputs.norm(dim=1).mean()))
+
+
+class CentresBelowALargeBias(Centres):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.constant_(self.last.bias, 1e3)
+
+
+class KeepsAMean(Own):
+    def between(self, hidden: Tensor) -> Tensor:
+        self.mean += 0.1 * hidden.detach().mean(0)
+        return torch.tanh(hidden)
+
+
+class KeepsTheLast(Own):
+    def between(self, hidden: Tensor) -> Tensor:
+        self.latest = hidden.detach()
+        return torch.tanh(hidden)
+
+
+class KeepsAll(Own):
+    def between(self, hidden: Tensor) -> Tensor:
+        self.seen.append(hidden.detach())
+        return torch.tanh(hidden)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Centres(), "depend on the others"),
+        (CentresInTraining(), "depend on the others"),
+        (CentresBeforeZeros(), "depend on the others"),
+        (DividesByTheMeanNorm(), "depend on the others"),
+        (CentresBelowALargeBias(), "depend on the others"),
+        (nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), "keeps nothing"),
+        (KeepsAMean(), "keeps nothing"),
+        (KeepsTheLast(), "keeps nothing"),
+        (KeepsAll(), "keeps nothing"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_models_that_mix_or_keep_are_refused(model: nn.Module, message: str) -> None:
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(InvalidValueError, match=message):
+        refuse_mixing(model, torch.zeros(7, 3072) if isinstance(model, DividesByTheMeanNorm) else RECORDS)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.last = nn.Embedding(11, 5), nn.Linear(5, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(self.embedding(inputs.long()).mean(1))
+
+
+class DropsAlways(Own):
+    def between(self, hidden: Tensor) -> Tensor:
+        return functional.dropout(hidden, 0.5)
+
+
+class KeepsAConstant(Own):
+    """What is made at first use from shapes alone, as masks are."""
+
+    mask: Tensor | None = None
+
+    def between(self, hidden: Tensor) -> Tensor:
+        if self.mask is None:
+            self.mask = torch.ones(hidden.shape[1])
+        return torch.tanh(hidden) * self.mask
+
+
+def frozen_norm() -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model[1].eval()
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(6, 3),
+        Own(),
+        Own().double(),
+        nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3)),
+        nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Conv1d(2, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(8, 3)),
+        nn.TransformerEncoderLayer(6, 2, 8, batch_first=True),
+        DropsAlways(),
+        KeepsAConstant(),
+        frozen_norm(),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_models_that_do_not_are_accepted(model: nn.Module) -> None:
+    state = torch.get_rng_state()
+    modes = [module.training for module in model.modules()]
+    shape = (7, 4, 6) if isinstance(model, nn.TransformerEncoderLayer) else (7, 6)
+    refuse_mixing(model, torch.zeros(shape))
+    refuse_hooks(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in model.modules()] == modes
+
+
+@pytest.mark.parametrize("inputs", [torch.zeros(7, 4), torch.zeros(7, 4, dtype=torch.long)])
+def test_models_of_tokens_are_accepted(inputs: Tensor) -> None:
+    refuse_mixing(Tokens(), inputs)
+
+
+@pytest.fixture
+def hooked() -> Iterator[Any]:
+    handles = []
+
+    def add(register: Any, *arguments: Any) -> None:
+        handles.append(register(*arguments))
+
+    yield add
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda model: model.first.register_forward_hook(lambda *_: None),
+        lambda model: model.first.register_forward_pre_hook(lambda *_: None),
+        lambda model: model.first.register_full_backward_hook(lambda *_: None),
+        lambda model: model.first.register_full_backward_pre_hook(lambda *_: None),
+        lambda model: model.first.weight.register_hook(lambda *_: None),
+        lambda model: model.first.weight.register_post_accumulate_grad_hook(lambda *_: None),
+        lambda _: nn.modules.module.register_module_forward_hook(lambda *_: None),
+        lambda _: nn.modules.module.register_module_forward_pre_hook(lambda *_: None),
+        lambda _: nn.modules.module.register_module_full_backward_hook(lambda *_: None),
+    ],
+)
+def test_hooks_are_refused(hooked: Any, register: Any) -> None:
+    model = Own()
+    refuse_hooks(model)
+    hooked(register, model)
+    with pytest.raises(InvalidValueError, match="model without hooks"):
+        refuse_hooks(model)
+
+
+def test_torchs_own_hooks_are_left_alone() -> None:
+    with pytest.warns(FutureWarning):
+        refuse_hooks(nn.utils.weight_norm(nn.Linear(6, 3)))
+    refuse_hooks(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
+    refuse_hooks(nn.utils.spectral_norm(nn.Linear(6, 3)))
