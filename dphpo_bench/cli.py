@@ -60,6 +60,8 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option(help="Local mirror with <dataset>/<split>.parquet; default: $DPHPO_BENCH_DATA, else the hub."),
 ]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -79,9 +81,9 @@ def run_command(
     settings: SetOption = None,
     data_dir: DataDirOption = None,
     results_dir: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results"),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Tune and train under one budget, verify what was released, test, and write a record.
 
@@ -303,9 +305,9 @@ def audit_command(
     settings: SetOption = None,
     data_dir: DataDirOption = None,
     results_dir: Annotated[Path, typer.Option(help="Where the record is that gets the bound.")] = Path("results"),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")] = "auto",
+    device: DeviceOption = "auto",
     as_json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Attack a whole procedure, tuning included, for a lower bound on its ε; the run's record gets the bound.
 

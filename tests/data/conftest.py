@@ -54,9 +54,8 @@ def records() -> np.ndarray:
     return random_records(0)
 
 
-@pytest.fixture
-def dataset(records: np.ndarray) -> HubDataset:
-    """`records` as the training split; test split alike with another seed."""
+def small_dataset(records: np.ndarray) -> HubDataset:
+    """A dataset with these records as the training split; test split alike with another seed."""
     return HubDataset(
         name="small",
         repo_id="someone/small",
@@ -70,6 +69,12 @@ def dataset(records: np.ndarray) -> HubDataset:
         licence="none",
         homepage="https://example.org",
     )
+
+
+@pytest.fixture
+def dataset(records: np.ndarray) -> HubDataset:
+    """`records` as the training split; test split alike with another seed."""
+    return small_dataset(records)
 
 
 @pytest.fixture

@@ -20,27 +20,15 @@ from hypothesis import strategies as st
 
 from dphpo_bench.data.cache import _header, cached_array
 from dphpo_bench.data.images import load_records
-from dphpo_bench.data.source import DataSource, HubDataset, HubSplit
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.errors import DataError
-from tests.data.conftest import ROWS, SHAPE, content_hash, png, random_records
+from tests.data.conftest import ROWS, content_hash, png, random_records, small_dataset
 from tests.fuzz.hostile import GARBAGE, ODD_FILES, check_message, examples, heavily, odd_file, rights, torn
 
 RECORDS = random_records(0)
 PICTURES = [{"bytes": png(one), "path": f"{row}.png"} for row, one in enumerate(RECORDS["pixels"])]
 LABELS = [int(label) for label in RECORDS["label"]]
-DATASET = HubDataset(
-    name="small",
-    repo_id="someone/small",
-    image_column="img",
-    image_shape=SHAPE,
-    n_classes=10,
-    splits=(
-        HubSplit("train", "plain/train-0.parquet", ROWS, content_hash(RECORDS)),
-        HubSplit("test", "plain/test-0.parquet", ROWS, content_hash(random_records(1))),
-    ),
-    licence="none",
-    homepage="https://example.org",
-)
+DATASET = small_dataset(RECORDS)
 
 
 def written(table: pa.Table, **options: Any) -> bytes:
