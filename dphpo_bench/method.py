@@ -99,8 +99,6 @@ class Plan:
 
         from dphpo_bench.privacy import events
 
-        if not (isinstance(obj["parameters"], dict) and isinstance(obj["accountant"], str | None)):
-            raise InvalidValueError("Expected a table of parameters, and the name of an accountant or null.")
         return cls(
             budget=PrivacyBudget(**obj["budget"]),
             event=events.from_json(obj["event"]),

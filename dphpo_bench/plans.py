@@ -11,9 +11,10 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from dphpo_bench.data.cache import locked
-from dphpo_bench.errors import DataError, UnsupportedEventError
+from dphpo_bench.errors import DataError, InvalidValueError, UnsupportedEventError
 from dphpo_bench.files import read_whole, write_whole
 from dphpo_bench.method import Method, Plan
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -83,10 +84,22 @@ def engine_hash(part: str = "") -> str:
     return digest.hexdigest()
 
 
+def read_plan(obj: Any) -> Plan:
+    """`Plan.from_json` of a file that may be damaged.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it is no plan.
+    """
+    plan = Plan.from_json(obj)
+    if not (isinstance(plan.parameters, dict) and isinstance(plan.accountant, str | None)):
+        raise InvalidValueError("Expected a table of parameters, and the name of an accountant or null.")
+    return plan
+
+
 def _read(path: Path, budget: PrivacyBudget) -> Plan | None:
     try:
         text = read_whole(path, MAX_PLAN_BYTES)
-        plan = Plan.from_json(json.loads(text.decode())) if len(text) <= MAX_PLAN_BYTES else None
+        plan = read_plan(json.loads(text.decode())) if len(text) <= MAX_PLAN_BYTES else None
         return plan if plan is not None and plan.budget == budget else None
     except (OSError, KeyError, TypeError, ValueError, RecursionError):  # missing, or damaged: it is made again
         return None

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dphpo_bench.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.method import Plan
+from dphpo_bench.plans import read_plan
 from dphpo_bench.privacy import accountants, events, run_counts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
@@ -202,7 +202,7 @@ PLANS = st.builds(
 def check_plan(obj: Any) -> None:
     """Refused with one of the documented errors, or written down again as it was read."""
     try:
-        plan = Plan.from_json(obj)
+        plan = read_plan(obj)
     except (KeyError, TypeError, ValueError):
         return
     try:
@@ -210,7 +210,7 @@ def check_plan(obj: Any) -> None:
     except ValueError:  # parameters that are no JSON, though Python's reader takes them
         assert not _finite([obj["parameters"], obj["cost"], obj["releases"]])
         return
-    assert Plan.from_json(json.loads(text)) == plan
+    assert read_plan(json.loads(text)) == plan
     assert plan.budget.epsilon > 0
 
 
@@ -358,9 +358,9 @@ def test_plans_that_are_none(change: dict[str, Any]) -> None:
         "cost": {"runs": 1, "steps": 1, "examples": 1.0},
         "accountant": None,
     }
-    assert Plan.from_json(good).accountant is None
+    assert read_plan(good).accountant is None
     with pytest.raises(InvalidValueError) as caught:
-        Plan.from_json({**good, **change})
+        read_plan({**good, **change})
     check_message(caught.value)
 
 
