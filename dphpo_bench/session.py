@@ -25,7 +25,7 @@ from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
 from dphpo_bench.task import Split, Task, TaskFacts
-from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
+from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, AutoS, AutoV
 from dphpo_bench.training.gradients import GradientEngine, gradient_engine
 from dphpo_bench.training.model_checks import refuse_hooks, refuse_mixing
 from dphpo_bench.training.modes import evaluating
@@ -718,7 +718,8 @@ class _Held:
     def factors(self, norms: "Tensor") -> "Tensor":
         """The rule's factors, but none that lets a gradient exceed the sensitivity; 0 where it is no number."""
         largest = torch.where(norms.isfinite(), self.sensitivity / norms, 0.0)
-        return torch.minimum(self._rule.factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
+        factors = torch.minimum(self._rule.factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
+        return torch.where(factors >= SMALLEST_FACTOR, factors, 0.0)
 
 
 class _Counting:

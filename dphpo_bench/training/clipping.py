@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+SMALLEST_FACTOR = 2.0**-126
+"""Smaller factors are 0: float32 rounds them by up to a half and more, which would break the sensitivity."""
+
+
 class Clipping(Protocol):
     """What the engines ask of a clipping rule."""
 
@@ -138,4 +142,4 @@ def _check_positive(name: str, value: float) -> None:
 def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":
     import torch  # not above: a plan names a clipping rule and must not wait for torch
 
-    return torch.where(norms.isfinite() & factors.isfinite(), factors, 0.0)
+    return torch.where(norms.isfinite() & factors.isfinite() & (factors >= SMALLEST_FACTOR), factors, 0.0)

@@ -3,7 +3,7 @@ import math
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, parse_clipping
@@ -13,6 +13,7 @@ RULES = (Abadi(1.0), Abadi(3e-7), Abadi(50.0), AutoS(), AutoS(1e-6), AutoV())
 
 
 @given(norm=st.floats(min_value=0, width=32), rule=st.sampled_from(RULES))
+@example(norm=3e38, rule=Abadi(3e-7))  # a factor of 1e-45 was rounded to 1.4e-45, the smallest number there is
 def test_clipped_norm_is_within_the_sensitivity(norm, rule):
     factor = rule.factors(torch.tensor([norm]))
     assert 0 <= factor.item() < math.inf
