@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from dphpo_bench.registry import make_method as make_method
     from dphpo_bench.registry import make_task as make_task
     from dphpo_bench.search import Candidate as Candidate
+    from dphpo_bench.search import Proposals as Proposals
     from dphpo_bench.session import Scored as Scored
     from dphpo_bench.session import Session as Session
     from dphpo_bench.task import Split as Split
@@ -95,6 +96,7 @@ _HOMES = {
     "Plan": "method",
     "Poisson": "privacy.run_counts",
     "PrivacyBudget": "privacy.budget",
+    "Proposals": "search",
     "Release": "method",
     "RunCount": "privacy.run_counts",
     "RunRecord": "records",

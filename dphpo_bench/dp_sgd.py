@@ -87,9 +87,14 @@ class DpSgd:
         )
 
     @property
+    def step(self) -> "DpEvent":
+        """Poisson(q; Gaussian σ), the kind of its batches."""
+        return poisson_sampled(self.sample_rate, gaussian(self.noise_multiplier))
+
+    @property
     def event(self) -> "DpEvent":
         """T × Poisson(q; Gaussian σ)."""
-        return dp_sgd_event(self.sample_rate, self.steps, self.noise_multiplier)
+        return repeat(self.step, self.steps)
 
     @property
     def release(self) -> Release:
@@ -181,9 +186,10 @@ class DpSgd:
         averages = [WeightAverage(own, run.averaging) for run, own in zip(runs, weights, strict=True)]
         clippings = [parse_clipping(run.clipping) for run in runs]
         noise = [run.noise_multiplier for run in runs]
+        kinds = [run.step for run in runs]
         with sessions[0].progress.track(label, runs[0].steps) as advance:
             for step in range(runs[0].steps):
-                batches = [session.sample(run.sample_rate) for session, run in zip(sessions, runs, strict=True)]
+                batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
                 gradients = gradients_together(batches, models, clippings, noise)
                 for run, update, average, gradient in zip(runs, updates, averages, gradients, strict=True):
                     update.apply(update.direction(gradient), run.rate_at(step))
@@ -227,7 +233,8 @@ def noisy_gradients(
         noise_multiplier: σ, noise standard deviation / clipping sensitivity.
         label: of the progress display.
     """
+    kind = poisson_sampled(sample_rate, gaussian(noise_multiplier))
     with session.progress.track(label, steps) as advance:
         for _ in range(steps):
-            yield session.sample(sample_rate).gradient(model, clipping, noise_multiplier)
+            yield session.sample(kind).gradient(model, clipping, noise_multiplier)
             advance()

@@ -58,6 +58,10 @@ class PlanOverBudgetError(DphpoBenchError):
     """A plan costs more than the budget; no private data was read."""
 
 
+class ModelFailedError(DphpoBenchError):
+    """A model raised an exception on private records. Whether it does is a release without noise: it is the last."""
+
+
 class AuditError(DphpoBenchError):
     """There is nothing to audit: the run failed, or was refused."""
 

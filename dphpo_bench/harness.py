@@ -433,10 +433,6 @@ def _attempt(
     except (TypeError, ValueError, RecursionError) as error:
         why = reason_of(error, hide)
         return outcome, "failed", f"Expected a dictionary of released values that JSON can hold: {why}."
-    try:
-        session.refuse_losers(outcome.model, outcome.released)
-    except OverBudgetError as error:
-        return None, "over_budget", reason_of(error, hide)
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
         return outcome, "failed", "The trained model has weights that are not finite."
     return outcome, "ok", None
@@ -493,6 +489,8 @@ def _verify(
         return None, "unverified", str(refusal)
     if ledger.refused:
         return recomputed, "over_budget", ledger.refused
+    if ledger.failed:  # the method may have gone on as if nothing had happened
+        return recomputed, "failed", ledger.failed
     if recomputed.epsilon > checked.epsilon.epsilon + EPSILON_ROUNDING:
         return (
             recomputed,

@@ -74,6 +74,12 @@ class Plan:
     cost: Cost
     accountant: str | None = None
 
+    def __post_init__(self) -> None:
+        from dphpo_bench.privacy.events import frozen
+
+        for name in ("event", "training_event"):  # nobody can add to them once their ε is known
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
         from dphpo_bench.privacy import events

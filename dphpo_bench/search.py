@@ -6,15 +6,92 @@ sampler that learns from raw scores makes every later candidate a release.
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.privacy.checks import number
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Candidate = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Proposals:
+    """How a search learns from its trials: earlier scores may shape the density of candidates, within bounds.
+
+    Attributes:
+        prior: the candidates, all equally likely before anything is known.
+        weights: (indices of the candidates tried so far, their scores) → how promising each candidate of the prior is,
+            positive numbers. A trial that failed has the score NaN. It is called in a copy of the process.
+        low: c in (0, 1], and
+        high: C ≥ 1: the density of a candidate relative to the prior is held between them.
+
+    Raises:
+        InvalidValueError: if a bound is out of range, or there is no candidate.
+    """
+
+    prior: tuple[Candidate, ...]
+    weights: Callable[[list[int], list[float]], Sequence[float]]
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prior", tuple(self.prior))
+        object.__setattr__(self, "low", number("low", self.low, low=1e-9, high=1))
+        object.__setattr__(self, "high", number("high", self.high, low=1, high=1e9))
+        if not self.prior:
+            raise InvalidValueError("Expected at least one candidate in the prior.")
+
+
+def densities(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
+    """The density of each candidate relative to the prior, within the bounds, after these trials.
+
+    Raises:
+        InvalidValueError: if the weights are not positive numbers, one for each candidate.
+    """
+    weights = [float(weight) for weight in proposals.weights(tried, scores)]
+    if len(weights) != len(proposals.prior) or not all(0 < weight < math.inf for weight in weights):
+        raise InvalidValueError(f"Expected {len(proposals.prior)} positive weights, got {shown(weights, 200)}.")
+    return bounded(weights, proposals.low, proposals.high)
+
+
+def choose(densities: Sequence[float], uniform: float) -> int:
+    """The index whose share of the total a uniform number in [0, 1) falls into."""
+    left = uniform * sum(densities)
+    for index, density in enumerate(densities):
+        left -= density
+        if left < 0:
+            return index
+    return len(densities) - 1
+
+
+def bounded(wanted: Sequence[float], low: float, high: float) -> list[float]:
+    """Densities relative to a uniform prior, of mean 1 and within [low, high]: `wanted` times a factor, clamped.
+
+    Args:
+        wanted: positive weights, one for each point of the prior.
+        low: c ≤ 1.
+        high: C ≥ 1.
+    """
+    # Rounding must not lead out of the bounds that are accounted for.
+    low, high = min(low * (1 + 1e-9), 1.0), max(high * (1 - 1e-9), 1.0)
+
+    def clamped(factor: float) -> list[float]:
+        return [min(max(factor * weight, low), high) for weight in wanted]
+
+    start, end = 0.0, high / min(wanted)
+    for _ in range(200):
+        middle = (start + end) / 2
+        if sum(clamped(middle)) < len(wanted):
+            start = middle
+        else:
+            end = middle
+    return clamped(end)
 
 
 def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:

@@ -1,49 +1,61 @@
 """The only door to private data: sampling, clipping, noise and accounting are one object.
 
 Every query charges the ledger before it computes, in the call that adds the noise, so the four cannot drift
-apart. What is asked of one batch is composed first and subsampled once (docs/accounting.md).
+apart. What may be asked of a batch is fixed when it is opened, and sampled as a whole (docs/accounting.md).
 """
 
-import hashlib
+import logging
 import math
-import operator
+import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeGuard, TypeVar
 
+import cloudpickle
 import torch
 
 from dphpo_bench import search
-from dphpo_bench.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.apart import call_apart
+from dphpo_bench.dp_sgd import DpSgd
+from dphpo_bench.errors import InvalidValueError, ModelFailedError, OverBudgetError
 from dphpo_bench.parts import TRAINING, VALIDATION, holdout_name
-from dphpo_bench.privacy import run_counts
+from dphpo_bench.privacy import events
+from dphpo_bench.privacy.checks import inside, number, positive, whole
 from dphpo_bench.privacy.events import best_of, first_above, gaussian, non_private, pure, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
+from dphpo_bench.search import Proposals
 from dphpo_bench.task import Split, Task, TaskFacts
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, AutoS, AutoV
-from dphpo_bench.training.gradients import GradientEngine, gradient_engine
-from dphpo_bench.training.model_checks import refuse_hooks, refuse_mixing
+from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.modes import evaluating
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.noise import first_above as first_noisy_above
+from dphpo_bench.training.own_model import OwnModel, check_classes, plain
 from dphpo_bench.training.sampling import poisson_sample, uniform
 from dphpo_bench.training.stacked import StackedLinear, can_stack
+from dphpo_bench.trial import TOGETHER, Trial
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
-    from dphpo_bench.dp_sgd import DpSgd
-    from dphpo_bench.privacy.ledger import Account, Scope
-    from dphpo_bench.privacy.ledger import Batch as BatchCharges
+    from dphpo_bench.privacy.ledger import Scope
     from dphpo_bench.privacy.run_counts import RunCount
     from dphpo_bench.training.clipping import Clipping
+    from dphpo_bench.training.gradients import GradientEngine
     from dphpo_bench.training.secure_noise import AnyGenerator
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_PARTITIONS = 10**6
 
 
 @dataclass(frozen=True)
@@ -79,37 +91,28 @@ class Observer(Protocol):
         """This trial won: all that it released is out."""
 
 
-@dataclass
-class _Losers:
-    """What the trials that lost have made: nothing of it may be released.
-
-    Attributes:
-        models: their models, as long as somebody holds them.
-        weights: how many trials had a model of these weights, by digest, for copies. What two trials have is
-            nothing that noise has touched, such as initial weights.
-        scores: their scores.
-    """
-
-    models: "WeakSet[nn.Module]" = field(default_factory=WeakSet)
-    weights: Counter[bytes] = field(default_factory=Counter)
-    scores: set[float] = field(default_factory=set)
-
-
 @dataclass(frozen=True)
 class _Tried:
-    """One trial: its index, its result (None if it failed), the models it built, and who looked on."""
+    """One trial that is over.
+
+    Attributes:
+        index: its number.
+        score: None if it failed.
+        unpack: gives its outcome and who looked on. Only the winner's is unpacked: code of a method may run then.
+    """
 
     index: int
-    scored: Scored | None
-    models: "WeakSet[nn.Module]"
-    weights: frozenset[bytes]
-    observer: Observer | None
+    score: float | None
+    unpack: "Callable[[], tuple[Any, Observer | None]]"
 
     def beats(self, other: "_Tried | None") -> bool:
-        """Whether it wins; of equals the first, in whatever order they ran."""
-        if self.scored is None or other is None or other.scored is None:
-            return self.scored is not None
-        return (self.scored.score, -self.index) > (other.scored.score, -other.index)
+        """Whether it wins. Of trials with equal scores the first wins, in whatever order they ran."""
+        if self.score is None or other is None or other.score is None:
+            return self.score is not None
+        return (self.score, -self.index) > (other.score, -other.index)
+
+
+TrialFunction = Callable[["Session"], Scored]
 
 
 class _Unique:
@@ -144,17 +147,13 @@ class Session(_Unique):
         device: where models and batches live.
         progress: where long work reports to.
         observer: is told what is released; None: nobody is.
-
-    Attributes:
-        facts: the task's public facts.
-        expected_records: expected number of records of this session: public, unlike the number itself.
     """
 
     def __init__(
         self,
         task: Task,
         train: Split,
-        ledger: "Account",
+        ledger: Ledger,
         streams: Streams,
         *,
         model_streams: Streams | None = None,
@@ -162,12 +161,12 @@ class Session(_Unique):
         progress: Progress | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self.facts: TaskFacts = task.facts
-        self.device = torch.device(device)
-        self.progress: Progress = progress or SilentProgress()
+        self._facts = task.facts
+        self._device = torch.device(device)
+        self._progress: Progress = progress or SilentProgress()
         self._ledger = ledger
         self._observer = observer
-        self.expected_records = float(self.facts.n_records)
+        self._expected_records = float(self._facts.n_records)
         self._task = task
         self._train = train
         self._streams = streams
@@ -175,19 +174,35 @@ class Session(_Unique):
         self._rows: Tensor | None = None  # of this session's records; None: all
         self._scope: Scope = ()  # of what is charged
         self._within: Scope = ()  # all parts that these records are the common records of
+        self._candidate: search.Candidate | None = None  # of an adaptive search
         self._parts: dict[Scope, Tensor] = {}  # rows of parts, kept so that trials share them
         # Shared with all sessions made from this one, by the full name of a stream: were one to start a stream
         # that another has begun, its noise would repeat. The same for names that are numbered.
         self._generators: dict[tuple[str, ...], AnyGenerator] = {}
-        self._current: GradientEngine | None = None
-        self._stack: StackedLinear | None = None
-        self._stacked_models: list[nn.Module] = []
         self._counts: Counter[tuple[str, ...]] = Counter()
-        self._losers = _Losers()
-        self._built: list[nn.Module] | None = None  # models of one trial while it runs; None: in no trial
         self._lent: list[Split] = []  # raw records, to be taken back
-        # Models that treat each record alone, in these modes.
-        self._checked: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()
+        self._own_models: list[OwnModel] = []
+        self._stacks: dict[tuple[tuple[bool, ...], ...], StackedLinear | None] = {}
+
+    @property
+    def facts(self) -> TaskFacts:
+        """The task's public facts."""
+        return self._facts
+
+    @property
+    def device(self) -> torch.device:
+        """Where models and batches live."""
+        return self._device
+
+    @property
+    def progress(self) -> Progress:
+        """Where long work reports to."""
+        return self._progress
+
+    @property
+    def expected_records(self) -> float:
+        """Expected number of records of this session: public, unlike the number itself."""
+        return self._expected_records
 
     # ------------------------------------------------------------------------------------- what is public
 
@@ -195,17 +210,14 @@ class Session(_Unique):
         """The task's model at its initial weights, the same for every method at one seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._model_streams.derive("initial weights", self.facts.task, self.facts.model))
-            model = self._task.build_model().to(self.device)
-        if self._built is not None:
-            self._built.append(model)
-        return model
+            return self._task.build_model().to(self.device)
 
     def candidate(self) -> search.Candidate:
         """Hyperparameters drawn from the task's search space, independently in every trial of a selection.
 
-        The same at each call: a session stands for one trial.
+        The same at each call: a session stands for one trial. In an adaptive search, what was proposed for it.
         """
-        return search.draw(self.facts.search_space(), self._streams.derive("candidate"))
+        return self._candidate or search.draw(self.facts.search_space(), self._streams.derive("candidate"))
 
     def uniform(self, purpose: str) -> float:
         """A uniform number in [0, 1) from the stream of this name: for choices that look at no data."""
@@ -231,8 +243,7 @@ class Session(_Unique):
         Args:
             fraction: expected share of the records in the second part, in (0, 1).
         """
-        if not 0 < fraction < 1:
-            raise InvalidValueError(f"Expected 0 < fraction < 1, got fraction={fraction}.")
+        fraction = inside("fraction", fraction)
         return (
             self._on_part(holdout_name(fraction), TRAINING, 0, 1 - fraction),
             self._on_part(holdout_name(fraction), VALIDATION, 1 - fraction, 1),
@@ -251,30 +262,34 @@ class Session(_Unique):
         child = self._child(self._ledger, self._streams.within(partition, part))
         child._scope, child._within = (*self._scope, (partition, part)), within
         child._rows = self._parts[within]
-        child.expected_records = self.expected_records * (end - start)
+        child._expected_records = self.expected_records * (end - start)
         return child
 
-    def subsample(self, rate: float) -> "Session":
+    def subsample(self, kind: "DpEvent") -> "Session":
         """A session on a secret Poisson sample of the records.
 
-        All that is charged to it is composed first and sampled once. Selections and scores only: what trains
-        on the sample does so in the trials of a selection.
+        All that it may be asked is fixed now, and charged as a whole: composed first and sampled once. Selections and
+        scores only: what trains on the sample does so in the trials of a selection.
 
         Args:
-            rate: probability of each record, in (0, 1).
+            kind: `poisson_sampled(rate, what may be asked)`, as the plan has it, with a rate in (0, 1).
+
+        Raises:
+            OverBudgetError: if the plan does not cover it.
         """
-        if not 0 < rate < 1:
-            raise InvalidValueError(f"Expected 0 < rate < 1, got rate={rate}.")
+        rate, contents = events.opened(kind)
+        inside("rate", rate)
+        account = self._ledger.open_batch(rate, contents, self._scope)
         drawn = poisson_sample(self._n_rows, rate, self._generator("sample", "subsample", "cpu"))
         streams = self._streams.within("subsample", self._next("subsample"))
-        child = self._child(self._ledger.open_batch(rate, self._scope), streams)
+        child = self._child(account, streams)
         child._rows = drawn if self._rows is None else self._rows[drawn]
         child._parts = {}
         child._scope = ()  # the batch as a whole is charged to it
-        child.expected_records = self.expected_records * rate
+        child._expected_records = self.expected_records * rate
         return child
 
-    def _child(self, ledger: "Account", streams: Streams) -> "Session":
+    def _child(self, ledger: Ledger, streams: Streams) -> "Session":
         """The same records under another account and other streams."""
         child = Session(
             self._task,
@@ -283,15 +298,14 @@ class Session(_Unique):
             streams,
             model_streams=self._model_streams,
             device=self.device,
-            progress=self.progress,
+            progress=self._progress,
             observer=self._observer,
         )
         child._rows, child._parts = self._rows, self._parts
         child._scope, child._within = self._scope, self._within
         child._generators, child._counts = self._generators, self._counts
-        child._losers, child._built, child._lent = self._losers, self._built, self._lent
-        child._checked = self._checked
-        child.expected_records = self.expected_records
+        child._lent, child._own_models, child._stacks = self._lent, self._own_models, self._stacks
+        child._expected_records = self.expected_records
         return child
 
     @property
@@ -300,22 +314,30 @@ class Session(_Unique):
 
     # ------------------------------------------------------------------------------------------- releases
 
-    def sample(self, rate: float, purpose: str = "training") -> "Batch":
-        """A Poisson batch: each record is in it independently with probability `rate`.
+    def sample(self, kind: "DpEvent", purpose: str = "training") -> "Batch":
+        """A Poisson batch, bound to what may be asked of it.
+
+        The batch is charged as a whole, asked or not: were it to grow when its answers are known, those that seem to
+        hold a record could be asked more than the others (docs/accounting.md, kinds of batches).
 
         Args:
-            rate: in (0, 1]; at 1 the batch holds every record.
+            kind: `poisson_sampled(rate, what may be asked)`, as the plan has it: each record is in the batch
+                independently with probability `rate`. At 1 the batch holds every record.
             purpose: names the random stream, so that batches for one purpose do not depend on how many
                 were drawn for another.
+
+        Raises:
+            InvalidValueError: if the kind is another event, or its rate is not in (0, 1].
+            OverBudgetError: if the plan does not cover it.
         """
-        if not 0 < rate <= 1:
-            raise InvalidValueError(f"Expected 0 < rate <= 1, got rate={rate}.")
+        rate, contents = events.opened(kind)
+        account = self._ledger.open_batch(rate, contents, self._scope)
         if rate == 1:
             indices = self._rows
         else:
             indices = poisson_sample(self._n_rows, rate, self._generator("sample", purpose, device="cpu"))
             indices = indices if self._rows is None else self._rows[indices]
-        return Batch(self, indices, rate, self._ledger.open_batch(rate, self._scope))
+        return Batch(self, indices, rate, account)
 
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:
         """The share of records that the model classifies correctly: a noisy count over the expected number.
@@ -326,31 +348,33 @@ class Session(_Unique):
 
         Raises:
             OverBudgetError: if the plan does not cover the release; nothing is released then.
+            ModelFailedError: if the model raised an exception on the records, which ends the run or the trial.
         """
+        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
+        own = self._own(0).classifier(model)
         self._ledger.charge(gaussian(noise_multiplier), self._scope)
-        count = torch.tensor([self._n_correct(model)], dtype=torch.float64)
+        count = torch.tensor([self._n_correct(own)], dtype=torch.float64)
         (noisy,) = add_gaussian_noise([count], noise_multiplier, 1.0, self._generator("noise", "score", "cpu"))
         return noisy.item() / self.expected_records
 
-    def _n_correct(self, model: "nn.Module") -> int:
-        """How many records are classified correctly; private. A prediction of NaN is wrong."""
-        self._check(model)
+    def _n_correct(self, own: "nn.Module") -> int:
+        """How many records one of our own models classifies correctly; private. A prediction of NaN is wrong."""
+        return self._compute(partial(self._count_correct, own))
+
+    def _count_correct(self, own: "nn.Module") -> int:
         correct = 0
-        with evaluating(model):
+        with evaluating(own):
             for start in range(0, self._n_rows, 1024):
                 rows: Any = slice(start, start + 1024)
                 rows = rows if self._rows is None else self._rows[rows]
-                outputs = model(self._train.inputs[rows].to(self.device).float())
+                outputs = own(self._train.inputs[rows].to(self.device).float())
                 labels = self._train.targets[rows].to(self.device)
-                if outputs.ndim != 2 or len(outputs) != len(labels):  # pairs would be counted, not records
-                    raise InvalidValueError(
-                        f"Expected model outputs of shape (n, classes), got {('n', *outputs.shape[1:])}."
-                    )
+                check_classes(outputs, len(labels))
                 correct += int(((outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)).sum())
         return correct
 
     def nonprivate(self) -> Split:
-        """The raw private records, for references that are not private: ε becomes ∞ and stays it.
+        """The raw private records, for references that are not private: from here on ε is ∞.
 
         They are lent for this run only: these tensors are empty once it is over.
         """
@@ -361,65 +385,38 @@ class Session(_Unique):
 
     def close(self) -> None:
         """End the run: nothing is released any more, and raw records that were lent are taken back."""
-        assert isinstance(self._ledger, Ledger)
         self._ledger.close()
         for split in self._lent:
             for tensor in (split.inputs, split.targets):
                 tensor.data = tensor.new_empty(0)
 
-    def refuse_losers(self, model: "nn.Module", released: dict[str, Any]) -> None:
-        """Refuse what a trial that lost has made: only the winner of a selection may be released.
-
-        Args:
-            model: what the run returns.
-            released: what it says besides, as JSON values.
-
-        Raises:
-            OverBudgetError: if the model was built in such a trial or has the weights of one that was, or if its
-                score is among the values.
-        """
-        what = None
-        weights = self._losers.weights
-        if model in self._losers.models:
-            what = "the model"
-        elif weights and weights[_digest(model)] == 1 and _digest(model) != _digest(self.build_model()):
-            what = "the weights"  # the initial ones are public
-        elif not self._losers.scores.isdisjoint(_numbers(released)):
-            what = "the score"
-        if what:
-            message = f"The run releases {what} of a trial that lost; only the winner of a selection may be released."
-            self._ledger.refuse(message)
-            raise OverBudgetError(message)
-
     # ------------------------------------------------------------------------------------ private selection
 
     def best_of(
         self,
-        trials: "Callable[[list[Session]], list[Scored]]",
+        trial: TrialFunction | Trial,
         runs: "RunCount",
         base_event: "DpEvent",
         *,
-        low: float = 1.0,
-        high: float = 1.0,
-        together: int = 1,
+        proposals: Proposals | None = None,
     ) -> Any:
         """The outcome of the best of a secret random number of trials (Liu and Talwar 2019; Papernot and Steinke 2022).
 
         The number is drawn before the first trial, from a stream that depends on the run's seed alone, and the
         harness keeps the seed until the run is recorded (see `journal`): nothing that trials do can change it.
         The trials are independent: each gets a session with its own random streams and its own ledger, bound to
-        the base event. A trial that raises, or has no number for a score, has the worst score. Scores, losers
-        and the number of trials stay here: nothing of them may be kept, logged or stored by `trials`.
+        the base event, and no other account may be charged while they run. A trial that raises, or has no number for
+        a score, has the worst score.
+
+        Nothing of a trial is left but the winner's outcome. A `Trial` is run by this package. A function of your own is
+        called in a copy of this process for each trial, so that what it keeps, counts or prints goes with the copy.
 
         Args:
-            trials: runs one trial on each of the sessions it is given, and returns their results in order. The
+            trial: runs one trial on its session and returns the result, whose outcome pickle can write. The
                 hyperparameters of a trial are drawn in it, from its own session.
             runs: distribution of the number of trials.
             base_event: worst-case event of one trial, score included.
-            low: c ≤ 1 and
-            high: C ≥ 1 bound the density of a trial's hyperparameters, given the earlier trials, relative to a
-                prior that is fixed. 1 and 1: all are drawn from the prior.
-            together: how many trials `trials` is given at once, at most.
+            proposals: for a search that learns from its trials; None: all candidates are drawn from the prior.
 
         Returns:
             The winner's `outcome`. None if there was no trial or none that did not fail: the caller
@@ -427,26 +424,23 @@ class Session(_Unique):
 
         Raises:
             OverBudgetError: if the plan does not cover the selection, or a trial asked for more than the base
-                event.
+                event or of another account.
+            InvalidValueError: if a function of your own cannot be run apart: without os.fork, or not on a CPU.
         """
-        if type(runs) is not type(run_counts.from_json(runs.to_json())):
-            raise InvalidValueError(
-                f"Expected a distribution of dphpo_bench, which draws what it says, got a {type(runs).__name__}."
-            )
-        self._ledger.charge(best_of(base_event, runs, low, high), self._scope)
+        base_event = events.frozen(base_event)
+        bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
+        self._ledger.charge(best_of(base_event, runs, *bounds), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
         count = runs.sample(_uniform(selection.source("number of runs")))
-        if selection.secure:
-            together = 1  # trials of a stack that raises run again; secure noise cannot be drawn again
+        if proposals is None:
+            trials = self._trials(trial, selection, self._order(count), base_event)
+        else:
+            trials = self._adaptive_trials(trial, selection, count, base_event, proposals)
         best: _Tried | None = None
-        order = self._order(count) if low == high == 1 else list(range(count))
-        with self.progress.track("Trials", count) as advance:
-            for start in range(0, len(order), together):
-                for tried in self._run_trials(trials, selection, order[start : start + together], base_event):
-                    # The first of equals: a fixed order of independent trials is as good as a fresh coin.
-                    best, lost = (tried, best) if tried.beats(best) else (best, tried)
-                    self._lost(lost)
-                    advance()
+        with self._ledger.locked(), closing(trials), self._progress.track("Trials", count) as advance:
+            for tried in trials:
+                best = tried if tried.beats(best) else best
+                advance()
         return self._won(best)
 
     @staticmethod
@@ -454,30 +448,18 @@ class Session(_Unique):
         """The order in which independent trials run, which changes nothing."""
         return list(range(count))
 
-    def _lost(self, tried: _Tried | None) -> None:
-        if tried is not None:
-            self._losers.models |= tried.models
-            self._losers.weights.update(tried.weights)
-            if tried.scored is not None:
-                self._losers.scores.add(float(tried.scored.score))
-
     def _won(self, best: _Tried | None) -> Any:
         """What is released of the winner."""
-        if best is None or best.scored is None:
+        if best is None or best.score is None:
             return None
-        self._losers.scores.discard(float(best.scored.score))
-        self._losers.weights.update(best.weights)  # more than one trial, or the winner's
-        for digest in best.weights:
-            self._losers.weights[digest] += 1
-        if self._built is not None:
-            self._built += best.models
-        if self._observer and best.observer:
-            self._observer.won(best.observer)
-        return best.scored.outcome
+        outcome, observer = best.unpack()
+        if self._observer and observer:
+            self._observer.won(observer)
+        return outcome
 
     def first_above(
         self,
-        trials: "Callable[[list[Session]], list[Scored]]",
+        trial: TrialFunction | Trial,
         threshold: float,
         stop_probability: float,
         base_event: "DpEvent",
@@ -487,7 +469,7 @@ class Session(_Unique):
         After each trial below it, a coin ends the search with nothing. See `best_of` for the rest.
 
         Args:
-            trials: as in `best_of`.
+            trial: as in `best_of`.
             threshold: fixed in advance, from public information.
             stop_probability: γ of the coin, in (0, 1).
             base_event: as in `best_of`.
@@ -496,19 +478,21 @@ class Session(_Unique):
             The `outcome` of that trial, or None.
 
         Raises:
+            InvalidValueError: as in `best_of`.
             OverBudgetError: as in `best_of`.
         """
+        base_event, threshold = events.frozen(base_event), float(threshold)
+        stop_probability = number("stop_probability", stop_probability, low=0, high=1)
         runs = geometric(1 / stop_probability)  # how many trials the coins allow; they are tossed in advance
         self._ledger.charge(first_above(base_event, stop_probability), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
         longest = runs.sample(_uniform(selection.source("number of runs")))
-        with self.progress.track("Trials", longest) as advance:
-            for index in range(longest):
-                (tried,) = self._run_trials(trials, selection, [index], base_event)
+        trials = self._trials(trial, selection, list(range(longest)), base_event, at_once=1)
+        with self._ledger.locked(), closing(trials), self._progress.track("Trials", longest) as advance:
+            for tried in trials:
                 advance()
-                if tried.scored is not None and tried.scored.score >= threshold:
+                if tried.score is not None and tried.score >= threshold:
                     return self._won(tried)
-                self._lost(tried)
         return None
 
     def _next(self, kind: str) -> str:
@@ -517,61 +501,120 @@ class Session(_Unique):
         self._counts[key] += 1
         return str(self._counts[key])
 
-    def _run_trials(
+    def _trials(
         self,
-        trials: "Callable[[list[Session]], list[Scored]]",
+        trial: TrialFunction | Trial,
         selection: Streams,
         indices: list[int],
         base_event: "DpEvent",
-    ) -> list[_Tried]:
-        """These trials, in this order."""
+        *,
+        candidate: search.Candidate | None = None,
+        at_once: int | None = None,
+    ) -> "Generator[_Tried]":
+        """Independent trials, in this order; all of one candidate if it is given."""
 
         def session(index: int) -> Session:
-            child = self._child(Ledger(allowance=base_event), selection.within("trial", str(index)))
+            child = self._child(Ledger(base_event), selection.within("trial", str(index)))
             child._scope = ()  # the selection as a whole is charged to it
-            child._built = []
             child._observer = self._observer and self._observer.trial()
+            child._candidate = candidate
             return child
 
-        def attempt(indices: list[int]) -> list[_Tried]:
-            """The trials; nothing if an exception ended several at once."""
-            sessions = [session(index) for index in indices]
-            results: list[Scored | None] | None
-            try:
-                scored = trials(list(sessions))  # of its own: a method may take sessions off it
-                found = [Scored(result.outcome, float(result.score)) for result in scored]
-                results = [None if math.isnan(result.score) else result for result in found]
-                if len(results) != len(sessions):
-                    raise ValueError(f"Expected one result for each of {len(sessions)} trials, got {len(results)}.")
-            except (Exception, SystemExit):
-                results = None
-            for child in sessions:
-                assert isinstance(child._ledger, Ledger)
-                child._ledger.close()  # a trial is over when it has its score
-                if child._ledger.refused:  # a mistake in the method, not in the data
-                    self._ledger.refuse(child._ledger.refused)
-                    raise OverBudgetError(child._ledger.refused)
-            if results is None and len(sessions) > 1:
-                return []
-            return [
-                _tried(index, scored, child)
-                for index, scored, child in zip(indices, results or [None], sessions, strict=True)
-            ]
+        if not _is_ours(trial):
+            yield from self._trials_apart(trial, indices, session, at_once or torch.get_num_threads())
+            return
+        # Full batches of linear models share a matrix product.
+        stacks = trial.training.sample_rate == 1 and linear_layer(self._own(0).model) is not None
+        together = min(at_once or TOGETHER, TOGETHER) if stacks else 1
+        for start in range(0, len(indices), together):
+            some = indices[start : start + together]
+            found = self._our_trials(trial, some, [session(index) for index in some])
+            if found is None:
+                # One that raises must not take the others with it. Each runs alone, on fresh random numbers: from
+                # the same ones, another query could be subtracted.
+                again = selection.within("alone")
+                found = (one for index in some for one in self._trials(trial, again, [index], base_event, at_once=1))
+            yield from found
 
-        tried = attempt(indices)
-        if not tried:
-            # Trials are independent: one that raises must not take the others with it. Each runs again by itself,
-            # on the very numbers that it had: fresh ones would be a second chance.
-            for index in indices:
-                self._rewind(selection.within("trial", str(index)))
-                tried += attempt([index])
+    def _our_trials(self, trial: Trial, indices: list[int], sessions: "list[Session]") -> Iterable[_Tried] | None:
+        """Trials of this package's own kind, in which no code of a method runs; None if one of several raised."""
+        results: list[Scored | None]
+        try:
+            results = [_valid(scored) for scored in trial.run(sessions)]
+        except (Exception, SystemExit):
+            logger.debug("A trial failed.", exc_info=True)
+            if len(sessions) > 1 and not any(session._ledger.refused for session in sessions):
+                return None
+            results = [None] * len(sessions)
+        tried = []
+        for index, session, scored in zip(indices, sessions, results, strict=True):
+            session._ledger.close()
+            self._refuse(session._ledger.refused)
+            score = None if scored is None or session._ledger.failed else scored.score
+            tried.append(_Tried(index, score, partial(_as_it_is, scored, session._observer)))
         return tried
 
-    def _rewind(self, streams: Streams) -> None:
-        """Start these streams anew. Only for what is computed again because nothing came of it."""
-        for known in (self._generators, self._counts):
-            for key in [key for key in known if key[: len(streams.axes)] == streams.axes]:
-                del known[key]
+    def _trials_apart(
+        self, trial: TrialFunction, indices: list[int], make_session: "Callable[[int], Session]", at_once: int
+    ) -> "Generator[_Tried]":
+        """Trials that a method runs, each in a copy of this process."""
+        if self.device.type != "cpu":
+            raise InvalidValueError(
+                f"Expected trials of type Trial on {self.device}: a function of your own runs in a copy of this "
+                "process, which cannot use that device. Use --device cpu."
+            )
+        import optuna  # noqa: F401  (once, not in each copy)
+
+        outer = self._ledger.root
+        before = outer.refused
+
+        def run(index: int) -> tuple[float | None, str | None, bytes]:
+            session = make_session(index)
+            session._progress = SilentProgress()
+            ledger = session._ledger
+            try:
+                scored = _valid(trial(session))
+            except (Exception, SystemExit):
+                logger.debug("A trial failed.", exc_info=True)
+                scored = None
+            refused = ledger.refused or (outer.refused if outer.refused != before else None)
+            if scored is None or ledger.failed or refused:
+                return None, refused, b""
+            try:
+                return scored.score, None, cloudpickle.dumps((scored.outcome, session._observer))
+            except Exception as error:
+                return None, f"Expected a trial's outcome that pickle can write: {type(error).__name__}: {error}", b""
+
+        with closing(call_apart([partial(run, index) for index in indices], at_once)) as answers:
+            for index, answer in zip(indices, answers, strict=True):
+                score, refused, packed = answer or (None, None, b"")
+                self._refuse(refused)
+                yield _Tried(index, score, partial(pickle.loads, packed))
+
+    def _adaptive_trials(
+        self,
+        trial: TrialFunction | Trial,
+        selection: Streams,
+        count: int,
+        base_event: "DpEvent",
+        proposals: Proposals,
+    ) -> "Generator[_Tried]":
+        """Trials one after the other, each of a candidate whose density the earlier ones have shaped."""
+        tried: list[int] = []
+        scores: list[float] = []
+        for index in range(count):
+            (found,) = call_apart([partial(search.densities, proposals, tried, scores)])  # a method's code, too
+            densities = found or [1.0] * len(proposals.prior)  # it failed: the prior
+            tried.append(search.choose(densities, _uniform(selection.source("proposal", str(index)))))
+            (one,) = self._trials(trial, selection, [index], base_event, candidate=proposals.prior[tried[-1]])
+            scores.append(math.nan if one.score is None else one.score)
+            yield one
+
+    def _refuse(self, message: str | None) -> None:
+        """Refuse what a trial should not have asked: a mistake in the method, not in the data."""
+        if message:
+            self._ledger.refuse(message)
+            raise OverBudgetError(message)
 
     # -------------------------------------------------------------------------------- sample and aggregate
 
@@ -589,17 +632,15 @@ class Session(_Unique):
             partitions: number of parts k.
             validation: expected share of the records that validate.
         """
-        from dphpo_bench.dp_sgd import DpSgd
-
-        if partitions < 2:
-            raise InvalidValueError(f"Expected partitions >= 2, got {partitions}.")
-        if not all(type(run) is DpSgd and isinstance(run.optimizer, str) for run in runs):
+        partitions = whole("partitions", partitions, low=2, high=MAX_PARTITIONS)
+        runs = list(runs)
+        if not all(type(run) is DpSgd and type(run.optimizer) is str for run in runs):
             # One of a plug-in's own would see gradients without noise.
             raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
         training, validating = self.holdout(validation)
         totals = [0.0] * len(runs)
         silent = [run.with_noise(0.0) for run in runs]
-        with self.progress.track("Candidates on parts of the data", partitions) as advance:
+        with self._progress.track("Candidates on parts of the data", partitions) as advance:
             for index in range(partitions):
                 part = training._on_part(
                     f"{partitions} parts", str(index), index / partitions, (index + 1) / partitions
@@ -608,9 +649,9 @@ class Session(_Unique):
                 streams = self._streams.within("part", str(index))
                 sessions = [part._child(Ledger(), streams.within(str(i))) for i in range(len(runs))]
                 for session in sessions:
-                    session.progress, session._observer, session._built = SilentProgress(), None, None
+                    session._progress, session._observer = SilentProgress(), None
                 for i, model in enumerate(DpSgd.train_together(sessions, silent)):
-                    share = validating._n_correct(model) / validating.expected_records
+                    share = validating._n_correct(self._own(0).classifier(model)) / validating.expected_records
                     totals[i] += min(share, 1.0) / partitions
                 advance()
         sensitivity = max(1 / partitions, 1 / validating.expected_records)
@@ -618,31 +659,41 @@ class Session(_Unique):
 
     # ------------------------------------------------------------------------------------------- internals
 
-    def _engine(self, model: "nn.Module") -> GradientEngine:
-        """The engine of the model in use; engines remember what they measured of a model and of the data."""
-        if self._current is None or self._current.model is not model:
-            self._current = gradient_engine(model)
-        self._check(model)
-        return self._current
+    def _own(self, number: int) -> OwnModel:
+        """The engine's own models, the first of which serves one query at a time and all of them a stack."""
 
-    def _check(self, model: "nn.Module") -> None:
-        """Refuse a model that is unfit for private records; remember it among those of this trial."""
-        refuse_hooks(model)
-        modes = [module.training for module in model.modules()]
-        if self._checked.get(model) != modes:
-            refuse_mixing(model, self._train.inputs)
-            self._checked[model] = modes
-        if self._built is not None and all(known is not model for known in self._built):
-            self._built.append(model)
+        def build() -> "nn.Module":
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                return self._task.build_model().to(self.device)
+
+        while len(self._own_models) <= number:
+            self._own_models.append(OwnModel(build, self._train))
+        return self._own_models[number]
 
     def _stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
-        """The same for several linear models at once; None if they cannot be stacked."""
-        for model in models:
-            self._check(model)
-        if len(self._stacked_models) != len(models) or any(map(operator.is_not, self._stacked_models, models)):
-            self._stacked_models = list(models)
-            self._stack = StackedLinear(models) if can_stack(models) else None
-        return self._stack
+        """Several linear models at these weights as one; None if they cannot be stacked."""
+        own = [self._own(index).like(model) for index, model in enumerate(models)]
+        trained = tuple(tuple(parameter.requires_grad for parameter in model.parameters()) for model in own)
+        if trained not in self._stacks:
+            self._stacks[trained] = StackedLinear(own) if can_stack(own) else None
+        return self._stacks[trained]
+
+    def _compute(self, computation: Callable[[], T]) -> T:
+        """Compute on private records. An exception is a release without noise, so that it is the last one.
+
+        Raises:
+            ModelFailedError: if there was one. It names the type and nothing else.
+        """
+        try:
+            return computation()
+        except Exception as error:
+            logger.debug("A computation on private records failed.", exc_info=True)
+            kind = type(error).__name__
+        # Not raised above: an error's context leads to the frames, and these to the records.
+        message = f"The model raised {kind} on private records; its text may quote them and is in the debug log only."
+        self._ledger.fail(message)
+        raise ModelFailedError(message)
 
     def _generator(self, kind: str, purpose: str, device: "torch.device | str") -> "AnyGenerator":
         key = (*self._streams.axes, kind, purpose)
@@ -709,14 +760,12 @@ class _Held:
     """A clipping rule held to the sensitivity it states, for rules come from plug-ins too."""
 
     def __init__(self, rule: "Clipping") -> None:
-        self.sensitivity = rule.sensitivity
-        if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
-            raise InvalidValueError(f"Expected a finite sensitivity > 0, got {self.sensitivity}.")
-        own = type(rule) in (Abadi, AutoS, AutoV, _Counting)
-        self._rule = rule if own else _Table(rule, self.sensitivity)
+        self.sensitivity = positive("sensitivity", rule.sensitivity)
+        is_known = type(rule) in (Abadi, AutoS, AutoV, _Counting)
+        self._rule = rule if is_known else _Table(rule, self.sensitivity)
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """The rule's factors, but none that lets a gradient exceed the sensitivity; 0 where it is no number."""
+        """The rule's factors, reduced where a gradient would exceed the sensitivity; 0 where it is no number."""
         largest = torch.where(norms.isfinite(), self.sensitivity / norms, 0.0)
         factors = torch.minimum(self._rule.factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
         return torch.where(factors >= SMALLEST_FACTOR, factors, 0.0)
@@ -744,11 +793,11 @@ class Batch(_Unique):
     Means divide by the expected batch size N · rate: the drawn size is private.
     """
 
-    def __init__(self, session: Session, indices: "Tensor | None", rate: float, charges: "BatchCharges") -> None:
+    def __init__(self, session: Session, indices: "Tensor | None", rate: float, account: Ledger) -> None:
         self._session = session
         self._indices = indices  # None: every record of the task
         self._is_full = rate == 1
-        self._charges = charges
+        self._account = account
         self._expected_size = session.expected_records * rate
 
     def gradient(self, model: "nn.Module", clipping: "Clipping", noise_multiplier: float) -> "list[Tensor]":
@@ -767,11 +816,11 @@ class Batch(_Unique):
             InvalidValueError: if the sensitivity is not positive and finite.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
-        session = self._session
-        held = self._charge_gradient(clipping, noise_multiplier)
-        train = session._train
-        total = session._engine(model).clipped_sum(train.inputs, train.targets, held, indices=self._indices)
-        return self._noisy_mean(model, total.gradients, held, noise_multiplier)
+        held = _Held(clipping)
+        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
+        engine = self._session._own(0).engine(model)
+        self._account.charge(gaussian(noise_multiplier))
+        return self._noisy_mean(engine.model, self._clipped_sum(engine, held), held, noise_multiplier)
 
     def gradient_and_quantile(
         self, model: "nn.Module", max_grad_norm: float, noise_multiplier: float, count_noise: float
@@ -795,23 +844,26 @@ class Batch(_Unique):
             OverBudgetError: if the plan does not cover the releases; nothing is released then.
         """
         session = self._session
-        rule = _Counting(max_grad_norm)
-        held = self._charge_gradient(rule, noise_multiplier)
-        self._charges.charge(gaussian(2 * count_noise))
-        train = session._train
-        total = session._engine(model).clipped_sum(train.inputs, train.targets, held, indices=self._indices)
+        rule = _Counting(positive("max_grad_norm", max_grad_norm))
+        held = _Held(rule)
+        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
+        count_noise = number("count_noise", count_noise, low=0)
+        engine = session._own(0).engine(model)
+        self._account.charge(events.compose(gaussian(noise_multiplier), gaussian(2 * count_noise)))
+        total = self._clipped_sum(engine, held)
         centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
         (noisy,) = add_gaussian_noise([centred], 2 * count_noise, 0.5, session._generator("noise", "count", "cpu"))
         share = 0.5 + noisy.item() / self._expected_size
-        return self._noisy_mean(model, total.gradients, held, noise_multiplier), share
+        return self._noisy_mean(engine.model, total, held, noise_multiplier), share
 
-    def _charge_gradient(self, clipping: "Clipping", noise_multiplier: float) -> "_Held":
-        held = _Held(clipping)
-        self._charges.charge(gaussian(noise_multiplier))
-        return held
+    def _clipped_sum(self, engine: "GradientEngine", held: "_Held") -> "list[Tensor]":
+        train = self._session._train
+        return self._session._compute(
+            lambda: engine.clipped_sum(train.inputs, train.targets, held, indices=self._indices).gradients
+        )
 
     def _noisy_mean(
-        self, model: "nn.Module", total: "Sequence[Tensor]", held: "_Held", noise_multiplier: float
+        self, own: "nn.Module", total: "Sequence[Tensor]", held: "_Held", noise_multiplier: float
     ) -> "list[Tensor]":
         session = self._session
         generator = session._generator("noise", "gradient", device=session.device)
@@ -819,7 +871,7 @@ class Batch(_Unique):
         mean = [gradient / self._expected_size for gradient in noisy]
         if session._observer:
             share = held.sensitivity / self._expected_size
-            session._observer.gradient(model, mean, share, noise_multiplier * share)
+            session._observer.gradient(own, mean, share, noise_multiplier * share)
         return mean
 
     def losses(
@@ -846,7 +898,9 @@ class Batch(_Unique):
             InvalidValueError: if the bound is not positive and finite.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
-        losses = self._losses_along(model, direction, steps, bound, noise_multiplier, len(steps))
+        steps, bound = tuple(map(float, steps)), positive("loss bound", bound)
+        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
+        losses = self._losses_along(model, direction, steps, noise_multiplier, len(steps))
         # A diverged record counts as the worst one: NaN and infinities become the bound, a function of
         # that record alone.
         clipped = torch.nan_to_num(losses, nan=bound, posinf=bound).clamp_(0.0, bound)
@@ -880,7 +934,9 @@ class Batch(_Unique):
             InvalidValueError: if the bound is not positive and finite.
             OverBudgetError: if the plan does not cover the release; nothing is released then.
         """
-        losses = self._losses_along(model, direction, (0.0, *steps), bound, noise_multiplier, len(steps))
+        steps, bound = tuple(map(float, steps)), positive("loss bound", bound)
+        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
+        losses = self._losses_along(model, direction, (0.0, *steps), noise_multiplier, len(steps))
         changes = losses[1:] - losses[0]
         clipped = torch.nan_to_num(changes, nan=bound, posinf=bound, neginf=-bound).clamp_(-bound, bound)
         return self._noisy_means(clipped, bound, noise_multiplier)
@@ -890,18 +946,19 @@ class Batch(_Unique):
         model: "nn.Module",
         direction: "Sequence[Tensor]",
         steps: Sequence[float],
-        bound: float,
         noise_multiplier: float,
         releases: int,
     ) -> "Tensor":
         """Charge the releases, then compute raw losses, float64 of shape (len(steps), drawn size)."""
-        if not (math.isfinite(bound) and bound > 0):
-            raise InvalidValueError(f"Expected a finite loss bound > 0, got bound={bound}.")
         session = self._session
-        self._charges.charge(repeat(gaussian(noise_multiplier), releases))
+        along = [plain(tensor) for tensor in direction]
+        engine = session._own(0).engine(model)
+        engine.check_direction(along)
+        self._account.charge(repeat(gaussian(noise_multiplier), releases))
         train = session._train
-        engine = session._engine(model)
-        return engine.losses_along(train.inputs, train.targets, list(direction), steps, indices=self._indices).double()
+        return session._compute(
+            lambda: engine.losses_along(train.inputs, train.targets, along, steps, indices=self._indices)
+        ).double()
 
     def _noisy_means(self, clipped: "Tensor", bound: float, noise_multiplier: float) -> list[float]:
         session = self._session
@@ -930,52 +987,45 @@ def gradients_together(
     Raises:
         OverBudgetError: if the plan of one does not cover its release.
     """
+    batches, models, clippings = list(batches), list(models), list(clippings)
+    noise = [number("noise_multiplier", one, low=0) for one in noise_multipliers]
+    if not len(batches) == len(models) == len(clippings) == len(noise) > 0:
+        raise InvalidValueError("Expected one model, one clipping rule and one noise multiplier for each batch.")
     first = batches[0]
     same = all(
         b._is_full and b._session._train is first._session._train and b._indices is first._indices for b in batches
     )
     stack = first._session._stacked(models) if same and len(batches) > 1 else None
     if stack is None:
-        arguments = zip(batches, models, clippings, noise_multipliers, strict=True)
-        return [batch.gradient(model, clipping, noise) for batch, model, clipping, noise in arguments]
-    held = [
-        batch._charge_gradient(clipping, noise)
-        for batch, clipping, noise in zip(batches, clippings, noise_multipliers, strict=True)
-    ]
+        arguments = zip(batches, models, clippings, noise, strict=True)
+        return [batch.gradient(model, clipping, sigma) for batch, model, clipping, sigma in arguments]
+    held = [_Held(clipping) for clipping in clippings]
+    for batch, sigma in zip(batches, noise, strict=True):
+        batch._account.charge(gaussian(sigma))
     train = first._session._train
-    sums = stack.clipped_sums(train.inputs, train.targets, held, indices=first._indices)
+    sums = first._session._compute(
+        lambda: stack.clipped_sums(train.inputs, train.targets, held, indices=first._indices)
+    )
     return [
-        batch._noisy_mean(model, total, rule, noise)
-        for batch, model, total, rule, noise in zip(batches, models, sums, held, noise_multipliers, strict=True)
+        batch._noisy_mean(own, total, rule, sigma)
+        for batch, own, total, rule, sigma in zip(batches, stack.models, sums, held, noise, strict=True)
     ]
+
+
+def _is_ours(trial: Any) -> TypeGuard[Trial]:
+    """Whether no code of a method runs in a trial."""
+    return type(trial) is Trial and type(trial.training) is DpSgd
+
+
+def _as_it_is(scored: Scored | None, observer: Observer | None) -> tuple[Any, Observer | None]:
+    return scored and scored.outcome, observer
+
+
+def _valid(scored: Scored) -> Scored | None:
+    """A result whose score is a number; None if it is none."""
+    score = float(scored.score)
+    return None if math.isnan(score) else Scored(scored.outcome, score)
 
 
 def _uniform(generator: "AnyGenerator") -> float:
     return uniform(1, generator).item()
-
-
-def _tried(index: int, scored: Scored | None, session: Session) -> _Tried:
-    """A trial that is over. Its models are held no longer, but known by their weights."""
-    models = session._built or []
-    tried = _Tried(index, scored, WeakSet(models), frozenset(map(_digest, models)), session._observer)
-    models.clear()
-    return tried
-
-
-def _digest(model: "nn.Module") -> bytes:
-    """Of the values of all parameters."""
-    digest = hashlib.sha256()
-    for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.digest()
-
-
-def _numbers(values: Any) -> Iterator[float]:
-    """All numbers among JSON values that have more than six digits: a short one may be equal by chance."""
-    if isinstance(values, float) and float(f"{values:.6g}") != values:
-        yield values
-    elif isinstance(values, list):
-        for value in values:
-            yield from _numbers(value)
-    elif isinstance(values, dict):
-        yield from _numbers(list(values.values()))

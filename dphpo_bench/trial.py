@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dphpo_bench.privacy.run_counts import RunCount
+    from dphpo_bench.search import Proposals
     from dphpo_bench.session import Scored, Session
 
 TOGETHER = 16
@@ -99,19 +100,14 @@ class Trial:
         examples = steps * self.training.sample_rate * (1 - self.validation) + runs * self.validation
         return Cost(runs=round(runs), steps=round(steps), examples=examples * n_records)
 
-    def best_of(self, session: "Session", runs: "RunCount", low: float = 1.0, high: float = 1.0) -> "Trained | None":
+    def best_of(self, session: "Session", runs: "RunCount", proposals: "Proposals | None" = None) -> "Trained | None":
         """`Session.best_of` of such trials; None if there is no winner.
 
         Raises:
             DphpoBenchError: at a mistake that would fail every trial.
         """
-        from dphpo_bench.training.linear import linear_layer
-
         self.check(session)
-        # Full batches of linear models share their products, others nothing.
-        stacks = self.training.sample_rate == 1 and linear_layer(session.build_model()) is not None
-        together = TOGETHER if stacks else 1
-        best: Trained | None = session.best_of(self.run, runs, self.event, low=low, high=high, together=together)
+        best: Trained | None = session.best_of(self, runs, self.event, proposals=proposals)
         return best
 
     def check(self, session: "Session") -> None:
@@ -125,6 +121,10 @@ class Trial:
 
         run = self.training.having(session.facts.grid(1)[0])
         UpdateRule(run.optimizer, trainable(session.build_model()))
+
+    def __call__(self, session: "Session") -> "Scored":
+        """One trial."""
+        return self.run([session])[0]
 
     def run(self, sessions: "list[Session]", candidates: list[Candidate] | None = None) -> "list[Scored]":
         """Run one trial on each session.

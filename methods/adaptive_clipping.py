@@ -85,8 +85,7 @@ class AdaptiveClipping(bench.Method):
             )
 
         def event(noise: float) -> "DpEvent":
-            step = bench.compose(bench.gaussian(noise), bench.gaussian(2 * count_noise))
-            return bench.repeat(bench.poisson_sampled(rate, step), steps)
+            return bench.repeat(step(rate, noise, count_noise), steps)
 
         noise = bench.calibrate(event, budget)
         return bench.Plan(
@@ -118,10 +117,11 @@ class AdaptiveClipping(bench.Method):
         smallest, largest = map(math.log, THRESHOLDS)
         log_threshold = math.log(self.initial_max_grad_norm)
         path = []
+        kind = step(facts["sample_rate"], facts["noise_multiplier"], facts["count_noise"])
         with session.progress.track("Training", facts["steps"]) as advance:
             for _ in range(facts["steps"]):
                 path.append(math.exp(log_threshold))
-                gradient, share = session.sample(facts["sample_rate"]).gradient_and_quantile(
+                gradient, share = session.sample(kind).gradient_and_quantile(
                     model, path[-1], facts["noise_multiplier"], facts["count_noise"]
                 )
                 update.apply(update.direction(gradient), facts["learning_rate"])
@@ -131,3 +131,8 @@ class AdaptiveClipping(bench.Method):
                 advance()
         average.copy_to(weights)
         return bench.Outcome(model, {"learning_rate": facts["learning_rate"], "max_grad_norm": path})
+
+
+def step(rate: float, noise: float, count_noise: float) -> "DpEvent":
+    """One step: a gradient and a centred count, of sensitivity 1/2, of one batch."""
+    return bench.poisson_sampled(rate, bench.compose(bench.gaussian(noise), bench.gaussian(2 * count_noise)))

@@ -86,54 +86,15 @@ class DpHypo(bench.SearchMethod):
         low, high = plan.parameters["low"], plan.parameters["high"]
         prior = [session.fork(f"candidate {index}").candidate() for index in range(self.points)]
         encoded = [_encoded(candidate, session.facts.search_space()) for candidate in prior]
-        tried: list[int] = []
-        scores: list[float] = []
 
-        def trials(sessions: "list[bench.Session]") -> "list[bench.Scored]":
-            densities = bounded(_promise(encoded, tried, scores), low, high)
-            index = _draw(densities, sessions[0].uniform("candidate"))
-            results = trial.run(sessions, [prior[index]])
-            tried.append(index)
-            scores.append(results[0].score)
-            return results
+        def weights(tried: list[int], scores: list[float]) -> list[float]:
+            return _promise(encoded, tried, scores)
 
-        trial.check(session)
-        best = session.best_of(trials, self.runs, trial.event, low=low, high=high)
-        return bench.released(best, session)
+        import sklearn.gaussian_process  # noqa: F401  (once: `weights` is called in copies of this process)
 
-
-def bounded(wanted: "Sequence[float]", low: float, high: float) -> list[float]:
-    """Densities relative to a uniform prior, of mean 1 and within [low, high]: `wanted` times a factor, clamped.
-
-    Args:
-        wanted: positive weights, one for each point of the prior.
-        low: c ≤ 1.
-        high: C ≥ 1.
-    """
-    # Rounding must not lead out of the bounds that are accounted for.
-    low, high = min(low * (1 + 1e-9), 1.0), max(high * (1 - 1e-9), 1.0)
-
-    def clamped(factor: float) -> list[float]:
-        return [min(max(factor * weight, low), high) for weight in wanted]
-
-    start, end = 0.0, high / min(wanted)
-    for _ in range(200):
-        middle = (start + end) / 2
-        if sum(clamped(middle)) < len(wanted):
-            start = middle
-        else:
-            end = middle
-    return clamped(end)
-
-
-def _draw(densities: "Sequence[float]", uniform: float) -> int:
-    """The index whose share of the total a uniform number falls into."""
-    left = uniform * sum(densities)
-    for index, density in enumerate(densities):
-        left -= density
-        if left < 0:
-            return index
-    return len(densities) - 1
+        return bench.released(
+            trial.best_of(session, self.runs, bench.Proposals(tuple(prior), weights, low, high)), session
+        )
 
 
 def _promise(points: "Sequence[Sequence[float]]", tried: "Sequence[int]", scores: "Sequence[float]") -> list[float]:

@@ -91,22 +91,14 @@ class HyFreeDP(bench.Method):
         rate, steps = facts.sample_rate, facts.steps
         rule = RULES[self.rule]
         probes = len(self._probe_times(steps))
-        step = bench.poisson_sampled
-        alone = bench.calibrate_roughly(lambda noise: bench.repeat(step(rate, bench.gaussian(noise)), steps), budget)
+        alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
         inflation = self.noise_inflation or self._cheapest_inflation(alone, facts, probes)
         gradient_noise = inflation * alone
-        gradient = bench.gaussian(gradient_noise)
 
         def event(loss_noise: float) -> "DpEvent":
-            losses = bench.repeat(bench.gaussian(loss_noise), rule.releases)
-            if self.loss_batch == "fresh":
-                return bench.compose(
-                    bench.repeat(step(rate, gradient), steps), bench.repeat(step(rate, losses), probes)
-                )
-            return bench.compose(
-                bench.repeat(step(rate, gradient), steps - probes),
-                bench.repeat(step(rate, bench.compose(gradient, losses)), probes),
-            )
+            plain, probed = self._kinds(rate, gradient_noise, loss_noise)
+            n_plain = steps if self.loss_batch == "fresh" else steps - probes
+            return bench.compose(bench.repeat(plain, n_plain), bench.repeat(probed, probes))
 
         loss_noise = bench.calibrate(event, budget)
         batch = rate * facts.n_records
@@ -114,7 +106,7 @@ class HyFreeDP(bench.Method):
         return bench.Plan(
             budget=budget,
             event=event(loss_noise),
-            training_event=bench.repeat(step(rate, gradient), steps),
+            training_event=bench.dp_sgd_event(rate, steps, gradient_noise),
             parameters={
                 "sample_rate": rate,
                 "steps": steps,
@@ -150,14 +142,16 @@ class HyFreeDP(bench.Method):
         )
         rule = RULES[self.rule](self.initial_learning_rate, self.initial_loss_bound, math.sqrt(steps) * noise_norm)
         probe_times = self._probe_times(steps)
+        plain, probing = self._kinds(rate, plan.parameters["noise_multiplier"], loss_noise)
         path: list[dict[str, float]] = []
         with session.progress.track("Training", steps) as advance:
             for step in range(steps):
-                batch = session.sample(rate)
+                is_probed = step in probe_times
+                batch = session.sample(probing if is_probed and self.loss_batch == "same" else plain)
                 gradient = batch.gradient(model, clipping, plan.parameters["noise_multiplier"])
                 direction = update.direction(gradient)
-                if step in probe_times:
-                    probed = batch if self.loss_batch == "same" else session.sample(rate, "probing")
+                if is_probed:
+                    probed = batch if self.loss_batch == "same" else session.sample(probing, "probing")
                     ask = probed.loss_changes if rule.probes_changes else probed.losses
                     along = gradient if rule.skips_momentum and optimizer.lower() == "sgd" else direction
                     bound, radius = rule.bound, rule.radius
@@ -180,6 +174,13 @@ class HyFreeDP(bench.Method):
                 advance()
         average.copy_to(weights)
         return bench.Outcome(model, {"learning_rate": rule.learning_rate, "path": path})
+
+    def _kinds(self, rate: float, gradient_noise: float, loss_noise: float) -> "tuple[DpEvent, DpEvent]":
+        """The batches of a step, and those that losses are asked of: known before a step is taken."""
+        gradient = bench.gaussian(gradient_noise)
+        losses = bench.repeat(bench.gaussian(loss_noise), RULES[self.rule].releases)
+        asked = losses if self.loss_batch == "fresh" else bench.compose(gradient, losses)
+        return bench.poisson_sampled(rate, gradient), bench.poisson_sampled(rate, asked)
 
     def _probe_times(self, steps: int) -> frozenset[int]:
         """The steps with a probe: public, since the number of probes is accounted for in advance."""

@@ -95,5 +95,5 @@ class LiuTalwar(bench.SearchMethod):
         if self.threshold is None:
             return bench.released(trial.best_of(session, self._runs(plan.budget.delta)), session)
         trial.check(session)
-        best = session.first_above(trial.run, self.threshold, 1 / self.mean, trial.event)
+        best = session.first_above(trial, self.threshold, 1 / self.mean, trial.event)
         return bench.released(best, session)

@@ -57,7 +57,7 @@ class SubsampledTuning(bench.SearchMethod):
         runs = bench.geometric(self.mean)
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.compose(bench.poisson_sampled(self.tuning_rate, bench.best_of(trial, runs)), final.event)
+            return bench.compose(self._search(trial), final.event)
 
         trial = bench.Trial.calibrated(
             whole, self.training(facts), budget, validation=self.validation, accountant=self.accounting
@@ -73,10 +73,14 @@ class SubsampledTuning(bench.SearchMethod):
             searched=self.tuning_rate,
         )
 
+    def _search(self, trial: "DpEvent") -> "DpEvent":
+        """The search on a sample."""
+        return bench.poisson_sampled(self.tuning_rate, bench.best_of(trial, bench.geometric(self.mean)))
+
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Search on a sample, extrapolate, train."""
         trial, final = bench.Trial.of(plan), bench.DpSgd(**plan.parameters["final"])
-        best = trial.best_of(session.subsample(self.tuning_rate), bench.geometric(self.mean))
+        best = trial.best_of(session.subsample(self._search(trial.event)), bench.geometric(self.mean))
         chosen = self.extrapolated(best.hyperparameters if best else {}, final.optimizer)
         return bench.Outcome(final.having(chosen).train(session, "Final run"), chosen)
 

@@ -88,8 +88,8 @@ class FixedNoise(bench.Method):
     def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:
         model = session.build_model()
         for _ in range(self.steps + self.extra_steps):
-            batch = session.sample(session.facts.sample_rate)
-            gradient = batch.gradient(model, bench.AutoS(), self.noise_multiplier)
+            kind = bench.poisson_sampled(session.facts.sample_rate, bench.gaussian(self.noise_multiplier))
+            gradient = session.sample(kind).gradient(model, bench.AutoS(), self.noise_multiplier)
             with torch.no_grad():
                 for parameter, value in zip(model.parameters(), gradient, strict=True):
                     parameter -= 0.5 * value
@@ -104,6 +104,11 @@ class FixedNoise(bench.Method):
             with torch.no_grad():
                 next(model.parameters()).fill_(torch.nan)
         return bench.Outcome(model, {"steps": self.steps})
+
+
+def asking(rate: float, *releases: Any) -> Any:
+    """A kind of batches: what may be asked of one, sampled at a rate."""
+    return bench.poisson_sampled(rate, bench.compose(*releases))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from dphpo_bench.randomness import Streams
 from dphpo_bench.records import read_record
 from dphpo_bench.session import Session
 from dphpo_bench.training.gradients import gradient_engine
+from tests.conftest import asking
 
 M = 40
 
@@ -141,8 +142,9 @@ class Unclipped(bench.Method):
 
     def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
         model = session.build_model()
-        session.sample(1.0).gradient(model, bench.AutoS(), 60.0)  # charged, and thrown away
-        total = session._engine(model).clipped_sum(session._train.inputs, session._train.targets, bench.AutoS())
+        # Charged, and thrown away.
+        session.sample(asking(1.0, bench.gaussian(60.0))).gradient(model, bench.AutoS(), 60.0)
+        total = session._own(0).engine(model).clipped_sum(session._train.inputs, session._train.targets, bench.AutoS())
         with torch.no_grad():
             for weight, gradient in zip(model.parameters(), total.gradients, strict=True):
                 weight -= 0.01 * gradient

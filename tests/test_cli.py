@@ -190,8 +190,9 @@ class Greedy(AutoClipping):
 
     def run(self, plan, session):
         outcome = super().run(plan, session)
-        batch = session.sample(plan.parameters["sample_rate"])
-        batch.gradient(outcome.model, bench.AutoS(), plan.parameters["noise_multiplier"])
+        noise = plan.parameters["noise_multiplier"]
+        batch = session.sample(bench.poisson_sampled(plan.parameters["sample_rate"], bench.gaussian(noise)))
+        batch.gradient(outcome.model, bench.AutoS(), noise)
         return outcome
 """
 

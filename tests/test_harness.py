@@ -15,6 +15,7 @@ from dphpo_bench.errors import DataError, InvalidValueError, PlanOverBudgetError
 from dphpo_bench.privacy.events import best_of, gaussian
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import geometric
+from dphpo_bench.testing.runs import trials_in
 
 
 def test_a_plan_over_budget_is_refused_before_data_is_read(fixed_noise, tiny_task, budget, monkeypatch) -> None:
@@ -64,7 +65,7 @@ def test_verification_does_not_rely_on_the_ledgers_own_refusal(fixed_noise, tiny
     checked = bench.plan(fixed_noise(), tiny_task, budget)
     ledger = Ledger()  # no allowance: refuses nothing
     for _ in range(7):
-        ledger.open_batch(tiny_task.facts.sample_rate).charge(bench.gaussian(4.0))
+        ledger.open_batch(tiny_task.facts.sample_rate, bench.gaussian(4.0))
     recomputed, status, error = harness._verify(checked, ledger, "ok", None)
     assert status == "over_budget"
     assert recomputed is not None
@@ -230,27 +231,24 @@ def test_released_values_that_json_cannot_hold_fail_the_run(fixed_noise, plain_r
     assert record.released == {}
 
 
-def searching(interrupted: list[int] | None = None) -> bench.Method:
-    """A private selection whose trials release nothing but noise; counts them, and is interrupted if asked to."""
+def searching(interrupted: bool = False) -> bench.Method:
+    """A private selection whose trials release nothing but noise; it is interrupted if asked to."""
 
     class Searching(bench.Method):
         name, summary, reference, tuning = "searching", "Searches.", "a test", ()
         end_to_end_private = True
         parameters: ClassVar[dict[str, object]] = {}
         event = best_of(gaussian(50.0), geometric(20))
-        trials = 0
 
         def plan(self, facts, budget):
             return bench.Plan(budget, self.event, self.event, {}, (), bench.Cost(20, 0, 0.0), accountant="profile")
 
         def run(self, plan, session):
-            def trial(sessions):
-                self.trials += 1
-                return [bench.Scored(None, s.score(s.build_model(), 50.0)) for s in sessions]
+            def trial(own):
+                return bench.Scored(None, own.score(own.build_model(), 50.0))
 
             session.best_of(trial, geometric(20), gaussian(50.0))
-            if interrupted is not None:
-                interrupted.append(self.trials)
+            if interrupted:
                 raise KeyboardInterrupt
             return bench.Outcome(session.build_model())
 
@@ -284,11 +282,11 @@ def test_the_number_of_trials_is_not_in_the_log(tiny_task, budget, capsys) -> No
 
 def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path) -> None:
     """Without the journal, five geometric numbers of mean 20 agree with a probability below 1e-6."""
-    counts: list[int] = []
-    for _ in range(5):
-        with pytest.raises(KeyboardInterrupt):
-            bench.run(searching(counts), tiny_task, budget, results_dir=tmp_path)
-    method = searching()
-    bench.run(method, tiny_task, budget, results_dir=tmp_path)
-    assert {*counts, method.trials} == {counts[0]}
+    with trials_in(lambda count: list(range(count))) as counts:
+        for _ in range(5):
+            with pytest.raises(KeyboardInterrupt):
+                bench.run(searching(interrupted=True), tiny_task, budget, results_dir=tmp_path)
+        bench.run(searching(), tiny_task, budget, results_dir=tmp_path)
+    assert len(counts) == 6
+    assert len(set(counts)) == 1
     assert not list((tmp_path / ".unfinished").iterdir())  # recorded, so forgotten

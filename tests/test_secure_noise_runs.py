@@ -10,12 +10,12 @@ import torch
 from dphpo_bench.cli import app
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.errors import InvalidValueError, RecordError
-from dphpo_bench.privacy.events import gaussian, pure
+from dphpo_bench.privacy.events import gaussian, poisson_sampled, pure, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount
 from dphpo_bench.randomness import Streams
 from dphpo_bench.session import Scored, SealedUtilities, Session
-from dphpo_bench.training.sampling import uniform
+from tests.conftest import asking
 
 
 @pytest.fixture
@@ -98,33 +98,31 @@ class TestSecondChances:
     def test_a_mistake_before_any_release_does_not_count(self, fixed_noise, plain_run, tmp_path) -> None:
         class Mistaken(fixed_noise):
             def run(self, plan, session):
-                session.sample(2.0)
+                session.sample(poisson_sampled(0.0, gaussian(1.0)))
 
         for _ in range(2):
             with pytest.raises(InvalidValueError, match="rate"):
                 self.run(plain_run, Mistaken(), tmp_path)
 
-    def test_a_trial_that_raises_has_no_second_one(self, open_session) -> None:
-        """With seeded noise a stack that raises is computed again, draw for draw; here nothing is."""
-        calls: list[int] = []
+    def test_copies_of_the_process_draw_noise_of_their_own(self, open_session) -> None:
+        """Trials run in copies. Were the state of a generator copied with them, all would have the same noise.
 
-        def trials(sessions: list[Session]) -> list[Scored]:
-            calls.append(len(sessions))
-            if len(calls) % 2 == 0:
-                raise ZeroDivisionError
-            return [Scored(None, session.score(session.build_model(), 9.0)) for session in sessions]
+        Scores are numbers on a fine grid: two of eight are equal with a probability below 1e-12.
+        """
 
-        runs = UniformCount(5, 9)
-        open_session().best_of(trials, runs, gaussian(9.0), together=4)
-        drawn = uniform(1, Streams(0, ("selection", "1"), secure=True).source("number of runs")).item()
-        assert calls == [1] * runs.sample(drawn)
+        def trial(own: Session) -> Scored:
+            return Scored(own.score(own.build_model(), 9.0), 0.0)
+
+        assert open_session().score(open_session().build_model(), 9.0)  # the generator is in use before the copies
+        drawn = [open_session().best_of(trial, UniformCount(1, 2), gaussian(9.0)) for _ in range(8)]
+        assert len(set(drawn)) == 8
 
 
 class TestSession:
     def test_every_release(self, open_session, only_secure) -> None:
         session = open_session()
         model = session.build_model()
-        batch = session.sample(0.5)
+        batch = session.sample(asking(0.5, gaussian(1e-3), gaussian(2e-3), repeat(gaussian(1e-3), 3)))
         zero = [torch.zeros_like(parameter) for parameter in model.parameters()]
         gradient, share = batch.gradient_and_quantile(model, 1.0, 1e-3, 1e-3)
         losses = batch.losses(model, zero, [0.0, 1.0], 2.0, 1e-3)
@@ -146,13 +144,13 @@ class TestSession:
         training, validation = session.holdout(0.25)
         rows = torch.cat([training._rows, validation._rows]).sort().values
         assert torch.equal(rows, torch.arange(tiny_task.n_records))
-        inner = session.subsample(0.5)
+        inner = session.subsample(asking(0.5, gaussian(1.0)))
         assert set(inner.holdout(0.25)[0]._rows.tolist()) <= set(training._rows.tolist())
         assert set(inner.holdout(0.25)[1]._rows.tolist()) <= set(validation._rows.tolist())
 
     def test_batches_of_one_stream_differ(self, open_session) -> None:
-        session = open_session()
-        one, two = session.sample(0.5)._indices, session.sample(0.5)._indices
+        session, kind = open_session(), asking(0.5, gaussian(1.0))
+        one, two = session.sample(kind)._indices, session.sample(kind)._indices
         assert one.tolist() != two.tolist()
-        assert one.tolist() == open_session().sample(0.5)._indices.tolist()
-        assert one.tolist() != open_session(seed=1).sample(0.5)._indices.tolist()
+        assert one.tolist() == open_session().sample(kind)._indices.tolist()
+        assert one.tolist() != open_session(seed=1).sample(kind)._indices.tolist()

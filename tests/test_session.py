@@ -1,7 +1,10 @@
 """The door to private data: what passes, at which noise, charged as what."""
 
+import copy
+
 import pytest
 import torch
+from dp_accounting import dp_event
 
 import dphpo_bench as bench
 from dphpo_bench.data.source import DataSource
@@ -11,8 +14,10 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.randomness import Streams
 from dphpo_bench.session import Session
 from dphpo_bench.task import Split
+from tests.conftest import TinyTask, asking
 
 NO_NOISE = 1e-12
+EVERYBODY = asking(1.0, repeat(gaussian(NO_NOISE), 3))
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ def open_session(tiny_task, tmp_path):
 def test_all_of_a_batch_is_composed_first_and_sampled_once(open_session) -> None:
     session = open_session()
     model = session.build_model()
-    batch = session.sample(0.25)
+    batch = session.sample(asking(0.25, gaussian(2.0), repeat(gaussian(5.0), 3)))
     direction = batch.gradient(model, bench.AutoS(), 2.0)
     batch.losses(model, direction, (-0.1, 0.0, 0.1), bound=1.0, noise_multiplier=5.0)
     expected = poisson_sampled(0.25, compose(gaussian(2.0), repeat(gaussian(5.0), 3)))
@@ -40,7 +45,7 @@ def test_all_of_a_batch_is_composed_first_and_sampled_once(open_session) -> None
 def test_the_gradient_is_divided_by_the_expected_batch_size(open_session, tiny_task) -> None:
     session = open_session()
     model = session.build_model()
-    batch = session.sample(0.25)
+    batch = session.sample(asking(0.25, gaussian(NO_NOISE)))
     drawn = batch._indices
     assert len(drawn) != 0.25 * tiny_task.n_records  # at this seed; else the test shows nothing
     gradient = batch.gradient(model, bench.AutoS(), NO_NOISE)
@@ -62,7 +67,7 @@ def test_losses_are_clipped_per_record(open_session, tiny_task) -> None:
     model = session.build_model()
     records = session.nonprivate()
     direction = [torch.ones_like(parameter) for parameter in model.parameters()]
-    (ours,) = session.sample(1.0).losses(model, direction, (0.0,), bound=0.8, noise_multiplier=NO_NOISE)
+    (ours,) = session.sample(EVERYBODY).losses(model, direction, (0.0,), bound=0.8, noise_multiplier=NO_NOISE)
     with torch.no_grad():
         losses = torch.nn.functional.cross_entropy(model(records.inputs), records.targets, reduction="none")
     assert losses.max() > 0.8
@@ -76,12 +81,12 @@ def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_
     inputs[0] = bad
     session = open_session(Split(inputs, clean.targets))
     model = session.build_model()
-    gradient = session.sample(1.0).gradient(model, bench.AutoS(), NO_NOISE)
-    reference = open_session(clean).sample(1.0).gradient(model, bench.AutoS(), NO_NOISE)
+    gradient = session.sample(EVERYBODY).gradient(model, bench.AutoS(), NO_NOISE)
+    reference = open_session(clean).sample(EVERYBODY).gradient(model, bench.AutoS(), NO_NOISE)
     assert all(torch.isfinite(part).all() for part in gradient)
     distance = torch.sqrt(sum((a - b).square().sum() for a, b in zip(gradient, reference, strict=True)))
     assert distance * len(clean) <= 2 * (1 + 1e-4)  # one record removed, another added
-    losses = session.sample(1.0).losses(model, gradient, (0.0,), bound=2.0, noise_multiplier=NO_NOISE)
+    losses = session.sample(EVERYBODY).losses(model, gradient, (0.0,), bound=2.0, noise_multiplier=NO_NOISE)
     assert 0 <= losses[0] <= 2.0
 
 
@@ -94,7 +99,7 @@ def test_a_clipping_rule_is_held_to_the_sensitivity_it_states(open_session, fact
             return torch.full_like(norms, factor)
 
     session = open_session()
-    gradient = session.sample(1.0).gradient(session.build_model(), Boastful(), NO_NOISE)
+    gradient = session.sample(EVERYBODY).gradient(session.build_model(), Boastful(), NO_NOISE)
     length = torch.sqrt(sum(part.square().sum() for part in gradient))
     assert length <= 0.01 * (1 + 1e-5)  # the mean of vectors of at most that length
 
@@ -109,14 +114,13 @@ def test_sensitivities_out_of_range(open_session, sensitivity: float) -> None:
     rule.sensitivity = sensitivity
     session = open_session()
     with pytest.raises(InvalidValueError, match="sensitivity > 0"):
-        session.sample(1.0).gradient(session.build_model(), rule, 1.0)
-    assert not session._ledger.entries
+        session.sample(EVERYBODY).gradient(session.build_model(), rule, NO_NOISE)
 
 
 def test_an_empty_batch_releases_noise_alone(open_session) -> None:
     session = open_session()
     model = session.build_model()
-    batch = session.sample(1e-12)
+    batch = session.sample(asking(1e-12, repeat(gaussian(1.0), 4)))
     assert len(batch._indices) == 0
     gradient = batch.gradient(model, bench.AutoS(), 1.0)
     losses = batch.losses(model, gradient, (-1.0, 0.0, 1.0), bound=1.0, noise_multiplier=1.0)
@@ -127,12 +131,12 @@ def test_an_empty_batch_releases_noise_alone(open_session) -> None:
 def test_noise_has_the_stated_deviation(open_session, tiny_task) -> None:
     """The sample deviation of n normals is within 6/sqrt(2n) of σ but for a probability below 1e-8."""
     session = open_session()
-    model = torch.nn.Linear(5, 3)
+    model = session.build_model()
     n = 200
     gradients, losses = [], []
     direction = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for _ in range(n):
-        batch = session.sample(1e-12)
+        batch = session.sample(asking(1e-12, gaussian(2.0), repeat(gaussian(4.0), 18)))
         gradients.append(torch.cat([part.flatten() for part in batch.gradient(model, bench.Abadi(3.0), 2.0)]))
         losses.append(batch.losses(model, direction, (0.0,) * 18, bound=0.5, noise_multiplier=4.0))
     expected_size = tiny_task.n_records * 1e-12
@@ -146,26 +150,31 @@ def test_what_the_plan_does_not_cover_is_refused_before_it_is_computed(open_sess
     allowance = poisson_sampled(0.25, gaussian(2.0))
     session = open_session(ledger=Ledger(allowance=allowance))
     model = session.build_model()
-    batch = session.sample(0.25)
+    with pytest.raises(OverBudgetError):
+        session.sample(asking(0.25, gaussian(1.0)))
+    assert not session._ledger.entries
+    batch = session.sample(allowance)
     with pytest.raises(OverBudgetError):
         batch.gradient(model, bench.AutoS(), 1.0)
-    assert not session._ledger.entries
     batch.gradient(model, bench.AutoS(), 2.0)
     with pytest.raises(OverBudgetError):
-        session.sample(0.25).gradient(model, bench.AutoS(), 2.0)
+        session.sample(allowance)
 
 
 def test_streams_do_not_depend_on_what_else_is_drawn(open_session) -> None:
     one, two = open_session(), open_session()
     model = one.build_model()
-    two.sample(0.5, "probing").losses(model, [p.detach() for p in model.parameters()], (0.1,), 1.0, 1.0)
-    a, b = (session.sample(0.5).gradient(model, bench.AutoS(), 1.0) for session in (one, two))
+    kind = asking(0.5, gaussian(1.0))
+    two.sample(kind, "probing").losses(model, [p.detach() for p in model.parameters()], (0.1,), 1.0, 1.0)
+    a, b = (session.sample(kind).gradient(model, bench.AutoS(), 1.0) for session in (one, two))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.1, float("nan")])
 def test_rates_out_of_range(open_session, rate: float) -> None:
-    with pytest.raises(InvalidValueError, match="0 < rate <= 1"):
+    with pytest.raises(InvalidValueError, match=r"sample_rate <= 1"):
+        open_session().sample(dp_event.PoissonSampledDpEvent(rate, gaussian(1.0)))
+    with pytest.raises(InvalidValueError, match="a kind of batches as the plan has it"):
         open_session().sample(rate)
 
 
@@ -174,17 +183,17 @@ def test_loss_bounds_out_of_range(open_session, bound: float) -> None:
     session = open_session()
     model = session.build_model()
     with pytest.raises(InvalidValueError, match="loss bound > 0"):
-        session.sample(0.5).losses(model, [], (0.0,), bound=bound, noise_multiplier=1.0)
-    assert not session._ledger.entries
+        session.sample(asking(0.5, gaussian(1.0))).losses(model, [], (0.0,), bound=bound, noise_multiplier=1.0)
 
 
-def test_queries_leave_every_layer_in_its_mode(open_session) -> None:
+def test_queries_leave_every_layer_in_its_mode(open_session, monkeypatch) -> None:
     """A layer that was frozen by itself was thawed by a score."""
+    normalised = torch.nn.Sequential(torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3))
+    monkeypatch.setattr(TinyTask, "build_model", lambda _: copy.deepcopy(normalised))
     session = open_session()
-    frozen = torch.nn.BatchNorm1d(5)
-    model = torch.nn.Sequential(frozen, torch.nn.Linear(5, 3))
-    frozen.eval()
+    model = session.build_model()
+    frozen = model[0].eval()
     session.score(model, 1.0)
-    session.sample(0.5).gradient(model, bench.AutoS(), 1.0)
+    session.sample(asking(0.5, gaussian(1.0))).gradient(model, bench.AutoS(), 1.0)
     assert model.training
     assert not frozen.training

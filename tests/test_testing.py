@@ -70,12 +70,6 @@ METHODS: list[tuple[str, Any, str, set[str]]] = [
     ("run_ends_with_a_model", W.NoModel, "Expected a dictionary of released values", ENDINGS),
     ("run_releases_only_what_the_plan_says", W.AsksForMore, "does not cover the release", ENDINGS),
     (
-        "run_releases_only_what_the_plan_says",
-        W.ReturnsTheLoser,
-        "the model of a trial that lost",
-        ENDINGS | {"test_trials_that_lost_change_nothing"},
-    ),
-    (
         "record_comes_back_from_json",
         W.InfiniteParameter,
         "The run cannot be recorded",
@@ -104,6 +98,7 @@ METHODS: list[tuple[str, Any, str, set[str]]] = [
         {"test_trials_that_lost_change_nothing"},
     ),
     ("trials_that_lost_change_nothing", W.AveragesItsTrials, "No trial alone leads to what all", set()),
+    ("trials_that_lost_change_nothing", W.ReturnsTheLoser, "No trial alone leads to what all", set()),
     ("earlier_runs_change_nothing", W.RemembersTheLastRun, "After a run on other records", UNREPEATABLE),
     ("new_process_gives_the_same_run", W.RemembersTheFirstRun, "in a new process a run differs", set()),
     ("empty_batches_are_survived", W.DividesByTheBatchSize, "ZeroDivisionError", set()),

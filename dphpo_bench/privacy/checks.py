@@ -25,6 +25,34 @@ def number(name: str, value: Any, *, low: float, high: float = math.inf) -> floa
     return found
 
 
+def positive(name: str, value: Any) -> float:
+    """`value` as a finite float above 0.
+
+    Raises:
+        InvalidValueError: if it is anything else.
+    """
+    return _strictly(name, value, f"a finite {name} > 0", math.inf)
+
+
+def inside(name: str, value: Any) -> float:
+    """`value` as a float above 0 and below 1.
+
+    Raises:
+        InvalidValueError: if it is anything else.
+    """
+    return _strictly(name, value, f"0 < {name} < 1", 1)
+
+
+def _strictly(name: str, value: Any, rule: str, high: float) -> float:
+    try:
+        found = number(name, value, low=0)
+    except InvalidValueError:
+        found = math.nan
+    if not 0 < found < high:
+        raise InvalidValueError(f"Expected {rule}, got {name}={shown(value)}.")
+    return found
+
+
 def whole(name: str, value: Any, *, low: int, high: int) -> int:
     """`value` as an int in [low, high].
 
@@ -50,4 +78,4 @@ def short_text(name: str, value: Any) -> str:
         raise InvalidValueError(
             f"Expected {name} to be a text of 1 to {MAX_NAME} printable characters, got {shown(value, form=repr)}."
         )
-    return value
+    return str.__str__(value)  # that of a subclass could say that it equals another

@@ -136,8 +136,11 @@ def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0)
         high: the greatest one, at least 1. Both are 1 for independent draws; an adaptive search that mixes
             its proposals with the prior bounds both (Wang et al. 2023, DP-HyPO).
     """
-    if not isinstance(runs, RunCount):
-        raise InvalidValueError(f"Expected a distribution of the number of runs, got {shown(runs, form=repr)}.")
+    if type(runs) not in run_counts.KINDS.values():
+        # One of a plug-in's own could draw otherwise than it says, or claim to equal another.
+        raise InvalidValueError(
+            f"Expected a distribution of dphpo_bench, which draws what it says, got a {type(runs).__name__}."
+        )
     return BestOfDpEvent(event, runs, number("low", low, low=1e-9, high=1), number("high", high, low=1, high=1e9))
 
 
@@ -179,6 +182,33 @@ def no_op() -> DpEvent:
 
 
 # ------------------------------------------------------------------------------------------------ rewriting
+
+
+def frozen(event: DpEvent) -> DpEvent:
+    """The same event, of which nobody can change anything any more: exact types, tuples for lists.
+
+    Raises:
+        InvalidValueError: if the tree holds a number out of range.
+        UnsupportedEventError: if an event cannot be compared with others.
+    """
+    return from_multiset(multiset(event))
+
+
+def opened(kind: DpEvent) -> tuple[float, DpEvent]:
+    """Of a kind of batches Poisson(q; event): q, and the event, frozen.
+
+    Raises:
+        InvalidValueError: if it is another event, or if q is 0.
+    """
+    if type(kind) is not dp_event.PoissonSampledDpEvent:
+        raise InvalidValueError(
+            "Expected a kind of batches as the plan has it, poisson_sampled(rate, what may be asked), got "
+            f"{shown(kind)}."
+        )
+    rate = number("sample_rate", kind.sampling_probability, low=0, high=1)
+    if rate == 0:
+        raise InvalidValueError("Expected 0 < sample_rate <= 1, got sample_rate=0.")
+    return rate, frozen(kind.event)
 
 
 def multiset(event: DpEvent) -> Counter[DpEvent]:
@@ -224,6 +254,8 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
             inner = multiset(restrict(part, {partition: name}))
             counts.update({on_part(partition, name, key): count for key, count in inner.items()})
         case _:
+            if type(event).__module__ != dp_event.__name__:  # it might say that it equals another
+                raise UnsupportedEventError(f"{_type_name(event)} is no event of dp_accounting or dphpo_bench.")
             try:
                 counts[event] = 1
             except TypeError:

@@ -5,10 +5,10 @@ happens, so that a method cannot overspend by mistake. ε is computed from the l
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
-from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.display import shown
@@ -22,38 +22,34 @@ Scope = tuple[tuple[str, str], ...]
 """Parts of partitions, outermost first, whose records alone a release touches; empty for all records."""
 
 
-class Account(Protocol):
-    """Where releases are charged: a ledger, or one sampled batch of it."""
-
-    def charge(self, event: DpEvent, scope: Scope = ()) -> None:
-        """Write down a release. Call it before releasing."""
-
-    def open_batch(self, rate: float, scope: Scope = ()) -> "Batch":
-        """Start a batch that each record enters independently with probability `rate`."""
-
-    def refuse(self, message: str) -> None:
-        """Keep in mind that more was asked for than planned."""
-
-
 class Ledger:
-    """The releases so far, as counts of distinct events.
+    """The releases so far, as counts of distinct events; of a run, of a trial, or of one sampled batch.
+
+    What it may be asked is fixed when it is made: any number of releases in any order, each chosen from what the
+    earlier ones gave, interleaved with those of other batches, as long as all of them together are among the
+    allowance (docs/accounting.md, kinds of batches).
 
     Attributes:
         refused: the message of the first release that was refused, else None. It stays when the exception is
             swallowed, so that the run is known to have asked for more than it planned.
+        failed: why a computation on private records ended without a result, else None. Nothing is released after it.
     """
 
-    def __init__(self, allowance: DpEvent | None = None) -> None:
+    def __init__(self, allowance: DpEvent | None = None, *, batch_of: "Ledger | None" = None) -> None:
         """Start empty.
 
         Args:
-            allowance: the event of the plan, which bounds all releases together; None for no bound.
+            allowance: what bounds all releases together: the event of the plan, of a trial, or what a batch may be
+                asked; None for no bound.
+            batch_of: the ledger that the batch has been charged to as a whole; None: this is no batch.
         """
         self.refused: str | None = None
+        self.failed: str | None = None
+        self._batch_of = batch_of
         self._spent: Counter[DpEvent] = Counter()
         self._allowed = None if allowance is None else events.multiset(allowance)
-        self._contents: dict[DpEvent, Counter[DpEvent]] = {}
         self._closed = False
+        self._locked = False
 
     @property
     def event(self) -> DpEvent:
@@ -66,7 +62,7 @@ class Ledger:
         return tuple(sorted(self._spent.items(), key=repr))
 
     def charge(self, event: DpEvent, scope: Scope = ()) -> None:
-        """Write down a release that is not from a sampled batch. Call it before releasing.
+        """Write down a release. Call it before releasing.
 
         Args:
             event: what is released.
@@ -77,91 +73,97 @@ class Ledger:
                 released.
         """
         scoped = _within(scope, event)
-        self._replace(Counter(), events.multiset(scoped), scoped)
+        wanted = events.multiset(scoped)
+        for ledger in self._chain():
+            if ledger._closed:
+                raise OverBudgetError(
+                    f"The run, or the trial, is over; the release {events.describe(scoped)[:400]} comes too late. "
+                    "Keep no session and no batch beyond the call that it was given to."
+                )
+        if self.root._locked:
+            self._refuse(
+                f"The release {events.describe(scoped)[:400]} is asked of an account that is locked: while a selection "
+                "runs, each of its trials asks its own session. Ask before the selection, or after it."
+            )
+        spent = self._spent + wanted
+        if self._allowed is not None and not self._covers(spent):
+            self._refuse(self._not_covered(scoped))
+        self._spent = spent
 
-    def open_batch(self, rate: float, scope: Scope = ()) -> "Batch":
-        """Start a batch that each record enters independently with probability `rate`.
-
-        All that is charged to it is composed first and sampled once. An unused batch costs nothing.
+    def open_batch(self, rate: float, contents: DpEvent, scope: Scope = ()) -> "Ledger":
+        """Charge a whole batch, asked or not, and get the account of what may be asked of it.
 
         Args:
-            rate: in [0, 1].
+            rate: probability of each record.
+            contents: all that may be asked: composed first, then sampled once.
             scope: the parts of the records that it is drawn from.
 
         Raises:
             InvalidValueError: if the rate is not in [0, 1].
+            OverBudgetError: if the plan has no such batch left.
+            UnsupportedEventError: if this is the account of a batch itself: a batch of a batch is not accounted for.
         """
-        return Batch(self, rate, scope)
+        if self._batch_of is not None:
+            raise UnsupportedEventError("Cannot sample from a sample. Train inside the trials of a selection.")
+        contents = events.frozen(contents)
+        self.charge(events.poisson_sampled(rate, contents), scope)
+        return Ledger(contents, batch_of=self)
 
-    def _replace(self, old: Counter[DpEvent], new: Counter[DpEvent], asked: DpEvent) -> None:
-        """Exchange entries for others if the plan covers the result."""
-        if self._closed:
-            raise OverBudgetError(
-                f"The run, or the trial, is over; the release {events.describe(asked)[:400]} comes too late. "
-                "Keep no session and no batch beyond the call that it was given to."
-            )
-        spent = self._spent.copy()
-        spent.subtract(old)
-        spent.update(new)
-        spent = +spent
-        if self._allowed is not None and self._left(spent) is None:
-            left = events.from_multiset(self._left(self._spent) or Counter())
-            message = (
-                f"The plan does not cover the release {events.describe(asked)[:400]}; it still covers "
-                f"{events.describe(left)[:400]}. Plan for all that the run may release, or release less."
-            )
-            self.refuse(message)
-            raise OverBudgetError(message)
-        self._spent = spent
-
-    def refuse(self, message: str) -> None:
-        """Keep in mind that more was asked for than planned, of this ledger or of one that it stands for."""
-        self.refused = self.refused or message
-
-    def close(self) -> None:
-        """Refuse whatever is asked for from now on."""
-        self._closed = True
-
-    def _left(self, spent: Counter[DpEvent]) -> Counter[DpEvent] | None:
-        """What the plan still allows after these releases, or None if it does not cover them.
-
-        Equal events cover each other. A batch is also covered by a planned batch of its rate that contains
-        it, since it is charged bit by bit; the largest batches take the smallest that contain them, which is
-        optimal when the planned batches of a rate contain one another.
-        """
+    def _covers(self, spent: Counter[DpEvent]) -> bool:
         assert self._allowed is not None
-        if events.non_private() in self._allowed:
-            return self._allowed
-        left = self._allowed - spent
-        open_batches = spent - self._allowed
-        for batch in sorted(open_batches, key=lambda event: -self._inside(event).total()):
-            count = open_batches[batch]
-            for planned in sorted(left, key=lambda event: self._inside(event).total()):
-                if count and self._contains(planned, batch):
-                    taken = min(count, left[planned])
-                    left[planned] -= taken
-                    count -= taken
-            if count:
-                return None
-        return +left
+        return events.non_private() in self._allowed or spent <= self._allowed
 
-    def _contains(self, planned: DpEvent, batch: DpEvent) -> bool:
-        (scope, sample), (other_scope, other) = _opened(planned), _opened(batch)
+    def _not_covered(self, asked: DpEvent) -> str:
+        left = events.describe(events.from_multiset((self._allowed or Counter()) - self._spent))[:400]
+        if self._batch_of is None:
+            return (
+                f"The plan does not cover the release {events.describe(asked)[:400]}; it still covers {left}. "
+                "Plan for all that the run may release, or release less."
+            )
         return (
-            isinstance(sample, dp_event.PoissonSampledDpEvent)
-            and isinstance(other, dp_event.PoissonSampledDpEvent)
-            and scope == other_scope
-            and sample.sampling_probability == other.sampling_probability
-            and self._inside(batch) <= self._inside(planned)
+            f"The batch was not opened for the release {events.describe(asked)[:400]}; what it may still be asked is "
+            f"{left}. A batch does not grow when its answers are known: open each batch that may be asked this as one "
+            "of a kind that has it, and plan for as many of that kind."
         )
 
-    def _inside(self, event: DpEvent) -> Counter[DpEvent]:
-        """What a sampled batch consists of. Kept, for there are few kinds of batches and many of each."""
-        if event not in self._contents:
-            _, sample = _opened(event)
-            is_batch = isinstance(sample, dp_event.PoissonSampledDpEvent)
-            self._contents[event] = events.multiset(sample.event) if is_batch else Counter()
-        return self._contents[event]
+    def _refuse(self, message: str) -> NoReturn:
+        self.refuse(message)
+        raise OverBudgetError(message)
+
+    def refuse(self, message: str) -> None:
+        """Keep in mind that more was asked for than planned, here and in what a batch is of."""
+        for ledger in self._chain():
+            ledger.refused = ledger.refused or message
+
+    def fail(self, message: str) -> None:
+        """Keep in mind that a computation on private records ended without a result, and release nothing more."""
+        self.root.failed = self.root.failed or message
+        self.root.close()
+
+    def close(self) -> None:
+        """Refuse whatever is asked for from now on, also of batches."""
+        self._closed = True
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While this lasts nothing is charged here, nor to anything that this is a batch of."""
+        root = self.root
+        before, root._locked = root._locked, True
+        try:
+            yield
+        finally:
+            root._locked = before
+
+    @property
+    def root(self) -> "Ledger":
+        """The ledger of the run, or of the trial, that this is of."""
+        return [*self._chain()][-1]
+
+    def _chain(self) -> "Iterator[Ledger]":
+        ledger: Ledger | None = self
+        while ledger is not None:
+            yield ledger
+            ledger = ledger._batch_of
 
     def to_json(self) -> dict[str, Any]:
         """The ledger as JSON values; the plan is not part of it."""
@@ -195,47 +197,6 @@ class Ledger:
         return ledger
 
 
-class Batch:
-    """One sampled batch, to which releases are charged as they are asked for; made by `Ledger.open_batch`."""
-
-    def __init__(self, ledger: Ledger, rate: float, scope: Scope = ()) -> None:
-        self._ledger = ledger
-        self._rate = rate
-        self._scope = scope
-        self._event = events.poisson_sampled(rate, events.no_op())
-        self._entry: Counter[DpEvent] = Counter()
-
-    def charge(self, event: DpEvent, scope: Scope = ()) -> None:
-        """Write down one more release from this batch. Call it before releasing.
-
-        Args:
-            event: what is released.
-            scope: the parts of the batch that it touches.
-
-        Raises:
-            OverBudgetError: if the plan does not cover the batch with it. Nothing is written then.
-        """
-        inner = events.compose(self._event.event, _within(scope, event))
-        grown = events.poisson_sampled(self._rate, inner)
-        scoped = _within(self._scope, grown)
-        entry = events.multiset(scoped)
-        self._ledger._replace(self._entry, entry, scoped)
-        self._event, self._entry = grown, entry
-
-    def open_batch(self, rate: float, scope: Scope = ()) -> "Batch":
-        """A batch of a batch is not accounted for.
-
-        Raises:
-            UnsupportedEventError: always.
-        """
-        del rate, scope
-        raise UnsupportedEventError("Cannot sample from a sample. Train inside the trials of a selection.")
-
-    def refuse(self, message: str) -> None:
-        """Keep in mind that more was asked for than planned."""
-        self._ledger.refuse(message)
-
-
 def _within(scope: Scope, event: DpEvent) -> DpEvent:
     if len({partition for partition, _ in scope}) < len(scope):
         # Read literally, this concerns records in two parts of one partition: nobody. It would cost nothing.
@@ -243,12 +204,3 @@ def _within(scope: Scope, event: DpEvent) -> DpEvent:
     for partition, part in reversed(scope):
         event = events.on_part(partition, part, event)
     return event
-
-
-def _opened(event: DpEvent) -> tuple[Scope, DpEvent]:
-    """The scope of a ledger's entry, and what happens there."""
-    scope = []
-    while isinstance(event, events.PartDpEvent):
-        scope.append((event.partition, event.part))
-        event = event.event
-    return tuple(scope), event

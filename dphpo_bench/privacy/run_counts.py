@@ -8,8 +8,9 @@ beats the released one, and `weight(u)` = f'(1 − u) is what selection multipli
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -333,26 +334,31 @@ class CappedGeometric(_BoundedCount):
         return f"geometric, mean {self.mean:.4g}, at most {self.cap}"
 
 
+KINDS: Mapping[str, type[RunCount]] = MappingProxyType(
+    {
+        "negative_binomial": TruncatedNegativeBinomial,
+        "poisson": Poisson,
+        "uniform": UniformCount,
+        "capped_geometric": CappedGeometric,
+    }
+)
+"""The distributions that there are, by their written names."""
+
+
 def from_json(obj: object) -> RunCount:
     """Read what `to_json` wrote. Types are looked up in a list, never imported.
 
     Raises:
         InvalidValueError: at an unknown type, a missing or extra key, or a value out of range.
     """
-    known: Mapping[str, tuple[type[RunCount], tuple[str, ...]]] = {
-        "negative_binomial": (TruncatedNegativeBinomial, ("mean", "shape")),
-        "poisson": (Poisson, ("mean",)),
-        "uniform": (UniformCount, ("low", "high")),
-        "capped_geometric": (CappedGeometric, ("mean", "cap")),
-    }
     kind = obj.get("type") if isinstance(obj, dict) else None
-    if not isinstance(obj, dict) or not isinstance(kind, str) or kind not in known:
+    if not isinstance(obj, dict) or not isinstance(kind, str) or kind not in KINDS:
         found = shown(kind if isinstance(obj, dict) else obj, form=repr)
-        raise InvalidValueError(f"Expected a number of runs of a type in {sorted(known)}, got {found}.")
-    cls, fields = known[kind]
-    if obj.keys() != {"type", *fields}:
-        raise InvalidValueError(f"Expected the keys type, {', '.join(fields)}, got {shown(list(obj), 200, repr)}.")
-    return cls(**{field: obj[field] for field in fields})
+        raise InvalidValueError(f"Expected a number of runs of a type in {sorted(KINDS)}, got {found}.")
+    names = [field.name for field in fields(KINDS[kind])]  # type: ignore[arg-type]
+    if obj.keys() != {"type", *names}:
+        raise InvalidValueError(f"Expected the keys type, {', '.join(names)}, got {shown(list(obj), 200, repr)}.")
+    return KINDS[kind](**{name: obj[name] for name in names})
 
 
 def _mean_above_one(value: Any) -> float:

@@ -137,7 +137,7 @@ class GradientEngine(ABC):
         Returns:
             Shape (len(steps), n).
         """
-        self._check_direction(direction)
+        self.check_direction(direction)
         with torch.no_grad():
             weights = [parameter.clone() for parameter in self.parameters]
         curve = []
@@ -208,7 +208,12 @@ class GradientEngine(ABC):
                 self._channels_last = False
         return _channels_last(images) if self._channels_last else images
 
-    def _check_direction(self, direction: Sequence[Tensor]) -> None:
+    def check_direction(self, direction: Sequence[Tensor]) -> None:
+        """Refuse a direction that is not one tensor of its shape for each parameter.
+
+        Raises:
+            InvalidValueError: if it is not.
+        """
         shapes = [tuple(tensor.shape) for tensor in direction]
         expected = [tuple(parameter.shape) for parameter in self.parameters]
         if shapes != expected:

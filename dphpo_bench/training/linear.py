@@ -71,7 +71,7 @@ class LinearEngine(GradientEngine):
         indices: Tensor | None = None,
     ) -> Tensor:
         """See `GradientEngine.losses_along`. Logits are linear in h: one product serves every step."""
-        self._check_direction(direction)
+        self.check_direction(direction)
         moves: dict[Tensor, Tensor] = dict(zip(self.parameters, direction, strict=True))
         layer = self._layer
         with torch.no_grad():

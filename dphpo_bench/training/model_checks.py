@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.training.linear import linear_layer
@@ -21,12 +24,21 @@ _TOLERANCE = 1e-3
 _OWN = ("torch", "opacus")
 
 
-def refuse_hooks(model: nn.Module) -> None:
-    """Refuse a model with hooks, which would see the records. Those of torch itself are left alone.
+def refuse_watchers(model: nn.Module) -> None:
+    """Refuse hooks and modes of torch, which would see the records. Those of torch itself are left alone.
 
     Raises:
-        InvalidValueError: if a module or a parameter has a hook, or all modules have a global one.
+        InvalidValueError: if a module or a parameter has a hook, all modules have a global one, or a mode is active
+            that sees every operation, or every tensor that is kept for a backward pass.
     """
+    modes = [*_get_current_dispatch_mode_stack(), *_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
+    watching = [type(mode).__name__ for mode in modes if type(mode) is not DeviceContext]
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        watching.append("saved_tensors_hooks")
+    if watching:
+        raise InvalidValueError(
+            f"Expected no mode of torch that would see the records; {watching[0]} is active. Leave it."
+        )
     where: list[tuple[str, Mapping[int, Any] | None]] = []
     for name, module in model.named_modules():
         where += [(name or "the model", hooks) for hooks in _hooks_of(module)]
@@ -70,13 +82,19 @@ def refuse_mixing(model: nn.Module, inputs: Tensor) -> None:
         for parameter in probe.parameters():
             noise = torch.randn(parameter.shape, generator=generator).to(parameter)
             parameter.add_(noise * (0.1 * (1 + float(parameter.abs().mean()))))
-        made_up = _made_up(probe, inputs, generator)
-        _compare(probe, made_up)
-        _compare(probe.eval(), made_up)
+        numbers = made_up(probe, inputs)
+        _compare(probe, numbers)
+        _compare(probe.eval(), numbers)
 
 
-def _made_up(model: nn.Module, inputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Numbers of several sizes; 0 and 1 for a model that does not take them, such as one with an embedding."""
+def made_up(model: nn.Module, inputs: Tensor) -> Tensor:
+    """Six inputs of several sizes; 0 and 1 for a model that does not take them, such as one with an embedding.
+
+    Args:
+        model: the model.
+        inputs: of which the shape of a record, the type and the device are taken, not the values.
+    """
+    generator = torch.Generator().manual_seed(1)
     shape = (len(_SCALES), *inputs.shape[1:])
     like = next(model.parameters())
     if inputs.is_floating_point():

@@ -9,7 +9,7 @@ from optuna.distributions import FloatDistribution
 
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_hyper import DpHyper
-from dphpo_bench.methods.dp_hypo import DpHypo, bounded
+from dphpo_bench.methods.dp_hypo import DpHypo
 from dphpo_bench.methods.grid_composed import GridComposed
 from dphpo_bench.methods.linear_scaling import LinearScaling, on_line
 from dphpo_bench.methods.liu_talwar import LiuTalwar
@@ -18,6 +18,7 @@ from dphpo_bench.methods.propose_test import ProposeTest, most_rounds, propose_a
 from dphpo_bench.methods.subsampled_tuning import SubsampledTuning
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.randomness import Streams
+from dphpo_bench.search import bounded
 from dphpo_bench.session import SealedUtilities, Session
 from dphpo_bench.task import Split
 

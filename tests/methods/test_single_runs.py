@@ -19,7 +19,7 @@ from dphpo_bench.privacy import calibration
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.randomness import Streams
 from dphpo_bench.task import default_search_space
-from tests.conftest import TinyTask
+from tests.conftest import TinyTask, asking
 
 METHODS = [FixedDpSgd, RandomSearch, DpAdamWosm, AdaptiveClipping, DAdaptation, Prodigy]
 
@@ -150,7 +150,7 @@ def test_wosm_follows_its_formula(tiny_task: TinyTask, budget) -> None:
     first = [torch.zeros_like(weight) for weight in expected.parameters()]
     with torch.no_grad():
         for t in range(1, 31):
-            gradient = session.sample(1 / 6).gradient(expected, bench.Abadi(0.5), noise)
+            gradient = session.sample(asking(1 / 6, bench.gaussian(noise))).gradient(expected, bench.Abadi(0.5), noise)
             for weight, moment, value in zip(expected.parameters(), first, gradient, strict=True):
                 moment.copy_(0.8 * moment + 0.2 * value)
                 weight -= rate * moment / (1 - 0.8**t)

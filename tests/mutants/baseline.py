@@ -62,7 +62,14 @@ class Training(bench.Method):
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         """The noisy mean gradient of one Poisson batch."""
-        return session.sample(rate).gradient(model, bench.Abadi(self.max_grad_norm), noise)
+        return self.asked(session, model, rate, noise, bench.Abadi(self.max_grad_norm))
+
+    def asked(
+        self, session: "bench.Session", model: "nn.Module", rate: float, noise: float, clipping: bench.Clipping
+    ) -> "list[Tensor]":
+        """The same under a clipping rule."""
+        kind = bench.poisson_sampled(rate, bench.gaussian(noise))
+        return session.sample(kind).gradient(model, clipping, noise)
 
 
 @dataclass(frozen=True)
@@ -114,12 +121,8 @@ class Search(bench.Method):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Search and release the winner."""
-        best = session.best_of(self.trials, self.runs, self.trial_event)
+        best = session.best_of(self.trial, self.runs, self.trial_event)
         return self.outcome(best, session)
-
-    def trials(self, sessions: "list[bench.Session]") -> "list[bench.Scored]":
-        """One after the other."""
-        return [self.trial(session) for session in sessions]
 
     def trial(self, session: "bench.Session") -> "bench.Scored":
         """Train on one part, score on the other."""
@@ -130,8 +133,9 @@ class Search(bench.Method):
     def train(self, session: "bench.Session", candidate: Any) -> "tuple[nn.Module, float]":
         """Two full-batch steps."""
         model, rate = session.build_model(), candidate["learning_rate"]
+        everybody = bench.poisson_sampled(1.0, bench.gaussian(self.noise))
         for _ in range(self.steps):
-            descend(model, session.sample(1.0).gradient(model, bench.AutoS(), self.noise), rate)
+            descend(model, session.sample(everybody).gradient(model, bench.AutoS(), self.noise), rate)
         return model, rate
 
     def outcome(self, best: "tuple[nn.Module, float] | None", session: "bench.Session") -> bench.Outcome:

@@ -31,8 +31,9 @@ class FixedBatches(Training):
             batches.append(batch)
         batches.append(rest)
         for step in range(plan.parameters["steps"]):
-            whole = batches[step % len(batches)].sample(1.0)
-            descend(model, whole.gradient(model, bench.Abadi(self.max_grad_norm), noise), self.learning_rate)
+            batch = batches[step % len(batches)]
+            gradient = self.asked(batch, model, 1.0, noise, bench.Abadi(self.max_grad_norm))
+            descend(model, gradient, self.learning_rate)
         return bench.Outcome(model)
 
 
@@ -46,7 +47,7 @@ class DrawnBatchSize(Training):
     name = "drawn_batch_size"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        batch = session.sample(rate)
+        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
         expected = session.expected_records * rate
         mean = batch.gradient(model, bench.Abadi(self.max_grad_norm), noise)
         return [gradient * expected / len(batch) for gradient in mean]  # type: ignore[arg-type]
@@ -63,4 +64,4 @@ class RateOfALoader(Training):
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         rate = 1 / math.floor(1 / rate)
-        return session.sample(rate).gradient(model, bench.Abadi(self.max_grad_norm), noise)
+        return self.asked(session, model, rate, noise, bench.Abadi(self.max_grad_norm))

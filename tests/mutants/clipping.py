@@ -56,7 +56,7 @@ class NoClipping(Training):
     name = "no_clipping"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return session.sample(rate).gradient(model, Unclipped(math.inf), noise)
+        return self.asked(session, model, rate, noise, Unclipped(math.inf))
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class LyingRule(Training):
     name = "lying_rule"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return session.sample(rate).gradient(model, Unclipped(self.max_grad_norm), noise)
+        return self.asked(session, model, rate, noise, Unclipped(self.max_grad_norm))
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ClippingAfterAveraging(Training):
     name = "clipping_after_averaging"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return session.sample(rate).gradient(model, ByTheMean(), noise)
+        return self.asked(session, model, rate, noise, ByTheMean())
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,9 @@ class RawNormStatistics(Training):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """T steps; the medians that the rule has seen are released."""
         model, rule = session.build_model(), ByTheMedian()
+        rate, noise = plan.parameters["sample_rate"], plan.parameters["noise_multiplier"]
         for _ in range(plan.parameters["steps"]):
-            batch = session.sample(plan.parameters["sample_rate"])
-            descend(model, batch.gradient(model, rule, plan.parameters["noise_multiplier"]), self.learning_rate)
+            descend(model, self.asked(session, model, rate, noise, rule), self.learning_rate)
         return bench.Outcome(model, {"medians": rule.seen})
 
 
@@ -108,7 +108,7 @@ class RawNormStatistics(Training):
 class BatchNormLeftIn(Training):
     """A model with batch normalisation, which mixes the records of a batch before anything is clipped.
 
-    The session's engine refuses the layer by name.
+    The session asks about models as the task builds them; one whose task has the layer is refused by the layer's name.
     """
 
     name = "batch_norm_left_in"
@@ -117,14 +117,15 @@ class BatchNormLeftIn(Training):
         from torch import nn
 
         mixing = nn.Sequential(nn.BatchNorm1d(5), model)
-        return session.sample(rate).gradient(mixing, bench.Abadi(self.max_grad_norm), noise)[2:]
+        return self.asked(session, mixing, rate, noise, bench.Abadi(self.max_grad_norm))[2:]
 
 
 @dataclass(frozen=True)
 class CentresByTheBatch(Training):
     """The same by a layer of its own, which no list of layers knows.
 
-    The session tries a model on made-up inputs, together and one by one, and refuses it if that is not the same.
+    The session asks about models as the task builds them. One that has such a layer from its task is tried on made-up
+    inputs, together and one by one, and refused if that is not the same.
     """
 
     name = "centres_by_the_batch"
@@ -136,24 +137,23 @@ class CentresByTheBatch(Training):
             def forward(self, inputs: "Tensor") -> "Tensor":
                 return inputs - inputs.mean(dim=0)
 
-        return session.sample(rate).gradient(nn.Sequential(Centred(), model), bench.Abadi(self.max_grad_norm), noise)
+        return self.asked(session, nn.Sequential(Centred(), model), rate, noise, bench.Abadi(self.max_grad_norm))
 
 
 @dataclass(frozen=True)
 class LogsActivations(Training):
     """A forward hook that logs the mean activation of each batch, as dashboards do.
 
-    The session refuses models with hooks, which see the records.
+    The session computes on a model of its own, on which nobody hangs hooks.
     """
 
     name = "logs_activations"
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """T steps; the log is released."""
-        from torch import nn
 
-        model, log = nn.Sequential(nn.Tanh(), session.build_model()), list[float]()
-        model[0].register_forward_hook(lambda *seen: log.append(float(seen[-1].mean())))
+        model, log = session.build_model(), list[float]()
+        model.register_forward_hook(lambda *seen: log.append(float(seen[-1].mean())))
         for _ in range(plan.parameters["steps"]):
             descend(model, self.planned_gradient(plan, session, model), self.learning_rate)
         return bench.Outcome(model, {"activations": log})

@@ -23,7 +23,7 @@ class NoNoise(Training):
     name = "no_noise"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return session.sample(rate).gradient(model, bench.Abadi(self.max_grad_norm), 0.0)
+        return self.asked(session, model, rate, 0.0, bench.Abadi(self.max_grad_norm))
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class HalfNoise(Training):
     name = "half_noise"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return session.sample(rate).gradient(model, bench.Abadi(self.max_grad_norm), noise / 2)
+        return self.asked(session, model, rate, noise / 2, bench.Abadi(self.max_grad_norm))
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class NoiseNotScaled(Training):
     max_grad_norm: float = 50.0
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return session.sample(rate).gradient(model, bench.Abadi(self.max_grad_norm), noise / self.max_grad_norm)
+        return self.asked(session, model, rate, noise / self.max_grad_norm, bench.Abadi(self.max_grad_norm))
 
 
 @dataclass(frozen=True)

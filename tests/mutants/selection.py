@@ -1,16 +1,19 @@
 """Private selections that release more, try more, or draw otherwise than their proofs allow."""
 
 import copy
+import math
+import os
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import dphpo_bench as bench
 from tests.mutants.baseline import Search
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
-    from torch import nn
 
 GOOD = 2.0
 """No score is as good: whoever waits for it goes on for ever."""
@@ -65,7 +68,7 @@ class SearchesUntilItIsGood(Search):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         best, score = None, 0.0
         while score < GOOD:
-            best = session.best_of(self.trials, self.runs, self.trial_event)
+            best = session.best_of(self.trial, self.runs, self.trial_event)
         return self.outcome(best, session)
 
 
@@ -81,7 +84,7 @@ class AlwaysSix(bench.UniformCount):
 class FixedCount(Search):
     """A fixed number of trials under a theorem for a random one.
 
-    A session knows the distributions for which the theorems are implemented, and takes no other.
+    The events know the distributions for which the theorems are implemented, and take no other.
     """
 
     name = "fixed_count"
@@ -93,20 +96,17 @@ class FixedCount(Search):
 
 @dataclass(frozen=True)
 class SwallowsRefusals(Search):
-    """Takes its session off the list, asks for more than a trial has, and goes on when it is refused.
+    """Asks for more than a trial has, and goes on when it is refused.
 
-    The session keeps a list of its own and looks at every trial's ledger.
+    The session looks at every trial's ledger.
     """
 
     name = "swallows_refusals"
 
-    def trials(self, sessions: "list[bench.Session]") -> "list[bench.Scored]":
-        found = []
-        while sessions:
-            session = sessions.pop()
-            found.append(self.trial(session))
-            with suppress(bench.OverBudgetError):
-                session.score(session.build_model(), 1e-3)
+    def trial(self, session: "bench.Session") -> "bench.Scored":
+        found = super().trial(session)
+        with suppress(bench.OverBudgetError):
+            session.score(session.build_model(), 1e-3)
         return found
 
 
@@ -144,7 +144,7 @@ class SeedsEveryTrial(Search):
 class KeepsATrialsSession(Search):
     """Trains the winner a little longer, on what is left of a trial's account.
 
-    A trial is over when it has its score; its session refuses whatever comes later.
+    A trial's session stays where the trial ran, and cannot be copied out of there.
     """
 
     name = "keeps_a_trials_session"
@@ -178,37 +178,37 @@ class _Recorder(Search):
 class ReleasesALoser(_Recorder):
     """Returns the last model that was trained, not the winner.
 
-    The session knows the models that losers built.
+    A trial runs in a copy of the process: of losers there is none.
     """
 
     name = "releases_a_loser"
 
-    def outcome(self, best: "tuple[nn.Module, float] | None", session: "bench.Session") -> bench.Outcome:
+    def outcome(self, best: Any, session: "bench.Session") -> bench.Outcome:
         losers = [model for model, *_ in self.tried if best is None or model is not best[0]]
-        return bench.Outcome(losers[0])
+        return bench.Outcome([best[0], *losers][-1], {"losers": len(losers)})
 
 
 @dataclass(frozen=True)
 class ReleasesALosersWeights(_Recorder):
     """The same by `copy.deepcopy(model.state_dict())`, as public code keeps its checkpoints.
 
-    The session knows the weights that losers ended with.
+    A trial runs in a copy of the process: of losers there is nothing.
     """
 
     name = "releases_a_losers_weights"
 
-    def outcome(self, best: "tuple[nn.Module, float] | None", session: "bench.Session") -> bench.Outcome:
-        weights = [state for model, _, state in self.tried if best is None or model is not best[0]]
+    def outcome(self, best: Any, session: "bench.Session") -> bench.Outcome:
+        weights = [state for _, _, state in self.tried]
         fresh = session.build_model()
-        fresh.load_state_dict(weights[0])
-        return bench.Outcome(fresh)
+        fresh.load_state_dict([best[0].state_dict(), *weights][-1])
+        return bench.Outcome(fresh, {"losers": len(weights)})
 
 
 @dataclass(frozen=True)
 class PublishesScores(_Recorder):
     """Publishes what every trial scored, for a plot of the search.
 
-    The session knows the scores of losers.
+    A trial runs in a copy of the process: its score is not there.
     """
 
     name = "publishes_scores"
@@ -219,22 +219,22 @@ class PublishesScores(_Recorder):
 
 @dataclass(frozen=True)
 class PublishesRoundedScores(_Recorder):
-    """The same in per cent, so that the numbers are others.
+    """The same in per cent and as a text, so that the numbers are others.
 
-    A run whose trials come in another order publishes another list: the contract's tests compare the two.
+    A trial runs in a copy of the process: its score is not there in any clothes.
     """
 
     name = "publishes_rounded_scores"
 
     def outcome(self, best: Any, session: "bench.Session") -> bench.Outcome:
-        return bench.Outcome(best[0], {"per_cent": [round(100 * score, 1) for _, score, _ in self.tried]})
+        return bench.Outcome(best[0], {"per_cent": " ".join(f"{100 * score:.1f}" for _, score, _ in self.tried)})
 
 
 @dataclass(frozen=True)
 class PublishesTheNumberOfTrials(_Recorder):
     """Says how many trials there were, as every log of a search does.
 
-    A run of the winner's trial alone publishes another number: the contract's tests compare the two.
+    A trial runs in a copy of the process: what it counts is counted there.
     """
 
     name = "publishes_the_number_of_trials"
@@ -244,19 +244,61 @@ class PublishesTheNumberOfTrials(_Recorder):
 
 
 @dataclass(frozen=True)
+class WatchesTheProgress(Search):
+    """Says how many trials there were, by a progress display of its own.
+
+    The session's progress is not to be exchanged.
+    """
+
+    name = "watches_the_progress"
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        session.progress = Counting()  # type: ignore[misc, assignment]
+        return super().run(plan, session)
+
+
+class Counting:
+    """A display that is told the number of trials."""
+
+
+@dataclass(frozen=True)
+class LogsItsTrials(Search):
+    """Writes every score to a file, as loggers do, and publishes the mean.
+
+    Files outlive the copy of the process that a trial runs in. A run whose trials come in another order has the same
+    mean, one of the winner's trial alone another: the contract's tests compare the two.
+    """
+
+    name = "logs_its_trials"
+
+    log: ClassVar[Path] = Path(tempfile.gettempdir()) / f"dphpo-bench-mutant-{os.getpid()}.log"
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        self.log.write_text("")
+        return super().run(plan, session)
+
+    def trial(self, session: "bench.Session") -> "bench.Scored":
+        found = super().trial(session)
+        with self.log.open("a") as log:
+            log.write(f"{found.score!r}\n")
+        return found
+
+    def outcome(self, best: Any, session: "bench.Session") -> bench.Outcome:
+        scores = [float(line) for line in self.log.read_text().split()]
+        self.log.unlink()
+        return bench.Outcome(best[0], {"mean": math.fsum(scores) / len(scores)})
+
+
+@dataclass(frozen=True)
 class LearnsFromScores(Search):
     """Proposes near the best so far, as Bayesian optimisation does, under a theorem for independent trials.
 
-    With its trials in another order the search is another one: the contract's tests compare the two.
+    A trial runs in a copy of the process, which no other trial has taught anything.
     """
 
     name = "learns_from_scores"
 
     best: list[Any] = field(default_factory=list, init=False, compare=False)
-
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        self.best.clear()
-        return super().run(plan, session)
 
     def trial(self, session: "bench.Session") -> "bench.Scored":
         training, validation = session.holdout(self.validation)
@@ -274,7 +316,7 @@ class LearnsFromScores(Search):
 class WalksAGrid(Search):
     """A fixed grid, one point after the other, under a theorem for independent draws.
 
-    With its trials in another order every trial gets another point: the contract's tests compare the two.
+    A trial runs in a copy of the process, and takes the first point as all others do.
     """
 
     name = "walks_a_grid"
@@ -289,6 +331,37 @@ class WalksAGrid(Search):
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, {"learning_rate": self.at.pop()})
         return bench.Scored((model, rate), validation.score(model, self.score_noise))
+
+
+@dataclass(frozen=True)
+class AsksTheOuterSession(Search):
+    """Scores a trial's model through the session around it, whose score is planned as if it were one more.
+
+    While a selection runs, every account but those of its trials is locked.
+    """
+
+    name = "asks_the_outer_session"
+
+    outer_noise: ClassVar[float] = 100.0
+
+    def event(self) -> "DpEvent":
+        scores = bench.repeat(bench.gaussian(self.outer_noise), self.runs.largest)
+        return bench.compose(super().event(), bench.on_part(*self._validation_part, scores))
+
+    @property
+    def _validation_part(self) -> tuple[str, str]:
+        from dphpo_bench.parts import VALIDATION, holdout_name
+
+        return holdout_name(self.validation), VALIDATION
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        _, validation = session.holdout(self.validation)
+
+        def trial(own: "bench.Session") -> "bench.Scored":
+            model, rate = self.train(own.holdout(self.validation)[0], own.candidate())
+            return bench.Scored((model, rate), validation.score(model, self.outer_noise))
+
+        return self.outcome(session.best_of(trial, self.runs, self.trial_event), session)
 
 
 @dataclass(frozen=True)

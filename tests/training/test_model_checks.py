@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.training.model_checks import refuse_hooks, refuse_mixing
+from dphpo_bench.training.model_checks import refuse_mixing, refuse_watchers
 
 RECORDS = torch.zeros(7, 6)
 
@@ -154,7 +154,7 @@ def test_models_that_do_not_are_accepted(model: nn.Module) -> None:
     modes = [module.training for module in model.modules()]
     shape = (7, 4, 6) if isinstance(model, nn.TransformerEncoderLayer) else (7, 6)
     refuse_mixing(model, torch.zeros(shape))
-    refuse_hooks(model)
+    refuse_watchers(model)
     assert torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in model.modules()] == modes
 
@@ -192,14 +192,14 @@ def hooked() -> Iterator[Any]:
 )
 def test_hooks_are_refused(hooked: Any, register: Any) -> None:
     model = Own()
-    refuse_hooks(model)
+    refuse_watchers(model)
     hooked(register, model)
     with pytest.raises(InvalidValueError, match="model without hooks"):
-        refuse_hooks(model)
+        refuse_watchers(model)
 
 
 def test_torchs_own_hooks_are_left_alone() -> None:
     with pytest.warns(FutureWarning):
-        refuse_hooks(nn.utils.weight_norm(nn.Linear(6, 3)))
-    refuse_hooks(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
-    refuse_hooks(nn.utils.spectral_norm(nn.Linear(6, 3)))
+        refuse_watchers(nn.utils.weight_norm(nn.Linear(6, 3)))
+    refuse_watchers(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
+    refuse_watchers(nn.utils.spectral_norm(nn.Linear(6, 3)))

@@ -19,7 +19,7 @@ class FixedBatches(Training):
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         import torch
 
-        batch = session.sample(rate)
+        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
         n = len(session._train)
         batch._indices = torch.randperm(n, generator=session._generator("sample", "shuffle", "cpu"))[: round(rate * n)]
         return batch.gradient(model, bench.Abadi(self.max_grad_norm), noise)
@@ -32,7 +32,7 @@ class DrawnBatchSize(Training):
     name = "drawn_batch_size"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        batch = session.sample(rate)
+        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
         assert batch._indices is not None
         batch._expected_size = len(batch._indices)
         return batch.gradient(model, bench.Abadi(self.max_grad_norm), noise)

@@ -14,10 +14,10 @@ def raw_sum(
     session: "bench.Session", model: "nn.Module", rate: float, noise: float, rule: bench.Clipping
 ) -> "list[Tensor]":
     """The clipped sum of one batch, without noise, after charging for noise."""
-    batch = session.sample(rate)
-    batch._charges.charge(bench.gaussian(noise))
-    train = session._train
-    return session._engine(model).clipped_sum(train.inputs, train.targets, rule, indices=batch._indices).gradients
+    batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
+    batch._account.charge(bench.gaussian(noise))
+    train, engine = session._train, session._own(0).engine(model)
+    return engine.clipped_sum(train.inputs, train.targets, rule, indices=batch._indices).gradients
 
 
 def noised(total: "list[Tensor]", session: "bench.Session", deviation: float, size: float) -> "list[Tensor]":
@@ -73,6 +73,6 @@ class FooledLedger(Training):
         from dphpo_bench.privacy.ledger import Ledger
 
         kept, session._ledger = session._ledger, Ledger()
-        batch = session.sample(rate)
+        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(1e-3)))
         session._ledger = kept
         return batch.gradient(model, bench.Abadi(self.max_grad_norm), 1e-3)

@@ -18,10 +18,10 @@ class ProbesApart(Planned):
     name = "probes_apart"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        batch = session.sample(rate)
+        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(2 * noise)))
         gradient = batch.gradient(model, bench.Abadi(self.max_grad_norm), 2 * noise)
         for step in (-RADIUS, 0.0, RADIUS):
-            probe = session.sample(rate)
+            probe = session.sample(bench.poisson_sampled(rate, bench.gaussian(self.loss_noise * noise)))
             probe._indices = batch._indices
             probe.losses(model, gradient, (step,), 1.0, self.loss_noise * noise)
         return gradient

@@ -58,11 +58,9 @@ class FewOptimizers(bench.Method):
         trial = bench.Trial.of(plan)
         trial.check(session)
 
-        def trials(sessions: "list[bench.Session]") -> "list[bench.Scored]":
-            drawn = [
-                {**one.candidate(), "optimizer": OPTIMIZERS[int(one.uniform("optimizer") * len(OPTIMIZERS))]}
-                for one in sessions
-            ]
-            return trial.run(sessions, drawn)
+        def draw_and_train(own: "bench.Session") -> "bench.Scored":
+            optimizer = OPTIMIZERS[int(own.uniform("optimizer") * len(OPTIMIZERS))]
+            (scored,) = trial.run([own], [{**own.candidate(), "optimizer": optimizer}])
+            return scored
 
-        return bench.released(session.best_of(trials, bench.geometric(self.mean), trial.event), session)
+        return bench.released(session.best_of(draw_and_train, bench.geometric(self.mean), trial.event), session)

@@ -1,0 +1,133 @@
+"""The engine's own copy of a model: of a method's model it takes the numbers, and runs none of its code.
+
+A method can do to its model what it likes: exchange a layer, give it another `forward`, hang hooks on it. Private
+records are seen by the copy alone, which the task made and no method has ever held.
+"""
+
+from collections.abc import Callable
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.display import shown
+from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.task import Split
+from dphpo_bench.training.clipping import AutoS
+from dphpo_bench.training.gradients import GradientEngine, gradient_engine
+from dphpo_bench.training.model_checks import made_up, refuse_mixing, refuse_watchers
+from dphpo_bench.training.modes import evaluating
+
+
+class OwnModel:
+    """A model that the task made for the engine.
+
+    Args:
+        build: makes it.
+        records: of which shapes, types and the device are taken, not the values.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module], records: Split) -> None:
+        self.model = build()
+        self._records = records
+        self._engines: dict[tuple[bool, ...], GradientEngine] = {}  # by which parameters are trained
+        self._checked: set[tuple[bool, ...]] = set()  # by the modes of all modules
+        self._classifies = False
+
+    def like(self, theirs: nn.Module) -> nn.Module:
+        """The model with the weights, the buffers, the modes and the trained parameters of a method's model.
+
+        Raises:
+            InvalidValueError: if the method's model is built otherwise, or the task's is unfit for private records.
+        """
+        self._take(theirs)
+        self._check()
+        return self.model
+
+    def engine(self, theirs: nn.Module) -> GradientEngine:
+        """An engine for the model at these weights. What it has measured of the records, it keeps.
+
+        Raises:
+            InvalidValueError: as `like`, and if there is no engine for the model.
+        """
+        self._take(theirs)
+        trained = tuple(parameter.requires_grad for parameter in self.model.parameters())
+        if trained not in self._engines:
+            engine = gradient_engine(self.model)
+            # What does not work at all is found out here, where an exception tells nothing of the private records.
+            with torch.random.fork_rng(devices=[]):
+                inputs = made_up(self.model, self._records.inputs)
+                targets = self._records.targets
+                engine.clipped_sum(inputs, targets.new_zeros((len(inputs), *targets.shape[1:])), AutoS())
+            self._engines[trained] = engine
+        self._check()
+        return self._engines[trained]
+
+    def classifier(self, theirs: nn.Module) -> nn.Module:
+        """`like`, for a model whose outputs are shown to have one row for each record.
+
+        Raises:
+            InvalidValueError: as `like`, and if they have not.
+        """
+        model = self.like(theirs)
+        if not self._classifies:
+            with evaluating(model):
+                inputs = made_up(model, self._records.inputs)
+                check_classes(model(inputs), len(inputs))
+            self._classifies = True
+        return model
+
+    def _check(self) -> None:
+        modes = tuple(module.training for module in self.model.modules())
+        if modes not in self._checked:
+            refuse_mixing(self.model, self._records.inputs)
+            self._checked.add(modes)
+
+    def _take(self, theirs: nn.Module) -> None:
+        refuse_watchers(self.model)
+        own, given = _tensors(self.model), {name: plain(tensor) for name, tensor in _tensors(theirs).items()}
+        if _shapes(own) != _shapes(given):
+            raise InvalidValueError(
+                f"Expected a model as the task builds it, {shown(_shapes(own), 200)}, got "
+                f"{shown(_shapes(given), 200)}. Ask about one of the session's build_model(): its weights may change, "
+                "and which of them are trained."
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(given[name])
+                if isinstance(tensor, nn.Parameter):
+                    tensor.requires_grad_(given[name].requires_grad)
+        modes = {name: module.training is True for name, module in theirs.named_modules()}
+        for name, module in self.model.named_modules():
+            module.training = modes.get(name, module.training)
+
+
+def plain(tensor: object) -> Tensor:
+    """The tensor, if it is torch's own: one of a subclass sees whatever it meets.
+
+    Raises:
+        InvalidValueError: if it is something else.
+    """
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise InvalidValueError(
+            f"Expected a torch.Tensor, got a {type(tensor).__name__}. Convert it to a plain tensor."
+        )
+    return tensor  # type: ignore[return-value]
+
+
+def check_classes(outputs: Tensor, count: int) -> None:
+    """Refuse outputs that are not one row of classes for each record: pairs would be counted, not records.
+
+    Raises:
+        InvalidValueError: if they are not.
+    """
+    if outputs.ndim != 2 or len(outputs) != count:
+        raise InvalidValueError(f"Expected model outputs of shape (n, classes), got {('n', *outputs.shape[1:])}.")
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return dict(chain(model.named_parameters(), model.named_buffers()))
+
+
+def _shapes(tensors: dict[str, Tensor]) -> dict[str, str]:
+    return {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}
