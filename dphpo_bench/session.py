@@ -10,7 +10,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeGuard, TypeVar
 
@@ -427,6 +427,8 @@ class Session(_Unique):
                 event or of another account.
             InvalidValueError: if a function of your own cannot be run apart: without os.fork, or not on a CPU.
         """
+        if type(proposals) not in (Proposals, type(None)):
+            raise InvalidValueError(f"Expected proposals of type Proposals, got a {type(proposals).__name__}.")
         base_event = events.frozen(base_event)
         bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
         self._ledger.charge(best_of(base_event, runs, *bounds), self._scope)
@@ -744,7 +746,7 @@ class _Table:
 
     def __init__(self, rule: "Clipping", sensitivity: float) -> None:
         norms = torch.logspace(-12, 12, 4097)
-        found = torch.as_tensor(rule.factors(norms.clone()), dtype=norms.dtype).detach().cpu().expand_as(norms)
+        found = plain(torch.as_tensor(rule.factors(norms.clone()), dtype=norms.dtype)).detach().cpu().expand_as(norms)
         self._factors = torch.minimum(found.nan_to_num(nan=0.0), sensitivity / norms).clamp(min=0.0)
 
     def factors(self, norms: "Tensor") -> "Tensor":
@@ -761,8 +763,13 @@ class _Held:
 
     def __init__(self, rule: "Clipping") -> None:
         self.sensitivity = positive("sensitivity", rule.sensitivity)
-        is_known = type(rule) in (Abadi, AutoS, AutoV, _Counting)
-        self._rule = rule if is_known else _Table(rule, self.sensitivity)
+        self._rule: Clipping | _Table
+        if isinstance(rule, _Counting):
+            self._rule = rule
+        elif isinstance(rule, Abadi | AutoS | AutoV) and type(rule) in (Abadi, AutoS, AutoV):
+            self._rule = replace(rule)  # made anew: somebody may have hung a function of their own on that one
+        else:
+            self._rule = _Table(rule, self.sensitivity)
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """The rule's factors, reduced where a gradient would exceed the sensitivity; 0 where it is no number."""

@@ -608,3 +608,49 @@ def test_a_rule_whose_sensitivity_is_two_faced_is_held_to_one_of_them() -> None:
     record = run(body, event=WHOLE)
     assert record.status == "ok"
     assert record.released["norm"] < 1.5  # mean of clipped gradients, and noise of deviation 8 / 600
+
+
+class Norms(float):
+    """A threshold that sees what it is divided by."""
+
+    met: ClassVar[list[torch.Tensor]] = []
+
+    def __truediv__(self, other: Any) -> Any:
+        self.met.append(other)
+        return float(self) / other
+
+    __radd__ = __truediv__
+
+
+def watched_rule() -> Any:
+    rule = bench.Abadi(1.0)
+    vars(rule)["factors"] = lambda norms: Norms.met.append(norms) or bench.Abadi(1.0).factors(norms)
+    return rule
+
+
+class SpyingRule:
+    sensitivity = 1.0
+
+    def factors(self, norms: torch.Tensor) -> torch.Tensor:
+        return (1 / norms).clamp(max=1.0).as_subclass(Spy)
+
+
+@pytest.mark.parametrize("make", [lambda: bench.Abadi(Norms(1.0)), lambda: bench.AutoS(Norms(0.1)), watched_rule])
+def test_a_rule_of_ours_shows_its_numbers_no_norms(make: Any) -> None:
+    def body(session: Session) -> bench.Outcome:
+        session.sample(STEP).gradient(session.build_model(), make(), 8.0)
+        return finish(session)
+
+    Norms.met.clear()
+    assert run(body).status == "ok"
+    assert Norms.met == []
+
+
+def test_factors_that_see_what_they_meet_are_refused() -> None:
+    def body(session: Session) -> bench.Outcome:
+        session.sample(STEP).gradient(session.build_model(), SpyingRule(), 8.0)
+        return finish(session)
+
+    record = run(body)
+    assert record.status == "failed"
+    assert "got a Spy" in record.error

@@ -4,7 +4,6 @@ A record whose gradient norm is not finite gets the factor 0. The engines make s
 adds exactly nothing, although 0 · inf is not 0 in floating point.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.names import unknown_name_message
+from dphpo_bench.privacy.checks import positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ class Abadi:
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_positive("max_grad_norm", self.max_grad_norm)
+        object.__setattr__(self, "max_grad_norm", positive("max_grad_norm", self.max_grad_norm))
 
     @property
     def sensitivity(self) -> float:
@@ -73,7 +73,7 @@ class AutoS:
     stability: float = 0.01
 
     def __post_init__(self) -> None:
-        _check_positive("stability", self.stability)
+        object.__setattr__(self, "stability", positive("stability", self.stability))
 
     @property
     def sensitivity(self) -> float:
@@ -132,11 +132,6 @@ def parse_clipping(text: str) -> Clipping:
         raise InvalidValueError(
             f"Expected a number after the colon, such as '{name}:0.5', got {shown(text, form=repr)}."
         ) from None
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InvalidValueError(f"Expected {name}={value} > 0 and finite.")
 
 
 def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":
