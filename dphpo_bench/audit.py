@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.errors import AuditError, InvalidValueError
-from dphpo_bench.harness import execute, identity_of, plan, resolve_device, run
+from dphpo_bench.harness import execute, identity_of, plan, resolve_device, run, task_identity
 from dphpo_bench.privacy.audit import LowerBound, best_bounds
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
@@ -118,7 +118,7 @@ def recorded(
         DphpoBenchError: if the plan, the data or the folder make a run impossible.
     """
     store.check_writable()
-    record = store.find(identity_of(method, task.facts, budget, task.fingerprint(source), seed))
+    record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
     if record is None:
         result = run(
             method,
@@ -129,6 +129,7 @@ def recorded(
             results_dir=store.root,
             device=device,
             progress=progress,
+            check=False,
         )
         record = result.record
     if record.status != "ok":

@@ -16,6 +16,7 @@ from torch import nn
 
 from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.task import Split, Task, TaskFacts
+from dphpo_bench.training.structure import weights_hash
 
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
@@ -42,8 +43,8 @@ class ArrayTask(Task):
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
-        version: any text; change it when the data change. It stands for the data in a record's identity,
-            because a hash of private records would let anybody test guesses at a record.
+        version: any text; change it when the data, or the code of the model, change. It stands for the data in a
+            record's identity, because a hash of private records would let anybody test guesses at a record.
 
     Raises:
         InvalidValueError: if the data or the model break a rule above.
@@ -127,11 +128,15 @@ class ArrayTask(Task):
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash of the public facts and of `version`; of the records it tells nothing."""
+        """Hash of `version`, of the inputs' type and of how many test records there are; of the records nothing."""
         del source
-        facts = self._facts
-        identity = [self.name, self._version, facts.n_records, facts.input_shape, facts.n_classes]
+        identity = [self.name, self._version, str(self._train.inputs.dtype), len(self._test)]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+    def model_fingerprint(self) -> str:
+        """Hash of the structure; of a module also of its present weights, from which runs start."""
+        weights = weights_hash(self._model) if isinstance(self._model, nn.Module) else None
+        return hashlib.sha256(json.dumps([super().model_fingerprint(), weights]).encode()).hexdigest()
 
 
 def default_batch_size(n_records: int) -> int:

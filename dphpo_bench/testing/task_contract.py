@@ -190,7 +190,7 @@ class TaskContract:
 
     def test_initial_weights_follow_the_seed(self, task: Task) -> None:
         """The initial weights are the same at one seed of torch's global generator."""
-        from dphpo_bench.testing.runs import weights_hash
+        from dphpo_bench.training.structure import weights_hash
 
         hashes = []
         for other in (1, 2):
@@ -246,7 +246,7 @@ class TaskContract:
 
         excerpt, budget = Excerpt(task), PrivacyBudget(EPSILON, DELTA)
         plan(PlainDpSgd(), task, PrivacyBudget(EPSILON, min(DELTA, task.facts.default_delta)))
-        record = run(PlainDpSgd(), excerpt, budget, seed=0, source=self.source(), device="cpu").record
+        record = run(PlainDpSgd(), excerpt, budget, seed=0, source=self.source(), device="cpu", check=False).record
         expect(record.status == "ok", f"DP-SGD on the first {excerpt.facts.n_records} records failed: {record.error}")
         privacy = record.privacy
         expect(privacy is not None and privacy.epsilon <= EPSILON, f"DP-SGD overspent its budget of ε={EPSILON:g}.")
