@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness import CheckedPlan
     from dphpo_bench.method import Method
     from dphpo_bench.plans import PlanCache
     from dphpo_bench.privacy.budget import PrivacyBudget
@@ -185,10 +186,11 @@ def audit(
     claimed = 0.0
     with progress.track("Audit", len(attacks) * runs) as advance:
         for name in attacks:
+            checked: CheckedPlan | None = None  # the facts are the same in all runs of an attack
             for index in range(runs):
                 streams = Streams(seed).within("audit", task.name, name, str(index))
                 experiment = _SETUPS[name](task, train, canaries, streams)
-                checked = plan(method, experiment.task, budget, plans=plans)
+                checked = checked or plan(method, experiment.task, budget, plans=plans)
                 claimed = max(claimed, checked.epsilon.epsilon)
                 attempt = execute(
                     checked,
