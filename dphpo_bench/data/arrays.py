@@ -43,8 +43,9 @@ class ArrayTask(Task):
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
-        version: any text; change it when the data, or the code of the model, change. It stands for the data in a
-            record's identity, because a hash of private records would let anybody test guesses at a record.
+        version: any text; change it when the data, the code of the model, or weights that its function loads change.
+            It stands for the data in a record's identity, because a hash of private records would let anybody test
+            guesses at a record.
 
     Raises:
         InvalidValueError: if the data or the model break a rule above.
@@ -74,6 +75,11 @@ class ArrayTask(Task):
         self._train = _as_split(train, "train")
         input_shape = tuple(self._train.inputs.shape[1:])
         example = self.build_model()
+        if self.build_model() is example:
+            raise InvalidValueError(
+                "Expected model to make a new module at each call, got the same one twice: a run would start where another "
+                "ended. Pass the module itself, which is copied."
+            )
         outputs = _output_size(example, self._train.inputs[:1])
         if n_classes not in (None, outputs):
             raise InvalidValueError(
