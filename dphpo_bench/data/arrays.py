@@ -77,8 +77,8 @@ class ArrayTask(Task):
         example = self.build_model()
         if self.build_model() is example:
             raise InvalidValueError(
-                "Expected model to make a new module at each call, got the same one twice: a run would start where another "
-                "ended. Pass the module itself, which is copied."
+                "Expected model to make a new module at each call, got the same one twice: a run would start where "
+                "another ended. Pass the module itself, which is copied."
             )
         outputs = _output_size(example, self._train.inputs[:1])
         if n_classes not in (None, outputs):
