@@ -262,7 +262,7 @@ class TestCheck:
     def test_a_wrong_method_fails_with_reasons(self, main: Any) -> None:
         code, out, _ = main("tests.wrong.methods:PlansFromData")
         assert code == 1
-        assert "  ✓ Name, summary, reference, tuning and end_to_end_private are declared.\n" in out
+        assert "  ✓ Name, version, summary, reference, tuning and end_to_end_private are declared.\n" in out
         assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
         assert re.search(r"^\d+ of 21 tests fail \(1 plug-in", out.splitlines()[-1])
 
