@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dphpo_bench.errors import DphpoBenchError as DphpoBenchError
     from dphpo_bench.errors import InvalidValueError as InvalidValueError
     from dphpo_bench.errors import OverBudgetError as OverBudgetError
+    from dphpo_bench.errors import RunFailedError as RunFailedError
     from dphpo_bench.harness import plan as plan
     from dphpo_bench.harness import run as run
     from dphpo_bench.method import Cost as Cost
@@ -99,6 +100,7 @@ _HOMES = {
     "Proposals": "search",
     "Release": "method",
     "RunCount": "privacy.run_counts",
+    "RunFailedError": "errors",
     "RunRecord": "records",
     "Scored": "session",
     "SearchMethod": "method",

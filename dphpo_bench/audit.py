@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.errors import AuditError, InvalidValueError
-from dphpo_bench.harness import execute, identity_of, plan, resolve_device, run
+from dphpo_bench.harness import execute, identity_of, plan, resolve_device, run, task_identity
 from dphpo_bench.privacy.audit import LowerBound, best_bounds
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness import CheckedPlan
     from dphpo_bench.method import Method
     from dphpo_bench.plans import PlanCache
     from dphpo_bench.privacy.budget import PrivacyBudget
@@ -118,7 +119,7 @@ def recorded(
         DphpoBenchError: if the plan, the data or the folder make a run impossible.
     """
     store.check_writable()
-    record = store.find(identity_of(method, task.facts, budget, task.fingerprint(source), seed))
+    record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
     if record is None:
         result = run(
             method,
@@ -129,6 +130,7 @@ def recorded(
             results_dir=store.root,
             device=device,
             progress=progress,
+            check=False,
         )
         record = result.record
     if record.status != "ok":
@@ -184,10 +186,11 @@ def audit(
     claimed = 0.0
     with progress.track("Audit", len(attacks) * runs) as advance:
         for name in attacks:
+            checked: CheckedPlan | None = None  # the facts are the same in all runs of an attack
             for index in range(runs):
                 streams = Streams(seed).within("audit", task.name, name, str(index))
                 experiment = _SETUPS[name](task, train, canaries, streams)
-                checked = plan(method, experiment.task, budget, plans=plans)
+                checked = checked or plan(method, experiment.task, budget, plans=plans)
                 claimed = max(claimed, checked.epsilon.epsilon)
                 attempt = execute(
                     checked,

@@ -106,6 +106,7 @@ def run_command(
         device=device,
         progress=progress,
         secure_noise=secure_noise,
+        check=False,
     )
     if as_json:
         sys.stdout.write(result.record.to_json())

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.display import shown
 from dphpo_bench.errors import (
     DataError,
     DphpoBenchError,
@@ -29,6 +30,7 @@ from dphpo_bench.errors import (
     OverBudgetError,
     PlanOverBudgetError,
     RecordError,
+    RunFailedError,
     SealedDataError,
     UnsupportedEventError,
 )
@@ -40,7 +42,7 @@ from dphpo_bench.privacy.distributions import has_selection
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.progress import Progress, SilentProgress
 from dphpo_bench.randomness import Streams
-from dphpo_bench.registry import code_hash, make_method, make_task
+from dphpo_bench.registry import make_method, make_task
 from dphpo_bench.task import Split, Task, TaskFacts, sealed
 
 if TYPE_CHECKING:
@@ -163,6 +165,7 @@ def run(
     progress: Progress | None = None,
     plans: "PlanCache | None" = None,
     secure_noise: bool = False,
+    check: bool = True,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
 
@@ -179,11 +182,13 @@ def run(
         plans: where plans are kept; None makes a new one.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
+        check: raise an error if the run does not end well. False: return it, with a status other than "ok".
 
     Returns:
-        The result. A run that failed has a record that says why; it is not raised.
+        The result.
 
     Raises:
+        RunFailedError: if the run failed, went over its budget or could not be verified; its record is written before.
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
     from dphpo_bench.data.source import DataSource
@@ -204,7 +209,9 @@ def run(
     source = source or DataSource.resolve(progress=progress)
     with clock.measure("data"):
         train = task.load_train(source)
-        identity = identity_of(method, checked.facts, budget, task.fingerprint(source), seed)
+        identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
+    if store:
+        store.check_free(identity)
     if len(train) != checked.facts.n_records:
         raise DataError(
             f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
@@ -276,6 +283,8 @@ def run(
         record = record.model_copy(update=hidden)
     path = store.write(record) if store else None
     journal.discard()
+    if check and record.status != "ok":
+        raise RunFailedError(record, path)
     return RunResult(record, path, outcome.model if outcome and status == "ok" else None)
 
 
@@ -521,23 +530,69 @@ def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[
     return {facts.metric.name: correct / len(test), "cross_entropy": loss / len(test)}
 
 
-def identity_of(
-    method: Method, facts: TaskFacts, budget: PrivacyBudget, fingerprint: str, seed: int | None
-) -> "Identity":
-    """What makes two runs the same run; `fingerprint` is the task's."""
+def task_identity(task: Task, facts: TaskFacts, source: "DataSource") -> dict[str, Any]:
+    """The task's part of an identity, which all runs on it share; its model is built for that, without data.
+
+    Args:
+        task: with its model.
+        facts: the task's.
+        source: where a task that needs its data for that finds its fingerprint.
+
+    Raises:
+        InvalidValueError: if the task does not tell its version, model or fingerprint.
+        SealedDataError: if it opens its records to build its model.
+    """
+    told = facts.to_json()
+    try:
+        data_fingerprint = task.fingerprint(source)
+    except DphpoBenchError:
+        raise
+    except Exception as error:
+        raise InvalidValueError(f"Task {facts.task} has no fingerprint: {reason_of(error)}") from None
+    try:
+        with sealed() as complaints:
+            model_fingerprint = task.model_fingerprint()
+    except DphpoBenchError:
+        raise
+    except Exception as error:
+        raise InvalidValueError(f"Task {facts.task} builds no model {facts.model}: {reason_of(error)}") from None
+    if complaints:
+        raise SealedDataError(complaints[0])
+    return {
+        "task": told.pop("task"),
+        "task_version": _version_of(task),
+        "model": told.pop("model"),
+        "facts": told,
+        "model_fingerprint": model_fingerprint,
+        "data_fingerprint": data_fingerprint,
+    }
+
+
+def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> "Identity":
+    """What makes two runs the same run; `of_task` is from `task_identity`.
+
+    Raises:
+        InvalidValueError: if the method's version is not an integer from 1.
+    """
     from dphpo_bench.records import Identity
 
     return Identity(
         method=method.name,
+        method_version=_version_of(method),
         parameters=method.parameters,
-        task=facts.task,
-        model=facts.model,
-        data_fingerprint=fingerprint,
         epsilon=budget.epsilon,
         delta=budget.delta,
         seed=seed,
-        code_version=f"{version('dphpo-bench')}+{code_hash(type(method))}",
+        **of_task,
     )
+
+
+def _version_of(plug_in: Method | Task) -> int:
+    if type(plug_in.version) is not int or plug_in.version < 1:
+        raise InvalidValueError(
+            f"Expected the version of {plug_in.name} to be an integer >= 1, got {shown(plug_in.version, form=repr)}."
+        )
+    return plug_in.version
 
 
 def _record(

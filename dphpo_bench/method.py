@@ -138,6 +138,7 @@ class Method(ABC):
 
     Attributes:
         name: as on the command line.
+        version: an integer from 1, part of a run's identity: raise it when the method's results change.
         summary: one line.
         reference: paper and section.
         tuning: the hyperparameters it tunes.
@@ -145,6 +146,7 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
     summary: ClassVar[str]
     reference: ClassVar[str]
     tuning: ClassVar[tuple[str, ...]]

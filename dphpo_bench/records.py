@@ -11,7 +11,7 @@ import math
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -26,10 +26,11 @@ from pydantic import (
 )
 
 from dphpo_bench.display import shown
-from dphpo_bench.errors import RecordError
+from dphpo_bench.errors import OtherRunError, RecordError
 from dphpo_bench.files import read_whole, write_whole
 from dphpo_bench.privacy.ledger import Ledger
 
+SCHEMA_VERSION: Final = 2
 MAX_RECORD_BYTES = 4 * 2**20
 MAX_KEPT_LEDGER = 2**16
 """Ledgers of more characters are checked each time they occur, rather than kept in memory."""
@@ -38,6 +39,7 @@ Status = Literal["ok", "failed", "over_budget", "unverified"]
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
+Version = Annotated[int, Field(ge=1, strict=True)]
 
 
 def _as_written(value: Any) -> Any:
@@ -60,22 +62,40 @@ class _Part(BaseModel):
 
 
 class Identity(_Part):
-    """What makes two runs the same run: names and values, no times and no places."""
+    """What makes two runs the same run: names and values, no times, no places, no source text.
+
+    Attributes:
+        method: its name.
+        method_version: as its author declares it.
+        parameters: of the method.
+        task: its name.
+        task_version: as its author declares it.
+        facts: all of the task's public facts, as in `TaskFacts.to_json`.
+        model: the name of the task's model.
+        model_fingerprint: hash of the model's structure, and of the weights that it starts from where they are given.
+        data_fingerprint: of the records, as the task states it.
+        epsilon: of the budget.
+        delta: of the budget.
+        seed: of the run; None: it has none.
+    """
 
     method: Name
+    method_version: Version
     parameters: Annotated[dict[str, JsonValue], AfterValidator(_finite)]
     task: Name
+    task_version: Version
+    facts: Annotated[dict[str, JsonValue], AfterValidator(_as_written)]
     model: Name
+    model_fingerprint: str
     data_fingerprint: str
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     seed: Count | None
-    code_version: str
 
     @property
     def key(self) -> str:
         """A versioned hash of names and values, 16 hexadecimal digits."""
-        text = json.dumps({"identity_version": 1, **self.model_dump()}, sort_keys=True)
+        text = json.dumps({"identity_version": SCHEMA_VERSION, **self.model_dump()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -165,7 +185,7 @@ class RunRecord(_Part):
         audit: None for a run that nobody attacked.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = SCHEMA_VERSION
     identity: Identity
     status: Status
     error: str | None = None
@@ -212,8 +232,19 @@ def read_record(path: Path) -> RunRecord:
         return RunRecord.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"] == ("schema_version",):
+            raise RecordError(_other_schema(path, first["input"])) from None
         where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
         raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None
+
+
+def _other_schema(path: Path, schema: Any) -> str:
+    if schema == 1:
+        return (
+            f"{path} is a record of schema_version 1, whose identity does not say all of what ran; this is "
+            f"{SCHEMA_VERSION}. Run it again, and remove the file."
+        )
+    return f"{path} has schema_version {shown(schema)}, and this is {SCHEMA_VERSION}. Update dphpo-bench to read it."
 
 
 class RecordStore:
@@ -238,7 +269,8 @@ class RecordStore:
         """The record of this identity, or None if there is none yet.
 
         Raises:
-            RecordError: if what lies in its place is not its record.
+            OtherRunError: if what lies in its place is the record of another run.
+            RecordError: if what lies there is no record.
         """
         path = self.path_of(identity)
         try:
@@ -248,8 +280,21 @@ class RecordStore:
                 return None
             raise
         if record.identity != identity:
-            raise RecordError(f"{path} is the record of another run.")
+            raise OtherRunError(f"{path} is the record of another run. Move it away; it is not overwritten.")
         return record
+
+    def check_free(self, identity: Identity) -> None:
+        """Find out that the place of a record is not another run's. What is no record can be replaced.
+
+        Raises:
+            OtherRunError: if it is.
+        """
+        try:
+            self.find(identity)
+        except OtherRunError:
+            raise
+        except RecordError:
+            pass
 
     def check_writable(self) -> None:
         """Find out before the work, not after it, that records cannot be written.
@@ -273,11 +318,15 @@ class RecordStore:
             Where it lies.
 
         Raises:
-            RecordError: if it cannot be written there; the message says where it was kept instead.
+            RecordError: if it cannot be written there, or another run's record is; the message says where it was kept
+                instead.
         """
         path = self.path_of(record.identity)
         try:
+            self.check_free(record.identity)
             return write_whole(path, record.to_json())
+        except OtherRunError as error:
+            reason = str(error).rstrip(".")
         except OSError as error:
             reason = error.strerror or str(error)
         try:

@@ -73,7 +73,8 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
     Hidden files and folders are ignored, and no symbolic link is followed.
 
     Returns:
-        What was read, sorted by task, model, ε, δ, method, parameters and seed; and what was skipped.
+        What was read, sorted by task, model, ε, δ, method, parameters, the rest of the setting, and seed; and what was
+        skipped.
 
     Raises:
         InvalidValueError: if there is no such folder.
@@ -131,9 +132,9 @@ def frame(results: Sequence[Result]) -> "pd.DataFrame":
 
 
 def summary(results: Sequence[Result]) -> "pd.DataFrame":
-    """One row a task, model, ε, δ, method and parameters, in this order.
+    """One row a setting: all that the identities of runs share but their seeds. In the order of its columns.
 
-    `ok` counts runs, `seeds` their different seeds: fewer, if seeds were run again by other code. `mean`, `min` and
+    `ok` counts runs, `seeds` their different seeds: fewer, if there are copies. `mean`, `min` and
     `max` are of their `metric`, and missing if a value is not finite. `epsilon` is the largest that one of them
     quotes. `failed` counts all other runs.
     """
@@ -252,10 +253,22 @@ def path_text(path: Path) -> str:
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
-def _setting(result: Result) -> tuple[str, str, float, float, str, str]:
-    """All that runs share which differ in their seed alone."""
+def _setting(result: Result) -> tuple[Any, ...]:
+    """All that runs share which differ in their seed alone: the first columns of `_SUMMARY_COLUMNS`."""
     identity = result.record.identity
-    return identity.task, identity.model, identity.epsilon, identity.delta, identity.method, result.parameters
+    return (
+        identity.task,
+        identity.model,
+        identity.epsilon,
+        identity.delta,
+        identity.method,
+        result.parameters,
+        identity.method_version,
+        identity.task_version,
+        compact_json(identity.facts),
+        identity.model_fingerprint,
+        identity.data_fingerprint,
+    )
 
 
 def _order(result: Result) -> tuple[Any, ...]:
@@ -298,7 +311,11 @@ _COLUMNS = {
     "seconds": "float64",
     "peak_memory_bytes": "Int64",
     "created": "string",
-    "code_version": "string",
+    "method_version": "Int64",
+    "task_version": "Int64",
+    "facts": "string",
+    "model_fingerprint": "string",
+    "data_fingerprint": "string",
     "error": "string",
     "path": "string",
 }
@@ -310,6 +327,11 @@ _SUMMARY_COLUMNS = {
     "delta": "float64",
     "method": "string",
     "parameters": "string",
+    "method_version": "Int64",
+    "task_version": "Int64",
+    "facts": "string",
+    "model_fingerprint": "string",
+    "data_fingerprint": "string",
     "metric": "string",
     "seeds": "Int64",
     "mean": "float64",
@@ -340,7 +362,11 @@ def _row(result: Result) -> tuple[Any, ...]:
         result.seconds,
         record.peak_memory_bytes,
         record.created.isoformat(),
-        identity.code_version,
+        identity.method_version,
+        identity.task_version,
+        compact_json(identity.facts),
+        identity.model_fingerprint,
+        identity.data_fingerprint,
         record.error,
         result.path,
     )
@@ -446,7 +472,7 @@ def _summary_table(results: Sequence[Result]) -> "Table":
     shared = _SharedColumns(results)
     groups = [list(group) for _, group in groupby(sorted(results, key=_order), key=_setting)]
     rows = [dict(zip(_SUMMARY_COLUMNS, _summary_row(group), strict=True)) for group in groups]
-    repeated = any(row["ok"] != row["seeds"] for row in rows)  # of another version of the code, or of the data
+    repeated = any(row["ok"] != row["seeds"] for row in rows)  # copies
     header = _score_header(results)
     any_failed = any(row["failed"] for row in rows)
     counts = [">seeds", *([">runs"] if repeated else []), *([">failed"] if any_failed else [])]
@@ -479,12 +505,14 @@ class _SharedColumns:
         deltas = {(identity.task, identity.delta) for identity in identities}
         self._deltas = len(deltas) > len({task for task, _ in deltas})
         self._varying = _varying_parameters(identities)
+        self._details = _varying_details(identities)
 
     @property
     def headers(self) -> list[str]:
         """Headers; a `>` in front aligns to the right."""
         optional = [*(["model"] if self._models else []), ">ε\ntarget", *([">δ"] if self._deltas else [])]
-        return ["task", *optional, "method", *(["parameters"] if any(self._varying.values()) else [])]
+        parameters = ["parameters"] if any(self._varying.values()) else []
+        return ["task", *optional, "method", *parameters, *(["what else\ndiffers"] if self._details else [])]
 
     def cells(self, result: Result) -> list[str]:
         """The cells of a result, or of all results of its setting."""
@@ -499,7 +527,36 @@ class _SharedColumns:
             *([f"{identity.delta:.3g}"] if self._deltas else []),
             identity.method,
             *([changed] if any(self._varying.values()) else []),
+            *([_details_text(identity, self._details)] if self._details else []),
         ]
+
+
+def _details(identity: Identity) -> dict[str, str]:
+    """What else tells settings apart: versions, facts, and the beginnings of hashes."""
+    return {
+        "method_version": str(identity.method_version),
+        "task_version": str(identity.task_version),
+        **{name: value_text(value) for name, value in identity.facts.items()},
+        "model_fingerprint": identity.model_fingerprint[:12],
+        "data_fingerprint": identity.data_fingerprint[:12],
+    }
+
+
+def _varying_details(identities: Sequence[Identity]) -> dict[tuple[str, str, str], list[str]]:
+    """Of each task, model and method, the details that not all its runs share, if there are any."""
+    groups: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
+    for identity in identities:
+        who = identity.task, identity.model, identity.method
+        details = _details(identity)
+        groups.setdefault(who, {})[compact_json(details)] = details
+    varying = {who: varying_names(list(different.values())) for who, different in groups.items()}
+    return {who: names for who, names in varying.items() if names}
+
+
+def _details_text(identity: Identity, varying: Mapping[tuple[str, str, str], list[str]]) -> str:
+    details = _details(identity)
+    names = varying.get((identity.task, identity.model, identity.method), [])
+    return ", ".join(f"{name}={details[name]}" for name in names if name in details)
 
 
 def _varying_parameters(identities: Iterable[Identity]) -> dict[str, list[str]]:

@@ -1,11 +1,12 @@
 """The contract of a task: public facts, private training data, test data for the harness alone, a model."""
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -62,7 +63,7 @@ class TaskFacts:
         epochs: passes over the data in expectation; steps = round(epochs · N / B).
         optimizer: name of a `torch.optim` class.
         learning_rate: default for methods that tune none.
-        metric: what the harness measures on test data.
+        metric: what the harness measures on test data: the accuracy. There is no other yet.
         loss_bound: an upper bound of one record's loss if there is a public one.
         search_space: hyperparameters a tuning method may search, as Optuna distributions by name. A function,
             because importing Optuna takes longer than listing all tasks.
@@ -94,6 +95,11 @@ class TaskFacts:
             raise InvalidValueError(
                 f"Expected at most {MAX_STEPS} steps, got epochs={shown(self.epochs)} of batch_size={self.batch_size}."
             )
+        if self.metric != ACCURACY:
+            raise InvalidValueError(
+                f"Expected metric={ACCURACY}, the only one that the harness computes, got metric={self.metric}. "
+                "Leave it out."
+            )
 
     def with_schedule(self, batch_size: int | None = None, epochs: float | None = None) -> "TaskFacts":
         """The facts with another expected batch size or number of epochs; None keeps what is there.
@@ -106,6 +112,26 @@ class TaskFacts:
             batch_size=self.batch_size if batch_size is None else batch_size,
             epochs=self.epochs if epochs is None else epochs,
         )
+
+    def to_json(self) -> dict[str, Any]:
+        """All facts as JSON values, distributions in Optuna's own JSON form: part of a run's identity."""
+        from optuna.distributions import distribution_to_json
+
+        space = self.search_space().items()
+        return {
+            "task": self.task,
+            "model": self.model,
+            "n_records": int(self.n_records),
+            "input_shape": [int(size) for size in self.input_shape],
+            "n_classes": int(self.n_classes),
+            "batch_size": int(self.batch_size),
+            "epochs": float(self.epochs),
+            "optimizer": self.optimizer,
+            "learning_rate": float(self.learning_rate),
+            "metric": asdict(self.metric),
+            "loss_bound": None if self.loss_bound is None else float(self.loss_bound),
+            "search_space": {name: json.loads(distribution_to_json(one)) for name, one in space},
+        }
 
     @property
     def sample_rate(self) -> float:
@@ -187,6 +213,8 @@ class Task(ABC):
         model: one of `models`; the first is the default.
 
     Attributes:
+        version: an integer from 1, part of a run's identity. Raise it when results change though neither facts,
+            fingerprint nor the model's structure do: other initial weights, another loss or forward pass.
         datasets: what is read from the hub or a mirror, for `dphpo-bench data`; none by default.
 
     Raises:
@@ -196,6 +224,7 @@ class Task(ABC):
     name: str
     summary: str
     models: ClassVar[tuple[str, ...]]
+    version: ClassVar[int] = 1
     datasets: "ClassVar[tuple[HubDataset, ...]]" = ()
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -230,3 +259,13 @@ class Task(ABC):
     @abstractmethod
     def fingerprint(self, source: "DataSource") -> str:
         """A hash of the data as the model gets them: part of a run's identity."""
+
+    def model_fingerprint(self) -> str:
+        """A hash of the model's structure: part of a run's identity."""
+        import torch
+
+        from dphpo_bench.training.structure import structure_hash
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return structure_hash(self.build_model())

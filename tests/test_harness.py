@@ -213,7 +213,7 @@ def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
         raise DataError("test.parquet is gone")
 
     monkeypatch.setattr(type(tiny_task), "load_test", missing)
-    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, results_dir=tmp_path)
+    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, results_dir=tmp_path, check=False)
     assert result.record.status == "failed"
     assert result.record.error == "test.parquet is gone"
     assert result.path is not None

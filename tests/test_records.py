@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dphpo_bench import read_record
-from dphpo_bench.errors import RecordError
+from dphpo_bench.errors import OtherRunError, RecordError
 from dphpo_bench.records import MAX_RECORD_BYTES, RecordStore, RunRecord
 
 
@@ -47,7 +47,11 @@ def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        (("schema_version",), 2, "schema_version"),
+        (("schema_version",), 1, "of schema_version 1, whose identity does not say all of what ran; this is 2. Run it"),
+        (("schema_version",), 3, "has schema_version 3, and this is 2. Update dphpo-bench"),
+        (("schema_version",), "x" * 9000, "Update dphpo-bench"),
+        (("identity", "method_version"), 0, "identity.method_version"),
+        (("identity", "task_version"), True, "identity.task_version"),
         (("status",), "excellent", "status"),
         (("status",), "failed", "says why"),
         (("privacy", "epsilon"), 0.001, "not smaller"),
@@ -92,14 +96,17 @@ def test_identity_depends_on_every_field(record: RunRecord) -> None:
     identity = record.identity
     changes: dict[str, Any] = {
         "method": "x",
+        "method_version": 2,
         "parameters": {"steps": 7},
         "task": "x",
+        "task_version": 2,
+        "facts": {**identity.facts, "epochs": 6.0},
         "model": "x",
+        "model_fingerprint": "x",
         "data_fingerprint": "x",
         "epsilon": 4.0,
         "delta": 1e-6,
         "seed": None,
-        "code_version": "x",
     }
     assert set(changes) == set(type(identity).model_fields)
     keys = {identity.model_copy(update={name: value}).key for name, value in changes.items()}
@@ -133,3 +140,24 @@ def test_a_record_that_cannot_be_written_where_it_belongs_is_kept(
         RecordStore(blocker).write(record)
     kept = Path(str(caught.value).rpartition("kept at ")[2].rstrip("."))
     assert read_record(kept) == record
+
+
+def test_the_record_of_another_run_is_not_overwritten(
+    record: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was computed is kept elsewhere; what is no record can be replaced."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = RecordStore(tmp_path / "results")
+    other = record.model_copy(update={"identity": record.identity.model_copy(update={"seed": 1})})
+    place = store.write(record)
+    place.write_text(other.to_json())
+    with pytest.raises(OtherRunError, match="is the record of another run"):
+        store.check_free(record.identity)
+    with pytest.raises(RecordError, match=r"is the record of another run\. Move it away.*It was kept at") as caught:
+        store.write(record)
+    assert place.read_text() == other.to_json()
+    assert read_record(Path(str(caught.value).rpartition("kept at ")[2].rstrip("."))) == record
+    place.write_text("damaged")
+    assert read_record(store.write(record)) == record
+    again = record.model_copy(update={"error": "a later run of the same identity"})
+    assert read_record(store.write(again)) == again

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -45,11 +46,14 @@ def make_record(accuracy: float = 0.75, **changes: Any) -> RunRecord:
         "parameters": {"epochs": 10.0},
         "task": "digits",
         "model": "linear",
+        "method_version": 1,
+        "task_version": 1,
+        "facts": {"epochs": 2.0},
+        "model_fingerprint": "e",
         "data_fingerprint": "f",
         "epsilon": 3.0,
         "delta": 1e-5,
         "seed": 0,
-        "code_version": "1",
     }
     record: dict[str, Any] = {
         "status": "ok",
@@ -186,7 +190,8 @@ def test_names_of_strangers_are_compared_as_they_are_shown() -> None:
 FIXED = [
     *("key", "method", "parameters", "task", "model", "epsilon_target", "delta", "seed", "status", "epsilon"),
     *("accountant", "epsilon_recomputed", "epsilon_planned", "tuning_share", "end_to_end_private", "runs", "steps"),
-    *("examples", "seconds", "peak_memory_bytes", "created", "code_version", "error", "path"),
+    *("examples", "seconds", "peak_memory_bytes", "created", "method_version", "task_version"),
+    *("facts", "model_fingerprint", "data_fingerprint", "error", "path"),
 ]
 
 
@@ -216,7 +221,11 @@ def test_a_row_holds_what_the_record_says() -> None:
         "seconds": 4.5,
         "peak_memory_bytes": 2**20,
         "created": "2026-01-02T03:04:05+00:00",
-        "code_version": "1",
+        "method_version": 1,
+        "task_version": 1,
+        "facts": '{"epochs":2.0}',
+        "model_fingerprint": "e",
+        "data_fingerprint": "f",
         "path": "0.json",
         "metric_accuracy": 0.75,
         "metric_cross_entropy": 1.5,
@@ -272,7 +281,9 @@ def test_summary_is_one_row_a_setting() -> None:
         loose(
             make_record(0.5, seed=0),
             make_record(0.75, seed=1, privacy=private(2.5, 3.0)),
-            make_record(1.0, seed=1, code_version="2"),
+            make_record(1.0, seed=1),
+            make_record(0.0, seed=1, method_version=2),
+            make_record(0.0625, seed=1, facts={"epochs": 3.0}),
             failed(seed=2),
             make_record(0.125, delta=1e-6),
             make_record(0.25, method="other", parameters={"x": 1}, privacy=private(math.inf, math.inf)),
@@ -285,13 +296,26 @@ def test_summary_is_one_row_a_setting() -> None:
     assert shown == [
         ("dp_sgd", 1e-6, same, "accuracy", 1, 0.125, 0.125, 0.125, 1, 0, 2.75),
         ("dp_sgd", 1e-5, same, "accuracy", 2, 0.75, 0.5, 1.0, 3, 1, 3.0),
+        ("dp_sgd", 1e-5, same, "accuracy", 1, 0.0625, 0.0625, 0.0625, 1, 0, 2.75),
+        ("dp_sgd", 1e-5, same, "accuracy", 1, 0.0, 0.0, 0.0, 1, 0, 2.75),
         ("other", 1e-5, '{"x":1}', "accuracy", 1, 0.25, 0.25, 0.25, 1, 0, math.inf),
         ("other", 1e-5, '{"x":2}', None, 0, None, None, None, 0, 1, None),
     ]
 
 
+@pytest.mark.parametrize("summarise", [True, False])
+def test_tables_say_what_else_tells_settings_apart(summarise: bool) -> None:
+    """Runs of one method on one task with other facts or of another version are not shown as if they were the same."""
+    one, other, newer = make_record(), make_record(facts={"epochs": 3.0}), make_record(method_version=2)
+    text = results.to_text(loose(one, other, make_record(method="else")), summarise=summarise, width=None)
+    assert re.findall(r"epochs=\S+", text) == ["epochs=2.0", "epochs=3.0"]
+    text = results.to_text(loose(one, newer), summarise=summarise, width=None)
+    assert re.findall(r"method_version=\S+", text) == ["method_version=1", "method_version=2"]
+    assert "differs" not in results.to_text(loose(one, make_record(seed=1)), summarise=summarise, width=None)
+
+
 def test_runs_without_a_seed_are_all_different() -> None:
-    rows = results.summary(loose(make_record(seed=None), make_record(seed=None, code_version="2"), make_record(seed=4)))
+    rows = results.summary(loose(make_record(seed=None), make_record(0.5, seed=None), make_record(seed=4)))
     assert rows["seeds"].tolist() == [3]
 
 

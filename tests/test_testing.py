@@ -39,9 +39,16 @@ EVERY_PLAN = {name for name in vars(MethodContract) if name.startswith("test_")}
 W = wrong_methods
 METHODS: list[tuple[str, Any, str, set[str]]] = [
     ("declarations", W.NameWithCapitals, "Expected a name of lower-case letters.*'Wrong-Name'", set()),
+    ("declarations", W.VersionZero, "version to be an integer >= 1, got 0", {"test_record_comes_back_from_json"}),
     ("declarations", W.TuningIsText, "Expected tuning to be a tuple", set()),
     ("parameters_are_fields_of_a_frozen_dataclass", W.NotFrozen, "not frozen.*Decorate", set()),
     ("parameters_are_fields_of_a_frozen_dataclass", W.NotDecorated, "momentum of NotDecorated.*no fields", set()),
+    (
+        "parameters_are_fields_of_a_frozen_dataclass",
+        W.VersionIsAParameter,
+        "version of VersionIsAParameter are annotated, which makes parameters",
+        set(),
+    ),
     ("parameters_are_fields_of_a_frozen_dataclass", W.NoDefault.made, "momentum has no default", set()),
     (
         "parameters_come_back_from_json",
@@ -108,6 +115,7 @@ METHODS: list[tuple[str, Any, str, set[str]]] = [
 T = wrong_tasks
 TASKS: list[tuple[str, Any, str, set[str]]] = [
     ("declarations", T.NameWithCapitals, "'Wrong Name'", set()),
+    ("declarations", T.VersionIsText, "version to be an integer >= 1, got '2'", {"test_private_run_works"}),
     ("facts_are_public", T.FactsFromData, "computed from the records", {"test_import_and_facts_are_cheap"}),
     ("facts_are_public", T.FactsOfAnother, r"facts about wrong \(linear\), got wrong \(mlp\)", set()),
     ("import_and_facts_are_cheap", T.FactsNeedTorch, "facts need torch", set()),
@@ -117,6 +125,7 @@ TASKS: list[tuple[str, Any, str, set[str]]] = [
     ("training_and_test_records_are_disjoint", T.TestsOnTrainingData, "300 of 300 test records", set()),
     ("records_are_the_same_each_time", T.Shuffles, "training records differ", set()),
     ("fingerprint_is_stable", T.FingerprintOfTheProcess, "in another process", set()),
+    ("fingerprint_is_stable", T.StructureOfTheProcess, "The model's fingerprint is .* in another process", set()),
     ("model_gives_one_output_per_class", T.OneOutputTooMany, r"\(1, 3\) for 1 records, got \(1, 4\)", set()),
     ("initial_weights_follow_the_seed", T.WeightsAtRandom, "At one seed the initial weights differ", set()),
     (
@@ -248,7 +257,7 @@ class TestCheck:
     def test_a_wrong_method_fails_with_reasons(self, main: Any) -> None:
         code, out, _ = main("tests.wrong.methods:PlansFromData")
         assert code == 1
-        assert "  ✓ Name, summary, reference, tuning and end_to_end_private are declared.\n" in out
+        assert "  ✓ Name, version, summary, reference, tuning and end_to_end_private are declared.\n" in out
         assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
         assert re.search(r"^\d+ of 21 tests fail \(1 plug-in", out.splitlines()[-1])
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.task import Split, Task, TaskFacts
+from dphpo_bench.training.structure import weights_hash
 
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
@@ -42,8 +43,9 @@ class ArrayTask(Task):
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
-        version: any text; change it when the data change. It stands for the data in a record's identity,
-            because a hash of private records would let anybody test guesses at a record.
+        version: any text; change it when the data, the code of the model, or weights that its function loads change.
+            It stands for the data in a record's identity, because a hash of private records would let anybody test
+            guesses at a record.
 
     Raises:
         InvalidValueError: if the data or the model break a rule above.
@@ -73,6 +75,11 @@ class ArrayTask(Task):
         self._train = _as_split(train, "train")
         input_shape = tuple(self._train.inputs.shape[1:])
         example = self.build_model()
+        if self.build_model() is example:
+            raise InvalidValueError(
+                "Expected model to make a new module at each call, got the same one twice: a run would start where "
+                "another ended. Pass the module itself, which is copied."
+            )
         outputs = _output_size(example, self._train.inputs[:1])
         if n_classes not in (None, outputs):
             raise InvalidValueError(
@@ -127,11 +134,15 @@ class ArrayTask(Task):
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash of the public facts and of `version`; of the records it tells nothing."""
+        """Hash of `version`, of the inputs' type and of how many test records there are; of the records nothing."""
         del source
-        facts = self._facts
-        identity = [self.name, self._version, facts.n_records, facts.input_shape, facts.n_classes]
+        identity = [self.name, self._version, str(self._train.inputs.dtype), len(self._test)]
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+
+    def model_fingerprint(self) -> str:
+        """Hash of the structure; of a module also of its present weights, from which runs start."""
+        weights = weights_hash(self._model) if isinstance(self._model, nn.Module) else None
+        return hashlib.sha256(json.dumps([super().model_fingerprint(), weights]).encode()).hexdigest()
 
 
 def default_batch_size(n_records: int) -> int:

@@ -77,7 +77,8 @@ class Row:
 
     Attributes:
         contestant: who.
-        code_version: of the method.
+        method_version: of the method.
+        task_version: of the task.
         seeds: finished runs.
         failed: runs that failed; they count as accuracy 0 in ranks and gaps, not in `utility`.
         utility: test accuracy in [0, 1]; None if no run finished.
@@ -98,7 +99,8 @@ class Row:
     """
 
     contestant: Contestant
-    code_version: str
+    method_version: int
+    task_version: int
     seeds: int
     failed: int
     utility: Estimate | None
@@ -260,7 +262,7 @@ class Board:
         missing: settings and ε of the core suite which do not count, because too few of its methods were run.
         rejected: records that did not pass, with the reason.
         failed: records of runs that failed, with their error.
-        superseded: number of records of older code, where newer code has run the same setting.
+        superseded: number of records of older versions of a method or a task, where a newer one has run.
         records: number of records that were read, good or bad.
     """
 

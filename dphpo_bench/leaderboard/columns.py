@@ -117,8 +117,8 @@ MARKS = (
 
 
 def audited_text(audited: float | None) -> str:
-    """An audited lower bound, rounded down."""
-    return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
+    """An audited lower bound, rounded down, or that there is none."""
+    return "not audited" if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
 def _mean(estimate: Estimate | None) -> float | None:

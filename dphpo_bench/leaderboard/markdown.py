@@ -203,7 +203,7 @@ def _image(chart: "Chart") -> str:
 def _record_blocks(board: Board) -> list[str]:
     if not board.records:
         return []
-    blocks = ["## Records", f"{board.records:,} were read; {board.superseded:,} of older code are superseded by newer."]
+    blocks = ["## Records", f"{board.records:,} were read; {board.superseded:,} of older versions are superseded."]
     blocks += _refused_blocks("rejected", board.rejected, "`dphpo-bench leaderboard validate` lists all")
     blocks += _refused_blocks("of runs that failed", board.failed, "`dphpo-bench results --format csv` has all errors")
     return blocks

@@ -6,7 +6,7 @@ import math
 import statistics as plain
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from itertools import count, groupby
 from pathlib import Path
@@ -131,7 +131,7 @@ class _Cell:
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     """The board of these runs; a pure function of them and of the standard, by default `Standard.builtin()`."""
     standard = standard or Standard.builtin()
-    current, superseded = _newest_code(submissions.runs)
+    current, superseded = _newest(submissions.runs)
     cells = _cells(current, standard)
     draws = _seed_draws(cells)
     tables = tuple(_table(cell, draws[cell.setting]) for cell in cells)
@@ -151,20 +151,22 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     )
 
 
-def _newest_code(runs: Iterable[Run]) -> tuple[list[Run], int]:
-    """Of each contestant on each task at each ε, the runs of one version of its code; and how many others there are.
+def _newest(runs: Sequence[Run]) -> tuple[list[Run], int]:
+    """The runs of the newest version of their task, with its model, and of their method; and how many others there are.
 
-    That version counts of which most runs finished, and of several the one that ran last.
+    A method's newest version is that of a contestant on one setting at one ε.
     """
-    groups: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
+    tasks: Counter[tuple[object, ...]] = Counter()
     for run in runs:
+        place = run.setting.task, run.setting.model
+        tasks[place] = max(tasks[place], run.task_version)
+    current = [run for run in runs if run.task_version == tasks[run.setting.task, run.setting.model]]
+    groups: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
+    for run in current:
         groups[run.setting, run.target, run.method, run.parameters].append(run)
-    kept: list[Run] = []
-    for group in groups.values():
-        finished = Counter(run.code_version for run in group if run.accuracy is not None)
-        best = max(group, key=lambda run: (finished[run.code_version], run.created, run.code_version)).code_version
-        kept += [run for run in group if run.code_version == best]
-    return kept, sum(map(len, groups.values())) - len(kept)
+    newest = [(max(run.method_version for run in group), group) for group in groups.values()]
+    kept = [run for version, group in newest for run in group if run.method_version == version]
+    return kept, len(runs) - len(kept)
 
 
 def _cells(runs: Sequence[Run], standard: Standard) -> list[_Cell]:
@@ -243,17 +245,21 @@ def _flat(parameters: str) -> dict[str, str]:
 
 
 def _titles(settings: set[Setting]) -> dict[Setting, str]:
-    """Task and model; δ and data where these alone tell settings apart."""
-    ordered = sorted(settings, key=lambda one: (one.task, one.model, one.delta, one.data_fingerprint))
+    """Task and model; δ, data, structure and facts where these tell settings apart."""
+    ordered = sorted(settings, key=astuple)
     titles = []
     for (task, model), same in groupby(ordered, key=lambda one: (one.task, one.model)):
         group = list(same)
-        deltas, data = {one.delta for one in group}, {one.data_fingerprint for one in group}
-        for one in group:
-            which_delta = [f"δ = {one.delta:.6g}"] if len(deltas) > 1 else []
-            which_data = [f"data {one.data_fingerprint[:12]}"] if len(data) > 1 else []
-            titles.append(", ".join([f"{task} ({model})", *which_delta, *which_data]))
+        told = [_told_apart(one) for one in group]
+        varying = [place for place, values in enumerate(zip(*told, strict=True)) if len(set(values)) > 1]
+        titles += [", ".join([f"{task} ({model})", *(texts[place] for place in varying)]) for texts in told]
     return dict(zip(ordered, _distinct(titles), strict=True))
+
+
+def _told_apart(setting: Setting) -> tuple[str, ...]:
+    """What tells settings of one task and model apart; of hashes the beginning."""
+    data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
+    return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}"
 
 
 @dataclass(frozen=True)
@@ -313,7 +319,8 @@ def _row(entry: _Entry, interval: Ranks | None, cell: _Cell) -> Row:
     first = min(finished, key=lambda run: run.seed, default=None)
     return Row(
         contestant=entry.contestant,
-        code_version=next(iter(entry.runs.values())).code_version,
+        method_version=next(iter(entry.runs.values())).method_version,
+        task_version=next(iter(entry.runs.values())).task_version,
         seeds=len(finished),
         failed=len(entry.runs) - len(finished),
         utility=mean_interval(accuracies) if accuracies else None,

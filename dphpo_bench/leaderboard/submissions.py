@@ -4,15 +4,19 @@ What is checked is what a record says against itself: its types and sizes, its p
 That the run took place at all only running it again can show.
 """
 
+import hashlib
 import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from dphpo_bench import registry
 from dphpo_bench.display import escaped, one_line
 from dphpo_bench.errors import InvalidValueError, RecordError
 from dphpo_bench.leaderboard.board import PathPoint, Refused
@@ -28,6 +32,7 @@ MAX_DELTA = 1e-3
 MAX_NUMBER = 1e15
 MAX_SEED = 2**53 - 1
 MAX_PARAMETERS = 4000
+MAX_VERSION = 10_000
 MAX_PATH_POINTS = 60
 MIN_CONFIDENCE = 0.95
 EPSILON_DIGITS = 4
@@ -41,17 +46,28 @@ NOT_PRIVATE = frozenset({"grid_oracle", "grid_oracle_schedule", "nonprivate"})
 
 _PLACE = ("<task>", "<method>", "<key>.json")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_PLAIN_VERSION = re.compile(r"[A-Za-z0-9_.+:-]{1,100}")
+_PLAIN_HASH = re.compile(r"[A-Za-z0-9_.+:-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What runs must share to be compared."""
+    """What runs must share to be compared.
+
+    Attributes:
+        task: its name.
+        model: its name.
+        delta: δ.
+        data_fingerprint: of the records.
+        model_fingerprint: of the model's structure.
+        facts: a hash of all public facts of the task.
+    """
 
     task: str
     model: str
     delta: float
     data_fingerprint: str
+    model_fingerprint: str
+    facts: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +80,8 @@ class Run:
         target: the ε that was asked for.
         method: its name.
         parameters: compact JSON.
-        code_version: of the method.
+        method_version: of the method.
+        task_version: of the task.
         seed: of the run.
         created: when, by the record.
         end_to_end_private: None for a run that failed before it could say.
@@ -86,7 +103,8 @@ class Run:
     target: float
     method: str
     parameters: str
-    code_version: str
+    method_version: int
+    task_version: int
     seed: int
     created: datetime
     end_to_end_private: bool | None
@@ -212,11 +230,19 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
     run = Run(
         path=shown,
-        setting=Setting(identity.task, identity.model, identity.delta, identity.data_fingerprint),
+        setting=Setting(
+            identity.task,
+            identity.model,
+            identity.delta,
+            identity.data_fingerprint,
+            identity.model_fingerprint,
+            hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
+        ),
         target=identity.epsilon,
         method=identity.method,
         parameters=compact_json(identity.parameters),
-        code_version=identity.code_version,
+        method_version=identity.method_version,
+        task_version=identity.task_version,
         seed=seed,
         created=record.created,
         end_to_end_private=privacy.end_to_end_private if privacy else None,
@@ -244,6 +270,15 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     return run, Claim(compact_json(privacy.ledger), identity.delta, claimed.accountant)
 
 
+@cache
+def _own_versions() -> dict[tuple[str, str], int]:
+    """Versions of this project's own methods and tasks: a record that states a newer one would hide all others."""
+    own = f"dphpo-bench {version('dphpo-bench')}"
+    found = [("method", name, item) for name, item in registry.methods().items()]
+    found += [("task", name, item) for name, item in registry.tasks().items()]  # type: ignore[misc]
+    return {(kind, name): item.cls.version for kind, name, item in found if item.origin == own}
+
+
 def _check_identity(identity: Identity, file: Path) -> int:
     """Check names, numbers and the place.
 
@@ -255,8 +290,14 @@ def _check_identity(identity: Identity, file: Path) -> int:
     """
     for kind, name in (("method", identity.method), ("task", identity.task), ("model", identity.model)):
         _require(_PLAIN_NAME.fullmatch(name), f"the {kind} {name!r} is not a plain name")
-    for kind, text in (("code version", identity.code_version), ("data fingerprint", identity.data_fingerprint)):
-        _require(_PLAIN_VERSION.fullmatch(text), f"the {kind} {text!r} is not plain")
+    for kind, text in (("model", identity.model_fingerprint), ("data", identity.data_fingerprint)):
+        _require(_PLAIN_HASH.fullmatch(text), f"the {kind} fingerprint {text!r} is not plain")
+    for kind, name, stated in (
+        ("method", identity.method, identity.method_version),
+        ("task", identity.task, identity.task_version),
+    ):
+        newest = _own_versions().get((kind, name), MAX_VERSION)
+        _require(stated <= newest, f"its {kind} {name} is of version {stated}, above {newest}, the newest")
     place = (identity.task, identity.method, f"{identity.key}.json")
     _require(file.parts[-3:] == place, f"it does not lie in {'/'.join(place)}, the place of its identity")
     target = identity.epsilon
@@ -266,8 +307,9 @@ def _check_identity(identity: Identity, file: Path) -> int:
         f"its target ε of {target!r} has more than {EPSILON_DIGITS} digits",
     )
     _require(identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}")
-    size = len(compact_json(identity.parameters))
-    _require(size <= MAX_PARAMETERS, f"its parameters take more than {MAX_PARAMETERS} characters")
+    for what, values in (("parameters", identity.parameters), ("facts", identity.facts)):
+        size = len(compact_json(values))
+        _require(size <= MAX_PARAMETERS, f"its {what} take more than {MAX_PARAMETERS} characters")
     if identity.seed is None:
         raise _RejectedError("it has no seed, so that it can neither be repeated nor paired")
     _require(identity.seed <= MAX_SEED, f"its seed is above {MAX_SEED}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.errors import DataError, RecordError, SweepError
+from dphpo_bench.errors import DataError, OtherRunError, RecordError, SweepError
 from dphpo_bench.files import TORN, write_whole
 from dphpo_bench.records import RecordStore, RunRecord
 from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
@@ -94,6 +94,9 @@ def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool 
         cells: all of the sweep.
         store: where records are.
         retry_failed: whether cells with a record other than "ok" are to be run again.
+
+    Raises:
+        OtherRunError: if the record of another run lies in a cell's place.
     """
     finished: list[Cell] = []
     failed: list[Cell] = []
@@ -103,6 +106,8 @@ def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool 
     for cell in cells:
         try:
             record = store.find(cell.identity)
+        except OtherRunError:  # its record could not be written
+            raise
         except RecordError as error:
             damaged.append(str(error))
             record = None

@@ -1,5 +1,7 @@
 """How a contract complains: an assertion whose message says the value, the rule and the way out."""
 
+from typing import Any
+
 
 class ContractError(AssertionError):
     """A plug-in breaks its contract."""
@@ -25,3 +27,16 @@ def shortened(value: object, width: int = 200) -> str:
     """A value as part of a message."""
     text = " ".join(repr(value).split())
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def expect_version(cls: Any) -> None:
+    """The version of a method or a task is an integer from 1.
+
+    Raises:
+        ContractError: if it is not.
+    """
+    expect(
+        type(cls.version) is int and cls.version >= 1,
+        f"Expected version to be an integer >= 1, got {shortened(cls.version)}. It is part of a run's identity: raise "
+        "it when results change.",
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.errors import BudgetTooSmallError, DphpoBenchError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.method import Method
-from dphpo_bench.testing.expectations import ContractError, expect, shortened
+from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
 from dphpo_bench.testing.new_process import SLOW
 from dphpo_bench.testing.runs import (
     DELTA,
@@ -32,7 +32,7 @@ from dphpo_bench.testing.source_scan import private_accesses
 if TYPE_CHECKING:
     from dphpo_bench.harness import Attempt
 
-DECLARED = ("name", "summary", "reference", "tuning", "end_to_end_private")
+DECLARED = ("name", "version", "summary", "reference", "tuning", "end_to_end_private")
 NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 ROUNDING = 1e-9
 NEVER = "Draw from session.uniform, session.candidate and the session's releases only, and keep nothing between runs."
@@ -57,7 +57,7 @@ class MethodContract:
     # ------------------------------------------------------------------------------------------ what it says
 
     def test_declarations(self, method: Method) -> None:
-        """Name, summary, reference, tuning and end_to_end_private are declared."""
+        """Name, version, summary, reference, tuning and end_to_end_private are declared."""
         cls = type(method)
         for name in DECLARED:
             expect(hasattr(cls, name), f"{cls.__name__} has no class attribute {name}. Set it, as Method explains.")
@@ -70,6 +70,7 @@ class MethodContract:
             f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
             f"{cls.name!r}. It is what --method, suites and folders of records are given.",
         )
+        expect_version(cls)
         ok = isinstance(cls.tuning, tuple) and all(isinstance(name, str) for name in cls.tuning)
         expect(ok, f"Expected tuning to be a tuple of names of hyperparameters, got {shortened(cls.tuning)}.")
         expect(
@@ -87,6 +88,12 @@ class MethodContract:
             f"{cls.__name__} is a dataclass that is not frozen: a run could change its own identity. {way_out}",
         )
         parameters = fields(cls)  # type: ignore[arg-type]
+        declared = sorted(set(DECLARED) & {field.name for field in parameters})
+        expect(
+            not declared,
+            f"{', '.join(declared)} of {cls.__name__} are annotated, which makes parameters of them. Leave out the "
+            "annotation.",
+        )
         own = set(vars(cls).get("__annotations__", ())) - set(DECLARED)
         lost = sorted(own - {field.name for field in parameters} - set(_class_variables(cls)))
         expect(not lost, f"{', '.join(lost)} of {cls.__name__} are annotated but no fields. {way_out}")
@@ -429,9 +436,8 @@ def _record(method: Method) -> Any:
     from dphpo_bench.privacy.budget import PrivacyBudget
 
     with _quiet():
-        return run(
-            method, Blobs(), PrivacyBudget(EPSILON, DELTA), seed=0, source=DataSource.resolve(), device="cpu"
-        ).record
+        budget, source = PrivacyBudget(EPSILON, DELTA), DataSource.resolve()
+        return run(method, Blobs(), budget, seed=0, source=source, device="cpu", check=False).record
 
 
 def _expect_ended_well(attempt: "Attempt", what: str) -> None:

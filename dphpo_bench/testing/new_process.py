@@ -26,7 +26,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         from dphpo_bench.data.source import DataSource
 
         source = DataSource.resolve(request["data_dir"], Path(request["cache_dir"]))
-        return {"slow": slow, "facts": repr(facts), "fingerprint": task.fingerprint(source)}
+        fingerprints = {"fingerprint": task.fingerprint(source), "model_fingerprint": task.model_fingerprint()}
+        return {"slow": slow, "facts": repr(facts), **fingerprints}
     if request["what"] == "run":
         from dphpo_bench.registry import read_parameters
         from dphpo_bench.testing.runs import Bench, observed

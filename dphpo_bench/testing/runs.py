@@ -1,6 +1,5 @@
 """Short runs of a method on a small task, and what of two runs must be the same."""
 
-import hashlib
 import json
 import os
 import random
@@ -18,8 +17,6 @@ from dphpo_bench.task import Task
 from dphpo_bench.testing.expectations import ContractError, shortened
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness import Attempt, CheckedPlan
 
@@ -72,6 +69,8 @@ def _nowhere() -> "DataSource":
 
 def observed(attempt: "Attempt") -> dict[str, Any]:
     """All that a run lets out, as JSON values; of the weights a hash."""
+    from dphpo_bench.training.structure import weights_hash
+
     outcome = attempt.outcome
     recomputed = attempt.recomputed
     seen = {
@@ -83,15 +82,6 @@ def observed(attempt: "Attempt") -> dict[str, Any]:
         "ledger": attempt.ledger.to_json(),
     }
     return dict(json.loads(json.dumps(seen)))
-
-
-def weights_hash(model: "nn.Module") -> str:
-    """A hash of all weights and buffers."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def difference(one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:

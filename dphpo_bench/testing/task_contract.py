@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.errors import InvalidValueError, SealedDataError
 from dphpo_bench.task import Split, Task, TaskFacts, sealed
-from dphpo_bench.testing.expectations import ContractError, expect, shortened
+from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
 from dphpo_bench.testing.method_contract import NAME
 from dphpo_bench.testing.new_process import SLOW
 from dphpo_bench.testing.runs import DELTA, EPSILON, ask_new_process, import_name, other_global_randomness
@@ -41,12 +41,13 @@ class TaskContract:
     # ------------------------------------------------------------------------------------------ what it says
 
     def test_declarations(self, task: Task) -> None:
-        """Name, summary and models are declared."""
+        """Name, version, summary and models are declared."""
         expect(
             isinstance(task.name, str) and NAME.fullmatch(task.name) is not None,
             f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
             f"{task.name!r}. It is what --task, suites and folders of records are given.",
         )
+        expect_version(type(task))
         ok = isinstance(task.summary, str) and task.summary.strip() == task.summary != "" and "\n" not in task.summary
         expect(ok, f"Expected summary to be one line of text, got {shortened(task.summary)}.")
         ok = isinstance(task.models, tuple) and len(task.models) > 0 and len(set(task.models)) == len(task.models)
@@ -156,20 +157,25 @@ class TaskContract:
             )
 
     def test_fingerprint_is_stable(self, task: Task) -> None:
-        """The fingerprint is a text that stays the same, also in another process."""
+        """The fingerprints of records and model are texts that stay the same, also in another process."""
         source = self.source()
+        structure = task.model_fingerprint()
         before = task.fingerprint(source)
         expect(isinstance(before, str) and before != "", f"Expected a text as fingerprint, got {shortened(before)}.")
         task.load_train(source)
         expect(
             task.fingerprint(source) == before, "Loading the records changes the fingerprint; it names their content."
         )
-        elsewhere = self._elsewhere(task)["fingerprint"]
-        expect(
-            elsewhere == before,
-            f"The fingerprint is {before} here and {elsewhere} in another process: no run would be found again. Use "
-            "hashlib; hash() of a text is another one in every process.",
-        )
+        elsewhere = self._elsewhere(task)
+        for which, here, there in (
+            ("fingerprint", before, elsewhere["fingerprint"]),
+            ("model's fingerprint", structure, elsewhere["model_fingerprint"]),
+        ):
+            expect(
+                there == here,
+                f"The {which} is {here} here and {there} in another process: no run would be found again. Use "
+                "hashlib; hash() of a text is another one in every process.",
+            )
 
     # --------------------------------------------------------------------------------------------- its model
 
@@ -190,7 +196,7 @@ class TaskContract:
 
     def test_initial_weights_follow_the_seed(self, task: Task) -> None:
         """The initial weights are the same at one seed of torch's global generator."""
-        from dphpo_bench.testing.runs import weights_hash
+        from dphpo_bench.training.structure import weights_hash
 
         hashes = []
         for other in (1, 2):
@@ -246,7 +252,7 @@ class TaskContract:
 
         excerpt, budget = Excerpt(task), PrivacyBudget(EPSILON, DELTA)
         plan(PlainDpSgd(), task, PrivacyBudget(EPSILON, min(DELTA, task.facts.default_delta)))
-        record = run(PlainDpSgd(), excerpt, budget, seed=0, source=self.source(), device="cpu").record
+        record = run(PlainDpSgd(), excerpt, budget, seed=0, source=self.source(), device="cpu", check=False).record
         expect(record.status == "ok", f"DP-SGD on the first {excerpt.facts.n_records} records failed: {record.error}")
         privacy = record.privacy
         expect(privacy is not None and privacy.epsilon <= EPSILON, f"DP-SGD overspent its budget of ε={EPSILON:g}.")

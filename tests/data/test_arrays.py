@@ -1,5 +1,6 @@
 """Tasks from a user's own data and model."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,7 @@ def test_number_of_classes_never_comes_from_labels() -> None:
 def test_fingerprint_tells_nothing_about_the_records() -> None:
     assert make().fingerprint(SOURCE) == make(train=(X + 1, Y)).fingerprint(SOURCE)
     assert make().fingerprint(SOURCE) != make(version="2").fingerprint(SOURCE)
+    assert make().fingerprint(SOURCE) != make(train=(torch.tensor(X).half(), Y)).fingerprint(SOURCE)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,7 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
         ({"model": nn.Linear(4, 3)}, r"The model does not accept inputs of shape \(1, 5\)"),
         ({"model": nn.Linear(5, 1)}, "Expected model outputs of shape"),
         ({"model": lambda: 3}, "Expected model to be or to return a torch.nn.Module, got int"),
+        ({"model": functools.cache(lambda: nn.Linear(5, 3))}, "make a new module at each call, got the same one twice"),
         ({"n_classes": 4}, "Expected a model with n_classes=4 outputs, got 3"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 101}, "batch_size=101"),

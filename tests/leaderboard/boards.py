@@ -96,7 +96,8 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
     last = place == contestants
     return Row(
         contestant=contestant(name, parameters, reference),
-        code_version="1",
+        method_version=1,
+        task_version=1,
         seeds=1 if last else 5,
         failed=1 if place % 4 == 0 else 0,
         utility=Estimate(utility) if last else estimate(utility, 0.002 + 0.01 / epsilon),
@@ -218,7 +219,7 @@ def hostile_board() -> Board:
             table((text, text, 0.9), epsilon, methods, references),
             model=text,
             rows=tuple(
-                replace(row, code_version=text, accountant=text, path=path(epsilon))
+                replace(row, accountant=text, path=path(epsilon))
                 for row in table((text, text, 0.9), epsilon, methods).rows
             ),
         )

@@ -117,18 +117,32 @@ def test_a_new_task_leaves_the_tables_of_others_as_they_are(scored) -> None:
     assert after == before
 
 
-def test_the_code_that_finished_most_runs_counts_and_of_several_the_newest(scored) -> None:
-    """One record with a date in the far future does not replace what others have run."""
-    old = _runs("hyfreedp", [0.9, 0.9, 0.9], code_version="1+old")
+def test_of_a_method_the_newest_version_counts(scored) -> None:
+    """However many runs of an older one finished, and whenever they say they ran."""
     late = datetime(9999, 1, 1, tzinfo=UTC)
-    few = _runs("hyfreedp", [0.1, 0.1, None], code_version="1+few", created=late)
-    (row,) = scored(*old, *few).tables[0].rows
-    assert (row.code_version, row.seeds, row.utility.mean) == ("1+old", 3, 0.9)
-    new = _runs("hyfreedp", [0.5, 0.6, 0.7], code_version="1+new", created=datetime(2026, 2, 1, tzinfo=UTC))
-    board = scored(*new)
-    (row,) = board.tables[0].rows
-    assert (row.code_version, row.seeds, row.utility.mean) == ("1+new", 3, pytest.approx(0.6))
-    assert board.superseded == 6
+    old = _runs("mine", [0.9, 0.9, 0.9], method_version=9, created=late)
+    (row,) = scored(*old).tables[0].rows
+    assert (row.method_version, row.seeds, row.utility.mean) == (9, 3, 0.9)
+    board = scored(*_runs("mine", [0.5, 0.6], method_version=10), *_runs("auto_clipping", [0.7]))
+    rows = {row.contestant.method: row for row in board.tables[0].rows}
+    assert (rows["mine"].method_version, rows["mine"].seeds) == (10, 2)
+    assert rows["mine"].utility.mean == pytest.approx(0.55)
+    assert (rows["auto_clipping"].method_version, board.superseded) == (1, 3)
+
+
+def test_of_a_task_the_newest_version_counts_for_all_methods(scored) -> None:
+    old = [*_runs("hyfreedp", [0.9, 0.9]), *_runs("auto_clipping", [0.9]), *_runs("auto_clipping", [0.3], task="old")]
+    board = scored(*old, *_runs("hyfreedp", [0.5], task_version=2))
+    tables = {table.task: table.rows for table in board.tables}
+    assert [(row.contestant.method, row.task_version, row.seeds) for row in tables["toy"]] == [("hyfreedp", 2, 1)]
+    assert [row.task_version for row in tables["old"]] == [1]
+    assert board.superseded == 3
+
+
+def test_runs_on_other_facts_are_not_compared(scored) -> None:
+    board = scored(*_runs("hyfreedp", [0.9]), *_runs("auto_clipping", [0.5], facts={"n_records": 2000}))
+    assert len(board.tables) == 2
+    assert all(table.setting.startswith("toy (linear), facts ") for table in board.tables)
 
 
 def test_failures_count_in_ranks_and_are_told(scored) -> None:
@@ -352,9 +366,9 @@ def test_the_standard_is_the_core_suite() -> None:
     assert standard.methods is not None
     assert "hyfreedp" in standard.methods
     assert not standard.methods & {"grid_oracle", "nonprivate", "grid_composed"}
-    assert standard.may_count(Setting("digits", "linear", 1e-4, "x"), 3.0)
-    assert not standard.may_count(Setting("digits", "linear", 1e-4, "x"), 2.0)
-    assert not standard.may_count(Setting("digits", "mlp", 1e-4, "x"), 3.0)
+    assert standard.may_count(Setting("digits", "linear", 1e-4, "x", "x", "x"), 3.0)
+    assert not standard.may_count(Setting("digits", "linear", 1e-4, "x", "x", "x"), 2.0)
+    assert not standard.may_count(Setting("digits", "mlp", 1e-4, "x", "x", "x"), 3.0)
 
 
 def test_titles_that_look_alike_are_told_apart(scored) -> None:

@@ -118,4 +118,4 @@ def test_texts_of_strangers_are_one_line_and_no_formula() -> None:
     texts = read(content)[["label", "method", "setting", "accountant"]].to_numpy().ravel()
     assert set(texts) >= {text for text in HOSTILE if text.isprintable()}
     assert single(accountant="=1+1")["accountant"] == "'=1+1"
-    assert single(code_version=" @x")["code_version"] == "' @x"
+    assert single(accountant=" @x")["accountant"] == "' @x"

@@ -44,6 +44,16 @@ class NameWithCapitals(Sound):
 
 
 @dataclass(frozen=True)
+class VersionZero(Sound):
+    version = 0
+
+
+@dataclass(frozen=True)
+class VersionIsAParameter(Sound):
+    version: int = 2  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
 class TuningIsText(Sound):
     tuning = "learning rate"
 

@@ -19,6 +19,10 @@ class NameWithCapitals(Sound):
     name = "Wrong Name"
 
 
+class VersionIsText(Sound):
+    version = "2"  # type: ignore[assignment]
+
+
 class FactsFromData(Sound):
     @property
     def facts(self) -> bench.TaskFacts:
@@ -79,6 +83,17 @@ class Shuffles(Sound):
 class FingerprintOfTheProcess(Sound):
     def fingerprint(self, source: bench.DataSource) -> str:
         return str(hash("blobs"))
+
+
+class StructureOfTheProcess(Sound):
+    def build_model(self) -> Any:
+        from torch import nn
+
+        class Told(nn.Linear):
+            def extra_repr(self) -> str:
+                return str(hash("blobs"))
+
+        return Told(5, 3)
 
 
 class OneOutputTooMany(Sound):
