@@ -144,7 +144,7 @@ class GhostEngine(_OpacusEngine):
     """Ghost clipping: norms in a first backward pass, the clipped sum in a second. See `GradientEngine`.
 
     The second pass adds records up inside of layers, in the dtype of the model. So both passes are made on a copy of
-    the model in float64: two to four times the time of float32, and memory for a model twice as large.
+    the model in float64: twice the time of float32, and memory for a model twice as large.
 
     Layers for which Opacus has no norm rule, such as convolutions, get per-sample gradients for a moment.
     """
