@@ -817,7 +817,7 @@ class Batch(_Unique):
             noise_multiplier: noise standard deviation / sensitivity of the sum.
 
         Returns:
-            One tensor for each trainable parameter of the model, in their order.
+            One tensor for each trainable parameter of the model, in their order, of its shape and dtype.
 
         Raises:
             InvalidValueError: if the sensitivity is not positive and finite.
@@ -875,7 +875,8 @@ class Batch(_Unique):
         session = self._session
         generator = session._generator("noise", "gradient", device=session.device)
         noisy = add_gaussian_noise(total, noise_multiplier, held.sensitivity, generator)
-        mean = [gradient / self._expected_size for gradient in noisy]
+        dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
+        mean = [(part / self._expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
         if session._observer:
             share = held.sensitivity / self._expected_size
             session._observer.gradient(own, mean, share, noise_multiplier * share)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch import nn
 
 import dphpo_bench as bench
@@ -13,6 +14,10 @@ from dphpo_bench.data.source import DataSource
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # every core has a worker of its own
+
+# The same examples each time, however busy the machine is.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 
 class TinyTask(bench.Task):

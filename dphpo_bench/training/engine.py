@@ -30,7 +30,8 @@ class ClippedSum:
     """The sum over a batch of clipped per-sample gradients. Private until noise is added.
 
     Attributes:
-        gradients: one tensor for each parameter, of its shape and dtype.
+        gradients: one tensor for each parameter, of its shape, float64: in less, one record would move the
+            rounding of all others by more than its clipped gradient.
         losses: shape (n,), each record's loss at the current weights; nan or inf where a record's is.
     """
 
@@ -43,8 +44,8 @@ class GradientEngine(ABC):
 
     Batches are given as `inputs` and `targets`, or as a whole dataset and the `indices` of a batch in it.
     The second form gathers one micro-batch at a time, so that a dataset in bfloat16 is never converted as a
-    whole. All results are on the device and in the dtype of the model. The model is used in the mode it is
-    in (training or not).
+    whole. All results are on the device of the model; losses are in its dtype, sums over records in float64.
+    The model is used in the mode it is in (training or not).
 
     Args:
         model: the module; its weights are read at each call, so it may be trained in between.
@@ -83,7 +84,7 @@ class GradientEngine(ABC):
     def clipped_sum(
         self, inputs: Tensor, targets: Tensor, clipping: Clipping, indices: Tensor | None = None
     ) -> ClippedSum:
-        """Sum of factor(‖g_i‖) · g_i over the batch, and each record's loss.
+        """Sum of factor(‖g_i‖) · g_i over the batch, in float64, and each record's loss.
 
         A record whose gradient is not finite adds exactly zero.
 
@@ -94,7 +95,7 @@ class GradientEngine(ABC):
             indices: shape (k,), int64: the batch's records; None: all.
         """
         self._refuse_mixing()
-        total = [torch.zeros_like(parameter, requires_grad=False) for parameter in self.parameters]
+        total = self._zeros()
         losses = []
         for rows in self._micro_batches(inputs, indices, self._gradient_rows()):
             x, y = self._gather(inputs, rows), self._gather(targets, rows)
@@ -179,6 +180,9 @@ class GradientEngine(ABC):
         # sensitivity. A product in half precision would round the *sum*, and the bound on one record's share
         # would be lost.
         return part.to(self._device, self._dtype if part.is_floating_point() else None)
+
+    def _zeros(self) -> list[Tensor]:
+        return [torch.zeros_like(p, dtype=torch.float64, requires_grad=False) for p in self.parameters]
 
     def _join(self, losses: list[Tensor]) -> Tensor:
         return torch.cat(losses) if losses else torch.empty(0, device=self._device, dtype=self._dtype)

@@ -1,5 +1,7 @@
 """Linear classifiers with cross-entropy: clipped sums in closed form, at the cost of two matrix products.
 
+The second of them sums over records and is taken in float64 (see `norms`).
+
 The gradient of record i is (p_i - e_i) ⊗ (x_i, 1), with p_i the predicted probabilities and e_i the one-hot
 target. Its norm is ‖p_i - e_i‖ · √(‖x_i‖² + 1), so it is never formed.
 """
@@ -15,7 +17,7 @@ from torch.nn import functional
 from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine, cross_entropy
-from dphpo_bench.training.norms import row_norms
+from dphpo_bench.training.norms import add_product, row_norms
 
 # A micro-batch that is gathered or converted is read twice more, so its copy should stay in cache. Where
 # nothing is copied, larger ones save overhead.
@@ -141,7 +143,7 @@ class LinearEngine(GradientEngine):
 
     def _row_norms(self, inputs: Tensor) -> Tensor:
         pieces = self._micro_batches(inputs, None, self._rows(inputs, None))
-        return self._join([row_norms(self._flat(inputs, rows)) for rows in pieces]).double()
+        return self._join([row_norms(self._flat(inputs, rows)) for rows in pieces])
 
     def _known(self, norms: Tensor, rows: slice | Tensor) -> Tensor:
         return norms[rows if isinstance(rows, slice) else rows.to(norms.device)]
@@ -164,23 +166,24 @@ def clipped_sums(
         indices: as in `GradientEngine.clipped_sum`.
 
     Returns:
-        For each engine the gradients of its parameters; and losses of shape (M, n).
+        For each engine the gradients of its parameters, float64; and losses of shape (M, n).
     """
     reader, trials = engines[0], len(engines)
     layers = [engine._layer for engine in engines]
     with torch.no_grad():
         weights = _joined([layer.weight for layer in layers])
         biases = _joined([layer.bias for layer in layers]) if layers[0].bias is not None else None
-        weight_sums, bias_sums = torch.zeros_like(weights), weights.new_zeros(len(weights))
+        weight_sums = torch.zeros_like(weights, dtype=torch.float64)
+        bias_sums = torch.zeros_like(weight_sums[:, 0])
         losses = [weights.new_empty(trials, 0)]
         known = reader._norms.of(inputs, reader._row_norms)
         for rows in reader._micro_batches(inputs, indices, reader._rows(inputs, indices, trials)):
             x, y = reader._flat(inputs, rows), reader._gather(targets, rows)
-            norms = row_norms(x).double() if known is None else reader._known(known, rows)
+            norms = row_norms(x) if known is None else reader._known(known, rows)
             residuals, loss = _residuals(_logits(x, weights, biases).view(trials, -1, len(x)), y)
             losses.append(loss)
             x, residuals = _clip(x, residuals, norms, layers[0], clippings)
-            weight_sums.addmm_(residuals.flatten(0, 1), x)
+            add_product(weight_sums, residuals.flatten(0, 1), x)
             bias_sums += residuals.sum(2).flatten()
     gradients = []
     for engine, weight, bias in zip(engines, weight_sums.chunk(trials), bias_sums.chunk(trials), strict=True):
@@ -196,10 +199,11 @@ def _joined(tensors: list[Tensor]) -> Tensor:
 def _clip(
     x: Tensor, residuals: Tensor, norms: Tensor, layer: nn.Linear, clippings: Sequence[Clipping]
 ) -> tuple[Tensor, Tensor]:
-    """Inputs (n, d) and residuals (trials, classes, n) whose products are the clipped sums.
+    """Inputs (n, d) and residuals (trials, classes, n), float64, whose products are the clipped sums.
 
-    Norms are combined in float64: in float32 the square of a residual below 1e-23 underflows, and that record
-    would pass unclipped however large its input.
+    A clipped gradient is residual · factor ⊗ input, rounded to float64 only. Norms are combined in float64 too: in
+    float32 the square of a residual below 1e-23 underflows, and that record would pass unclipped however large its
+    input.
 
     A record of bad inputs is silenced in both factors, since 0 · inf is not 0. One whose residuals alone are
     bad, as in a trial that diverged, is silenced in that trial's residuals, and other trials do not notice.
@@ -207,10 +211,11 @@ def _clip(
     squared = norms.square() if layer.weight.requires_grad else torch.zeros_like(norms)
     if layer.bias is not None and layer.bias.requires_grad:
         squared = squared + 1
+    residuals = residuals.double()
     # Not `vector_norm`, which is ten times slower along this dimension.
-    gradient_norms = (squared * residuals.to(torch.float64, copy=True).square_().sum(1)).sqrt_()
+    gradient_norms = (squared * residuals.square().sum(1)).sqrt_()
     factors = torch.stack([rule.factors(own) for rule, own in zip(clippings, gradient_norms, strict=True)])
-    factors = factors.to(residuals.dtype).unsqueeze(1)
+    factors = factors.unsqueeze(1)
     usable = norms.isfinite()
     finite = gradient_norms.isfinite() & usable
     if finite.all():

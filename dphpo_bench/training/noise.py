@@ -18,7 +18,7 @@ from dphpo_bench.training.secure_noise import (
 def add_gaussian_noise(
     gradients: Sequence[Tensor], noise_multiplier: float, sensitivity: float, generator: AnyGenerator
 ) -> list[Tensor]:
-    """Gradients plus independent Gaussian noise, as new tensors.
+    """Gradients plus independent Gaussian noise, added in float64, as new tensors.
 
     One vector is drawn for all tensors, so the noise depends on the generator and the total size only. With a
     torch generator this is not safe against an adversary who sees the low bits of floating point numbers; with a
@@ -51,7 +51,7 @@ def add_gaussian_noise(
     noise = torch.randn(sum(sizes), dtype=torch.float64, generator=generator, device=generator.device)
     noise.mul_(std)
     return [
-        gradient + part.view_as(gradient).to(gradient)
+        (gradient + part.view_as(gradient).to(gradient.device)).to(gradient.dtype)
         for gradient, part in zip(gradients, torch.split(noise, sizes), strict=True)
     ]
 

@@ -1,31 +1,59 @@
-"""L2 norms of the rows of a matrix, accurate enough to bound a record's contribution."""
+"""Norms of per-sample gradients and their sums, in float64: what the sensitivity is about.
+
+In float32 one more record changes how all later ones are rounded, and moves the sum by more than its own gradient
+(Casacuberta et al. 2022): by 1.001 times the clipping norm where 50,000 are nearly equal. In float64 the excess is
+5e8 times smaller.
+
+To convert a whole matrix would cost more than the sums. It is done in tiles that stay in cache.
+"""
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-_BLOCK = 256
+_TILE = 2**18
+_TILE_COLUMNS = 2**12
+_GPU_TILE = 2**25
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each row, with a relative error below 1e-6 for any width.
-
-    Torch adds the squares of a row one after the other. In float32 the error of that grows with the width
-    (3.6e-4 for a million equal entries) and goes straight into the sensitivity, so rows are cut into blocks,
-    whose norms are combined in the same way.
+    """L2 norm of each row, with a relative error below 1e-11.
 
     Args:
         rows: shape (n, d), a floating dtype.
 
     Returns:
-        Shape (n,), the dtype of `rows`. Not finite where a row is not, or where a square overflows.
+        Shape (n,), float64. Not finite where a row is not, or where a square overflows.
     """
-    width = rows.shape[1]
-    if width <= _BLOCK:
-        norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-        return norms
-    whole = width - width % _BLOCK
-    blocks = torch.linalg.vector_norm(torch.unflatten(rows[:, :whole], 1, (-1, _BLOCK)), dim=2)
-    if whole < width:
-        rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
-        blocks = torch.cat([blocks, rest], dim=1)
-    return row_norms(blocks)
+    squares = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    for records, _, tile in _tiles(rows):
+        squares[records] += torch.linalg.vector_norm(tile, dim=1).square_()
+    return squares.sqrt_()
+
+
+def add_product(total: Tensor, weights: Tensor, rows: Tensor) -> None:
+    """Add weights · rows to a total, in place. No product or sum is rounded to less than float64.
+
+    Args:
+        total: shape (m, d), float64.
+        weights: shape (m, n), float64.
+        rows: shape (n, d), a floating dtype.
+    """
+    for records, columns, tile in _tiles(rows):
+        total[:, columns].addmm_(weights[:, records], tile)
+
+
+def _tiles(rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Parts of a matrix in float64, with the rows and columns that they are of. The next overwrites the last."""
+    if rows.dtype == torch.float64:
+        yield slice(None), slice(None), rows
+        return
+    n, d = rows.shape
+    width = max(1, min(d, _TILE_COLUMNS))
+    height = max(1, (_TILE if rows.device.type == "cpu" else _GPU_TILE) // width)
+    memory = torch.empty(min(n, height) * width, dtype=torch.float64, device=rows.device)
+    for i in range(0, n, height):
+        for j in range(0, d, width):
+            part = rows[i : i + height, j : j + width]
+            yield slice(i, i + height), slice(j, j + width), memory[: part.numel()].view(part.shape).copy_(part)

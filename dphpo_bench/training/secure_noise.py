@@ -12,8 +12,8 @@ Two differences to the mechanism that is accounted, and what is done about them 
 2. *Discrete instead of rounded.* Rounding a Gaussian is post-processing. The discrete Gaussian of standard
    deviation s ≥ 2^48 grid steps differs from the rounded one by less than 1/(8 s²) ≤ 2^-99 in total variation.
 
-What remains: sums are computed in float32 before they come here, with errors that the sensitivity does not
-include (Casacuberta et al. 2022); drawing takes a time that depends on what is drawn.
+What remains: sums come with the rounding of float64, below a millionth of the sensitivity (docs/accounting.md, sums
+over records); drawing takes a time that depends on what is drawn.
 """
 
 import hashlib

@@ -68,7 +68,7 @@ class StackedLinear:
             indices: shape (k,), int64: the batch's records, the same for all models; None: all.
 
         Returns:
-            For each model one tensor for each trainable parameter, in their order, of its shape and dtype.
+            For each model one tensor for each trainable parameter, in their order, of its shape, float64.
 
         Raises:
             InvalidValueError: if there is not one clipping rule for each model.

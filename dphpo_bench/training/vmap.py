@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine, PerSampleLoss
-from dphpo_bench.training.norms import row_norms
+from dphpo_bench.training.norms import add_product, row_norms
 
 MEMORY_BYTES = 2**29
 """Most memory that per-sample gradients of one micro-batch take on a CPU, unless one record needs more."""
@@ -59,14 +59,17 @@ def sum_clipped(rows: list[Tensor], clipping: Clipping) -> list[Tensor]:
         clipping: the clipping rule.
 
     Returns:
-        For each parameter the sum, shape (numel,).
+        For each parameter the sum, shape (numel,), float64.
     """
     norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
     factors = clipping.factors(norms)
     finite = norms.isfinite()
     if not finite.all():
         rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
-    return [factors @ part for part in rows]
+    sums = [torch.zeros(1, part.shape[1], dtype=torch.float64, device=part.device) for part in rows]
+    for total, part in zip(sums, rows, strict=True):
+        add_product(total, factors[None], part)
+    return sums
 
 
 def per_sample_rows(parameters: Sequence[Tensor]) -> int:

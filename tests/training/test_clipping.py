@@ -7,7 +7,7 @@ from hypothesis import example, given
 
 from dphpo_bench.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, parse_clipping
-from dphpo_bench.training.norms import row_norms
+from dphpo_bench.training.norms import add_product, row_norms
 
 RULES = (Abadi(1.0), Abadi(3e-7), Abadi(50.0), AutoS(), AutoS(1e-6), AutoV())
 
@@ -54,4 +54,16 @@ def test_row_norms_are_accurate_at_any_width(width, kind):
     rows = torch.full((2, width), 0.1)
     if kind == "normal":
         rows.normal_(generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(row_norms(rows).double(), rows.double().norm(dim=1), rtol=1e-6, atol=0)
+    expected = [math.sqrt(math.fsum(row.double().square().tolist())) for row in rows]
+    torch.testing.assert_close(row_norms(rows).tolist(), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(("n", "width"), [(0, 5), (3, 1), (300, 9000), (5000, 70)])
+def test_products_are_rounded_to_float64_only(n, width, dtype):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(n, width, generator=generator).to(dtype)
+    weights = torch.randn(2, n, dtype=torch.float64, generator=generator)
+    total = torch.full((2, width), 7.0, dtype=torch.float64)
+    add_product(total, weights, rows)
+    torch.testing.assert_close(total, 7 + weights @ rows.double(), rtol=1e-12, atol=1e-12)

@@ -67,6 +67,14 @@ def test_noise_is_gaussian_of_the_stated_standard_deviation():
     assert stats.kstest((noise / std).numpy(), "norm").pvalue > 1e-7
 
 
+def test_noise_is_added_before_anything_is_rounded():
+    gradients = [torch.full((100,), 1000.1), torch.full((100,), 1000.1, dtype=torch.float64)]
+    for gradient in gradients:
+        (noisy,) = add_gaussian_noise([gradient], 1e-3, 1.0, generator(5))
+        noise = 1e-3 * torch.randn(100, dtype=torch.float64, generator=generator(5))
+        assert torch.equal(noisy, (gradient.double() + noise).to(gradient.dtype))
+
+
 def test_noise_leaves_its_input_alone_and_depends_on_the_generator_only():
     gradients = [torch.zeros(3, 4), torch.zeros(5)]
     first = add_gaussian_noise(gradients, 1.0, 1.0, generator(2))

@@ -142,10 +142,12 @@ def test_a_trial_that_diverged_disturbs_no_other(value, whole, with_bad_record):
             models[1].weight[2, 7] = value
     actual = StackedLinear(models).clipped_sums(inputs, targets, rules)
     assert_same([actual[0], actual[2]], expected)
-    assert flat(actual[1]).isfinite().all()
-    assert_same([actual[1]], alone([models[1]], inputs, targets, [rules[1]]))
+    assert flat(actual[1]).norm() <= len(inputs) * rules[1].sensitivity
     if whole and not abs(value) < float("inf"):
         assert not flat(actual[1]).any()
+    if not (whole and abs(value) < float("inf")):
+        # Else terms of 1e38 cancel or overflow, as the order goes in which a processor adds them.
+        assert_same([actual[1]], alone([models[1]], inputs, targets, [rules[1]]))
 
 
 def test_the_data_may_be_changed_and_exchanged():
