@@ -875,7 +875,7 @@ class Batch(_Unique):
         session = self._session
         generator = session._generator("noise", "gradient", device=session.device)
         noisy = add_gaussian_noise(total, noise_multiplier, held.sensitivity, generator)
-        dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
+        dtypes = [parameter.dtype for parameter in own.parameters() if parameter.requires_grad]
         mean = [(part / self._expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
         if session._observer:
             share = held.sensitivity / self._expected_size
