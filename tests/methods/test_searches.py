@@ -160,10 +160,31 @@ def test_accountings_of_one_search(tiny_task) -> None:
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     noise = [
         LiuTalwar(accounting=name).plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
-        for name in ("theorem", "rdp", "profile", "layer_cake")
+        for name in ("theorem", "rdp", "profile", "layer_cake", "tightest")
     ]
     assert noise == sorted(noise, reverse=True)
     assert noise[0] > 1.5 * noise[2]
+    assert noise[3] == noise[4]
+
+
+@pytest.mark.parametrize(
+    ("method", "quoted"),
+    [
+        (LiuTalwar(), "layer_cake"),
+        (LiuTalwar(threshold=0.8), "layer_cake"),
+        (PapernotSteinke(), "layer_cake"),
+        (PapernotSteinke(distribution="uniform"), "layer_cake"),
+        (DpHypo(), "profile"),
+        (SubsampledTuning(), "layer_cake"),
+        (DpHyper(), "layer_cake"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_by_default_the_tightest_bound_is_quoted_and_meets_the_budget(method: bench.Method, quoted: str) -> None:
+    checked = bench.plan(method, "digits", bench.PrivacyBudget(1.0, 1e-4))
+    assert checked.epsilon.quoted == quoted
+    assert checked.epsilon.epsilon == min(checked.epsilon.by_accountant.values())
+    assert 0.999 <= checked.epsilon.epsilon <= 1
 
 
 def test_a_search_with_a_threshold_that_nothing_reaches_returns_the_initial_weights(tiny_task, budget) -> None:
@@ -218,10 +239,10 @@ def test_densities_stay_within_their_bounds(wanted: list[float], low: float, hig
 def test_learning_costs_what_the_bounds_say() -> None:
     """(α/(α−1) + 1 + η) ln(C/c) at η = 1: without adaptivity, a little less noise."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
-    noise = [
-        DpHypo(adaptivity_share=share).plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
-        for share in (0.0, 0.05, 0.3)
+    plans = [
+        DpHypo(adaptivity_share=share, accounting="rdp").plan(facts, budget).parameters for share in (0.0, 0.05, 0.3)
     ]
+    noise = [plan["trial"]["training"]["noise_multiplier"] for plan in plans]
     assert noise == sorted(noise)
     rdp = LiuTalwar(accounting="rdp").plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
     assert noise[0] == pytest.approx(rdp, rel=2e-3)  # without adaptivity, the same search
@@ -234,7 +255,7 @@ def test_learning_costs_what_the_bounds_say() -> None:
         (lambda: LiuTalwar(threshold=math.nan), "finite threshold"),
         (lambda: LiuTalwar(validation=0.0), "0 < validation < 1"),
         (lambda: LiuTalwar(clipping="nonsense"), "clipping"),
-        (lambda: PapernotSteinke(distribution="uniform"), "layer_cake"),
+        (lambda: PapernotSteinke(distribution="uniform", accounting="profile"), "layer_cake"),
         (lambda: PapernotSteinke(distribution="fixed"), "distribution in"),  # type: ignore[arg-type]
         (lambda: PapernotSteinke(distribution="negative_binomial", shape=-1.0), "shape"),
         (lambda: DpHyper(final_share=1.0), "final_share"),
