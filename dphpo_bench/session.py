@@ -24,7 +24,7 @@ from dphpo_bench.errors import InvalidValueError, ModelFailedError, OverBudgetEr
 from dphpo_bench.parts import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.checks import inside, number, positive, whole
-from dphpo_bench.privacy.events import best_of, first_above, gaussian, non_private, pure, repeat
+from dphpo_bench.privacy.events import best_of, first_above, gaussian, no_op, non_private, pure, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.progress import Progress, SilentProgress
@@ -34,8 +34,7 @@ from dphpo_bench.task import Split, Task, TaskFacts
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, AutoS, AutoV
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.modes import evaluating
-from dphpo_bench.training.noise import add_gaussian_noise
-from dphpo_bench.training.noise import first_above as first_noisy_above
+from dphpo_bench.training.noise import AboveThreshold, add_gaussian_noise
 from dphpo_bench.training.own_model import OwnModel, check_classes, plain
 from dphpo_bench.training.sampling import poisson_sample, uniform
 from dphpo_bench.training.stacked import StackedLinear, can_stack
@@ -647,7 +646,7 @@ class Session(_Unique):
                 part = training._on_part(
                     f"{partitions} parts", str(index), index / partitions, (index + 1) / partitions
                 )
-                # The ledger of this is thrown away: what is computed here stays sealed until `above_threshold`.
+                # The ledger of this is thrown away: what is computed here stays sealed until `open_test`.
                 streams = self._streams.within("part", str(index))
                 sessions = [part._child(Ledger(), streams.within(str(i))) for i in range(len(runs))]
                 for session in sessions:
@@ -705,36 +704,61 @@ class Session(_Unique):
 
 
 class SealedUtilities(_Unique):
-    """Utilities of candidates that can be compared with a threshold, privately, and not read."""
+    """Utilities of candidates that can be compared with thresholds, privately, and not read."""
 
     def __init__(self, session: Session, values: list[float], sensitivity: float) -> None:
         self._session = session
-        self._values = values
-        self.sensitivity = sensitivity
+        self.__sealed = (tuple(values), float(sensitivity))
 
-    def above_threshold(self, threshold: float, epsilon: float) -> int | None:
-        """The first candidate whose noisy utility reaches a noisy threshold (AboveThreshold).
+    @property
+    def _sensitivity(self) -> float:
+        """Of each utility; read-only, as noise is drawn for it after it was charged."""
+        return self.__sealed[1]
 
-        ε-DP (Dwork and Roth 2014, Theorem 3.23, one answer): noise Laplace(2Δ/ε) on the threshold and
-        Laplace(4Δ/ε) on each utility. The smaller noise for monotone queries does not apply: a record can
-        raise the utility of one candidate and lower that of another.
+    def open_test(self, epsilon: float) -> "UtilityTest":
+        """One AboveThreshold over these utilities, charged here and now (Dwork and Roth 2014, Theorem 3.23).
+
+        The smaller noise for monotone queries does not apply: a record can raise the utility of one candidate and
+        lower that of another.
 
         Args:
-            threshold: public.
-            epsilon: ε of this call.
-
-        Returns:
-            The candidate's index, or None if there is none.
+            epsilon: ε of all that this test answers.
 
         Raises:
-            OverBudgetError: if the plan does not cover the call; nothing is released then.
+            InvalidValueError: if ε is not positive and finite.
+            OverBudgetError: if the plan does not cover the test; there is none then.
         """
-        session = self._session
         if not 0 < epsilon < math.inf:
             raise InvalidValueError(f"Expected epsilon > 0, got {epsilon}.")
-        session._ledger.charge(pure(epsilon), session._scope)
+        session = self._session
+        event = pure(epsilon)
+        session._ledger.charge(event, session._scope)
+        values, sensitivity = self.__sealed
         generator = session._generator("noise", "above threshold", "cpu")
-        return first_noisy_above(self._values, threshold, self.sensitivity, epsilon, generator)
+        return UtilityTest(session, AboveThreshold(sensitivity, event.epsilon, generator), values)
+
+
+class UtilityTest(_Unique):
+    """One AboveThreshold over sealed utilities, open until it names a candidate; see `SealedUtilities.open_test`."""
+
+    def __init__(self, session: Session, mechanism: AboveThreshold, values: tuple[float, ...]) -> None:
+        self.__session, self.__mechanism, self.__values = session, mechanism, values
+
+    def first(self, threshold: float) -> int | None:
+        """The first candidate whose noisy utility reaches the noisy threshold; its index ends the test.
+
+        Args:
+            threshold: public; it may depend on earlier answers.
+
+        Returns:
+            The candidate's index, or None if there is none, which costs nothing.
+
+        Raises:
+            InvalidValueError: if an index was given before, or the threshold is not finite.
+            OverBudgetError: if the account that paid for the test answers no more.
+        """
+        self.__session._ledger.charge(no_op(), self.__session._scope)
+        return self.__mechanism.first(self.__values, float(threshold))
 
 
 class _Table:

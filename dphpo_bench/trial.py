@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.dp_sgd import DpSgd, trainable
 from dphpo_bench.method import Cost, Outcome, Plan, Release
 from dphpo_bench.parts import held_out
+from dphpo_bench.privacy.accountants import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate
 from dphpo_bench.privacy.events import gaussian
@@ -75,12 +76,15 @@ class Trial:
             training: the run but for its noise multiplier.
             budget: the (ε, δ) of the whole procedure.
             validation: see above.
-            accountant: whose ε must meet the budget; see `calibrate`.
+            accountant: whose ε must meet the budget; None for the one that is tightest for the training.
 
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
         """
         noise = calibrate(lambda noise: whole(training.with_noise(noise).event), budget, accountant=accountant)
+        if accountant is None:
+            # Quoted is the accountant whose ε of the worse part is least, so one must bound both.
+            accountant = epsilon(whole(training.with_noise(noise).event), budget.delta).quoted
         score_noise = calibrate(lambda noise: whole(gaussian(noise)), budget, accountant=accountant)
         return cls(training.with_noise(noise), score_noise, validation)
 

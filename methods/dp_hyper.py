@@ -26,7 +26,7 @@ class DpHyper(bench.SearchMethod):
     Attributes:
         final_share: ε of the final run by itself, as a share of the whole.
         mean: expected number of trials, geometric.
-        accounting: "profile" or "layer_cake" (docs/accounting.md), or "rdp".
+        accounting: "rdp", "profile" or "layer_cake" (docs/accounting.md), or "tightest", the least of these.
     """
 
     name = "dp_hyper"
@@ -37,7 +37,7 @@ class DpHyper(bench.SearchMethod):
 
     final_share: float = 0.85
     mean: float = 10.0
-    accounting: Literal["profile", "rdp", "layer_cake"] = "profile"
+    accounting: Literal["tightest", "rdp", "profile", "layer_cake"] = "tightest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,11 +54,12 @@ class DpHyper(bench.SearchMethod):
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.compose(bench.best_of(trial, runs), final.event)
 
+        accountant = None if self.accounting == "tightest" else self.accounting
         trial = bench.Trial.calibrated(
-            whole, self.training(facts), budget, validation=self.validation, accountant=self.accounting
+            whole, self.training(facts), budget, validation=self.validation, accountant=accountant
         )
         return bench.search_then_train(
-            budget, whole(trial.event), trial, final, facts, runs.expected, accountant=self.accounting
+            budget, whole(trial.event), trial, final, facts, runs.expected, accountant=accountant
         )
 
     @property

@@ -35,8 +35,8 @@ class LiuTalwar(bench.SearchMethod):
     The other parameters are those of every `SearchMethod`.
 
     Attributes:
-        accounting: "theorem" as above, "rdp" (Papernot and Steinke 2022, Theorem 2 and Corollary 16), "profile"
-            or "layer_cake" (docs/accounting.md).
+        accounting: "theorem" as above; "rdp" (Papernot and Steinke 2022, Theorem 2 and Corollary 16), "profile" or
+            "layer_cake" (docs/accounting.md); or "tightest", the least of all that bound the search.
         mean: expected number of trials 1/γ.
         threshold: share of correct predictions at which to stop, fixed in advance; None: there is none.
     """
@@ -47,7 +47,7 @@ class LiuTalwar(bench.SearchMethod):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    accounting: Literal["profile", "theorem", "rdp", "layer_cake"] = "profile"
+    accounting: Literal["tightest", "theorem", "rdp", "profile", "layer_cake"] = "tightest"
     mean: float = 10.0
     threshold: float | None = None
 
@@ -66,7 +66,7 @@ class LiuTalwar(bench.SearchMethod):
                 return bench.first_above(trial, 1 / self.mean)
             return bench.best_of(trial, self._runs(budget.delta))
 
-        accountant = "liu_talwar" if self.accounting == "theorem" else self.accounting
+        accountant = {"theorem": "liu_talwar", "tightest": None}.get(self.accounting, self.accounting)
         trial = bench.Trial.calibrated(
             whole,
             self.training(facts),

@@ -19,19 +19,18 @@ class ProposeTest(bench.SearchMethod):
     The records are split into k parts; every candidate is trained on each part without privacy, and its utility
     is the mean accuracy on held-out records, which one record changes by at most max(1/k, 1/n_validation). In
     each round AboveThreshold asks for a candidate better than what is known plus a step; where there is one the
-    step doubles, else it halves; the search ends when the step is below `resolution` or the utility at 1. A
-    final private run on all records uses the last candidate found.
+    step doubles, else it halves; the search ends when the step is below `resolution`, the utility at 1, or after c
+    successes. A final private run on all records uses the last candidate found.
 
-    What is paid: a round is ε₀-DP (Dwork and Roth 2014, Theorem 3.23). Every success gains a step and failures
-    outnumber successes by one at most, so there are at most 2M − 1 rounds, M = ⌈1/resolution⌉; `rounds` bounds
-    them further. The bound is charged, R × ε₀ next to the final run, however many rounds were used.
+    What is paid: an AboveThreshold is ε₀-DP (Dwork and Roth 2014, Theorem 3.23) until it names a candidate, so
+    rounds that find none are free, and steps start large. A success ends it, and the next round opens another. Charged
+    is c × ε₀ next to the final run, however many successes there were.
 
-    What the paper gets wrong: its ε grows with the number of rounds it expects from the utilities themselves,
-    which is no statement of differential privacy; and its held-out records are not protected.
+    What the paper gets wrong: it pays for every round, its ε grows with the number of rounds it expects from the
+    utilities themselves, which is no statement of differential privacy, and its held-out records are not protected.
 
-    What to expect: the noise on a utility has scale 4/(k ε₀). With ε₀ in the hundredths, all that a budget of
-    ε = 1 leaves, that is tens, against utilities in [0, 1]: nearly every threshold passes at once, at the first
-    candidates, and the choice is close to a random one. A useful search needs k·ε₀ near 100.
+    What to expect: the noise on a utility has scale 4/(k ε₀), against utilities in [0, 1]. A budget of ε = 1 leaves
+    ε₀ in the tenths, and the choice is close to a random one. A useful search needs k·ε₀ near 100.
 
     The other parameters are those of every `SearchMethod`; `batch_size` and `epochs` are the final run's.
     Parts are trained in full batches, for as many steps as the final run has epochs.
@@ -40,7 +39,7 @@ class ProposeTest(bench.SearchMethod):
         candidates: number of candidates, drawn from the search space.
         partitions: k.
         resolution: least step g in the utility.
-        rounds: R at most.
+        successes: c, after which the search ends.
         final_share: ε of the final run by itself, as a share of the whole.
     """
 
@@ -53,7 +52,7 @@ class ProposeTest(bench.SearchMethod):
     candidates: int = 16
     partitions: int = 10
     resolution: float = 0.01
-    rounds: int = 10
+    successes: int = 1
     final_share: float = 0.85
 
     def __post_init__(self) -> None:
@@ -62,19 +61,19 @@ class ProposeTest(bench.SearchMethod):
             raise bench.InvalidValueError(f"Expected candidates >= 1, got {self.candidates}.")
         if self.partitions < 2:
             raise bench.InvalidValueError(f"Expected partitions >= 2, got {self.partitions}.")
-        if self.rounds < 1:
-            raise bench.InvalidValueError(f"Expected rounds >= 1, got {self.rounds}.")
+        if self.successes < 1:
+            raise bench.InvalidValueError(f"Expected successes >= 1, got {self.successes}.")
         for name in ("resolution", "final_share"):
             if not 0 < getattr(self, name) < 1:
                 raise bench.InvalidValueError(f"Expected 0 < {name} < 1, got {getattr(self, name)}.")
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        """The noise of the final run, then ε₀ of a round."""
+        """The noise of the final run, then ε₀ of a success."""
         final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
-        rounds = min(self.rounds, most_rounds(self.resolution))
+        successes = min(self.successes, most_successes(self.resolution))
 
         def whole(inverse: float) -> "DpEvent":
-            return bench.compose(bench.repeat(bench.pure(1 / inverse), rounds), final.event)
+            return bench.compose(bench.repeat(bench.pure(1 / inverse), successes), final.event)
 
         inverse = bench.calibrate(whole, budget)
         search = self._on_part(facts)
@@ -84,9 +83,9 @@ class ProposeTest(bench.SearchMethod):
             budget=budget,
             event=whole(inverse),
             training_event=final.event,
-            parameters={"round_epsilon": 1 / inverse, "rounds": rounds, "final": asdict(final)},
+            parameters={"test_epsilon": 1 / inverse, "successes": successes, "final": asdict(final)},
             releases=(
-                bench.Release("answer of AboveThreshold (Laplace)", rounds, inverse, 1.0),
+                bench.Release("AboveThreshold (Laplace)", successes, inverse, 1.0),
                 final.release,
             ),
             cost=bench.Cost(
@@ -111,9 +110,9 @@ class ProposeTest(bench.SearchMethod):
         runs = [on_part.having(candidate) for candidate in candidates]
         sealed = session.sealed_utilities(runs, self.partitions, self.validation)
         found = propose_and_test(
-            lambda threshold: sealed.above_threshold(threshold, plan.parameters["round_epsilon"]),
+            lambda: sealed.open_test(plan.parameters["test_epsilon"]).first,
             self.resolution,
-            plan.parameters["rounds"],
+            plan.parameters["successes"],
         )
         successes = [index for index in found if index is not None]
         chosen = candidates[successes[-1]] if successes else {}
@@ -121,33 +120,47 @@ class ProposeTest(bench.SearchMethod):
         return bench.Outcome(model, {**chosen, "candidates": candidates, "answers": found})
 
 
-def most_rounds(resolution: float) -> int:
-    """2M − 1 with M = ⌈1/resolution⌉: the greatest number of rounds of `propose_and_test`, on any data."""
-    return 2 * math.ceil(1 / resolution) - 1
+def most_successes(resolution: float) -> int:
+    """M = ⌈1/resolution⌉: each success gains a step at least."""
+    return math.ceil(1 / resolution)
+
+
+def most_rounds(resolution: float, successes: int) -> int:
+    """The greatest number of rounds of `propose_and_test`, on any data.
+
+    A success doubles the step and a failure halves it, so from 2^k the step is below 1 once failures outnumber
+    successes by k + 1, and a search that ends with c successes did not get there.
+    """
+    goal = most_successes(resolution)
+    return 2 * min(successes, goal) + goal.bit_length() - 2
 
 
 def propose_and_test(
-    above_threshold: "Callable[[float], int | None]", resolution: float, rounds: int
+    open_test: "Callable[[], Callable[[float], int | None]]", resolution: float, successes: int
 ) -> list[int | None]:
     """Raise a threshold in steps that double after success and halve after failure.
 
-    Utilities are counted in whole multiples of `resolution`: a sum of floating-point steps could add a round.
+    Utilities are counted in whole multiples of `resolution`: a sum of floating-point steps could add a round. The
+    first step is the largest power of two that is at most the goal; what fails is free.
 
     Args:
-        above_threshold: index of a candidate whose utility exceeds a threshold, or None; one round.
+        open_test: opens a test, the index of a candidate whose utility exceeds a threshold, or None; one test answers
+            until it names a candidate.
         resolution: least step g.
-        rounds: R at most.
+        successes: c at most, and so many tests are opened.
 
     Returns:
-        The answer of each round, at most min(R, `most_rounds`) of them.
+        The answer of each round, at most `most_rounds` of them.
     """
-    goal, reached, step = math.ceil(1 / resolution), 0, 1
+    goal, reached = most_successes(resolution), 0
+    step = 2 ** (goal.bit_length() - 1)
     answers: list[int | None] = []
-    while len(answers) < rounds and reached < goal and step > 0:
-        answers.append(above_threshold((reached + step) * resolution))
+    test = None
+    while successes > 0 and reached < goal and step > 0:
+        test = test or open_test()
+        answers.append(test((reached + step) * resolution))
         if answers[-1] is None:
             step //= 2
         else:
-            reached += step
-            step *= 2
+            reached, step, successes, test = reached + step, 2 * step, successes - 1, None
     return answers

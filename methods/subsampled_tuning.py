@@ -30,7 +30,7 @@ class SubsampledTuning(bench.SearchMethod):
         final_share: ε of the final run by itself, as a share of the whole.
         mean: expected number of trials, geometric.
         extrapolation: "auto": "linear" for SGD, "none" for others.
-        accounting: "profile" or "layer_cake" (docs/accounting.md).
+        accounting: "profile" or "layer_cake" (docs/accounting.md), or "tightest", the lesser of the two.
     """
 
     name = "subsampled_tuning"
@@ -43,7 +43,7 @@ class SubsampledTuning(bench.SearchMethod):
     final_share: float = 0.85
     mean: float = 10.0
     extrapolation: Literal["auto", "linear", "none"] = "auto"
-    accounting: Literal["profile", "layer_cake"] = "profile"
+    accounting: Literal["tightest", "profile", "layer_cake"] = "tightest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,8 +59,9 @@ class SubsampledTuning(bench.SearchMethod):
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.compose(self._search(trial), final.event)
 
+        accountant = None if self.accounting == "tightest" else self.accounting
         trial = bench.Trial.calibrated(
-            whole, self.training(facts), budget, validation=self.validation, accountant=self.accounting
+            whole, self.training(facts), budget, validation=self.validation, accountant=accountant
         )
         return bench.search_then_train(
             budget,
@@ -69,7 +70,7 @@ class SubsampledTuning(bench.SearchMethod):
             final,
             facts,
             runs.expected,
-            accountant=self.accounting,
+            accountant=accountant,
             searched=self.tuning_rate,
         )
 

@@ -136,7 +136,7 @@ class TestSession:
 
     def test_sealed_utilities(self, open_session, only_secure) -> None:
         sealed = SealedUtilities(open_session(), [0.2, 0.9], 0.01)
-        assert sealed.above_threshold(0.5, 5.0) == 1  # false alarm below e^-30
+        assert sealed.open_test(5.0).first(0.5) == 1  # false alarm below e^-30
         assert sealed._session._ledger.event == pure(5.0)
 
     def test_parts_fit_together_wherever_they_are_made(self, open_session, tiny_task, only_secure) -> None:

@@ -61,7 +61,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask(sealed: SealedUtilities) -> None:
     """Any question."""
-    sealed.above_threshold(0.5, 1.0)
+    sealed.open_test(1.0).first(0.5)
 
 
 def spent(session: Session) -> Any:
@@ -658,11 +658,25 @@ def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
     session = open_session()
     runs = [bench.DpSgd(1.0, 20, 0.0, lr, optimizer="SGD", averaging=0.0) for lr in (1e-9, 0.5)]
     sealed = session.sealed_utilities(runs, partitions=3, validation=0.25)
-    assert sealed.sensitivity == pytest.approx(1 / 3)
+    assert sealed._sensitivity == pytest.approx(1 / 3)
+    with pytest.raises(AttributeError):
+        sealed._sensitivity = 1e-9
     assert not session._ledger.entries  # nothing has been released
-    assert sealed.above_threshold(0.6, 1e7) == 1
-    assert sealed.above_threshold(0.9999, 1e7) is None
+    test = sealed.open_test(1e7)
+    assert [test.first(threshold) for threshold in (1.9, 0.9999, 0.6)] == [None, None, 1]
+    assert spent(session) == multiset(pure(1e7))  # rounds that find nothing are free
+    with pytest.raises(InvalidValueError, match="Open another"):
+        test.first(0.6)
+    assert sealed.open_test(1e7).first(0.6) == 1
     assert spent(session) == multiset(repeat(pure(1e7), 2))
+
+
+def test_a_test_of_a_session_that_is_closed_answers_no_more(open_session) -> None:
+    session = open_session()
+    test = SealedUtilities(session, [0.2], 0.1).open_test(1.0)
+    session.close()
+    with pytest.raises(OverBudgetError, match="over"):
+        test.first(0.5)
 
 
 def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
@@ -674,7 +688,7 @@ def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
     counts = []
     for values in ([0.5, 0.4], [0.4, 0.5]):
         sealed = SealedUtilities(session, list(values), 0.1)
-        answers = [sealed.above_threshold(0.5, epsilon) for _ in range(n)]
+        answers = [sealed.open_test(epsilon).first(0.5) for _ in range(n)]
         counts.append([answers.count(answer) / n for answer in (0, 1, None)])
     for p, q in zip(*counts, strict=True):
         deviation = 6 * ((p * (1 - p) + 9 * q * (1 - q)) / n) ** 0.5
@@ -686,14 +700,14 @@ def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
 def test_above_threshold_beyond_the_plan_releases_nothing(open_session) -> None:
     sealed = SealedUtilities(open_session(Ledger(allowance=pure(0.5))), [1.0], 0.1)
     with pytest.raises(OverBudgetError):
-        sealed.above_threshold(0.5, 0.6)
+        sealed.open_test(0.6)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
 def test_above_threshold_needs_an_epsilon(open_session, epsilon: float) -> None:
     session = open_session()
     with pytest.raises(InvalidValueError, match="epsilon > 0"):
-        SealedUtilities(session, [1.0], 0.1).above_threshold(0.5, epsilon)
+        SealedUtilities(session, [1.0], 0.1).open_test(epsilon)
     assert not session._ledger.entries
 
 

@@ -14,7 +14,7 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.display import shown
 from dphpo_bench.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
-from dphpo_bench.privacy import distributions, events, liu_talwar, renyi
+from dphpo_bench.privacy import distributions, events, liu_talwar, renyi, tilted
 from dphpo_bench.privacy.distributions import Bound, Rules
 from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
 from dphpo_bench.privacy.renyi import ORDERS as RDP_ORDERS
@@ -123,12 +123,15 @@ def _report(
     names = asked or (tuple(ACCOUNTANTS) if selects else _WITHOUT_SELECTION)
     by_accountant: dict[str, float] = {}
     refused: dict[str, str] = {}
+    rough: dict[DpEvent, float] = {}
     for name in sorted(names, key=lambda name: name != "rdp"):  # RDP first: its ε chooses the grid of PLD
         try:
             if name in _BOUNDS and not selects and not all(map(_is_extreme, trees)):
                 raise _RefusedError("is for private selection only")
-            rough = by_accountant.get("rdp") if len(trees) == 1 else None
-            by_accountant[name] = max(_one(name, tree, delta, coarseness, rough) for tree in trees)
+            found = [_one(name, tree, delta, coarseness, rough.get(tree)) for tree in trees]
+            by_accountant[name] = max(found)
+            if name == "rdp":
+                rough = dict(zip(trees, found, strict=True))
         except _RefusedError as error:
             refused[name] = str(error)
     if not by_accountant:
@@ -147,6 +150,7 @@ def _is_extreme(event: DpEvent) -> bool:
     return isinstance(event, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
 
 
+@lru_cache(maxsize=1024)  # calibration asked each part of a plan by itself before the harness asks for all
 def _one(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None) -> float:
     """ε of one simplified tree without parts, by one accountant.
 
@@ -163,6 +167,8 @@ def _one(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsil
     bound = _BOUNDS.get(name)
     _refuse(distributions.unsupported(event, bound))
     if distributions.rounding(event) > delta / 8:
+        if tilted.supports(event):
+            return tilted.epsilon(event, delta, coarseness)
         releases = sum(events.multiset(event).values())
         raise _RefusedError(f"is not accurate at delta={delta} over {releases} releases")
     return distributions.epsilon(event, Rules(bound, coarseness, delta), rough_epsilon)

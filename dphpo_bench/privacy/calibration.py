@@ -7,7 +7,7 @@ from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 
 from dphpo_bench.errors import BudgetTooSmallError, InvalidValueError
-from dphpo_bench.privacy.accountants import epsilon
+from dphpo_bench.privacy.accountants import epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 Bracket = tuple[float, float]
@@ -35,7 +35,8 @@ def calibrate(
         event_of: the event of the whole procedure as a function of its noise; more noise, less ε. The noise
             may be any number that the procedure's noise multipliers grow with.
         budget: the (ε, δ) to stay within.
-        accountant: name of the accountant to calibrate by; None for the tightest one.
+        accountant: name of the accountant to calibrate by; None for the tightest one. For private selection that
+            one is looked for once, near the answer, and then asked alone; the least ε of all is at most its ε.
         bracket: the least and the largest noise considered. The least is returned where it is already enough.
 
     Returns:
@@ -48,6 +49,8 @@ def calibrate(
         UnsupportedEventError: if no accountant supports the event, or the named one does not.
     """
     first, last = _log_bracket(bracket)
+    if accountant is None:
+        accountant = _tightest(event_of, budget, bracket)
     excess = _log_excess(event_of, budget, accountant)
     # log ε is nearly a line in log noise, so a few Newton steps with the slope of the coarse curve end the
     # search. `low` and `high` are the closest noises found too small and large enough; bisection takes over
@@ -67,7 +70,7 @@ def calibrate(
         if attempt >= 8 or not low < log_noise < high:
             log_noise = (max(low, first) + min(high, last)) / 2
     if high == math.inf:
-        spent = epsilon(event_of(bracket[1]), budget.delta, accountant=accountant).epsilon
+        spent = _spent(event_of(bracket[1]), budget.delta, accountant)
         raise BudgetTooSmallError(
             f"Expected epsilon <= {budget.epsilon:g} at delta={budget.delta:g}, got {spent:.4g} at the "
             f"largest noise, {bracket[1]:g}. Raise epsilon or delta, or take fewer steps or smaller batches."
@@ -88,6 +91,26 @@ def calibrate_roughly(
     relies on it: what it claims is recomputed from its ledger.
     """
     return math.exp(_coarse_root(event_of, budget, accountant, bracket)[0])
+
+
+def _tightest(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, bracket: Bracket) -> str | None:
+    """The accountant of private selection that claims least near the noise it asks for; None if PLD does.
+
+    RDP next to PLD costs nothing, as its ε chooses the grid of PLD, so then all are asked in each step.
+    """
+    first, last = _log_bracket(bracket)
+    start = math.exp(min(max(0.0, first), last))
+    report = epsilon(event_of(start), budget.delta, coarseness=_COARSENESS)
+    # Where noise is far too small others may claim less than the layer cake, but not near the answer as a rule.
+    name = "layer_cake" if "layer_cake" in report.by_accountant else report.quoted
+    for _ in range(3):  # a second time where another is tighter there
+        if name == "pld":
+            return None
+        noise = math.exp(_coarse_root(event_of, budget, name, bracket)[0])
+        known, name = name, epsilon(event_of(noise), budget.delta).quoted
+        if name == known:
+            break
+    return name
 
 
 def _coarse_root(
@@ -118,7 +141,7 @@ def _log_excess(
     def excess(log_noise: float) -> float:
         if log_noise not in known:
             event = event_of(math.exp(log_noise))
-            spent = epsilon(event, budget.delta, accountant=accountant, coarseness=coarseness).epsilon
+            spent = _spent(event, budget.delta, accountant, coarseness)
             # Kept finite for the solvers, and decided by the comparison itself rather than by a rounded
             # logarithm.
             size = abs(math.log(min(max(spent, 1e-9), 1e12) / budget.epsilon))
@@ -126,6 +149,13 @@ def _log_excess(
         return known[log_noise]
 
     return excess
+
+
+def _spent(event: DpEvent, delta: float, accountant: str | None, coarseness: float = 1.0) -> float:
+    """ε, to the last bit what a plan of this event is quoted, or more, on the usual grid."""
+    if accountant is not None and coarseness == 1:
+        return epsilon_by(event, delta, accountant)
+    return epsilon(event, delta, accountant=accountant, coarseness=coarseness).epsilon
 
 
 def _log_bracket(bracket: Bracket) -> tuple[float, float]:

@@ -11,7 +11,8 @@ from dphpo_bench.training.secure_noise import (
     AnyGenerator,
     SecureGenerator,
     add_discrete_gaussian,
-    discrete_first_above,
+    discrete_laplace,
+    laplace_grid,
 )
 
 
@@ -56,36 +57,66 @@ def add_gaussian_noise(
     ]
 
 
-def first_above(
-    values: Sequence[float], threshold: float, sensitivity: float, epsilon: float, generator: AnyGenerator
-) -> int | None:
-    """The first value whose noisy version reaches a noisy threshold (AboveThreshold); ε-DP.
+class AboveThreshold:
+    """One instance of AboveThreshold; ε-DP as a whole, however many thresholds it is asked about.
 
-    Noise Laplace(2Δ/ε) on the threshold and Laplace(4Δ/ε) on each value, for one answer to queries that need not
-    be monotone (Dwork and Roth 2014, Theorem 3.23).
+    Noise Laplace(2Δ/ε) on the threshold, drawn once, and fresh Laplace(4Δ/ε) on each value at each threshold, for
+    values that need not be monotone (Dwork and Roth 2014, Theorem 3.23; a query there is a value minus a threshold
+    that was chosen from earlier answers). An answer "none" costs nothing; the first index ends the instance.
 
     Args:
-        values: private, each of this sensitivity.
-        threshold: public.
         sensitivity: Δ > 0, of each value.
         epsilon: ε > 0.
         generator: source of randomness.
 
-    Returns:
-        The index of that value, or None if there is none.
-
     Raises:
-        InvalidValueError: with a secure generator, if a value is out of its range.
+        InvalidValueError: with a secure generator, if a number is out of its range; see `laplace_grid`.
     """
-    if isinstance(generator, SecureGenerator):
-        return discrete_first_above(values, threshold, sensitivity, epsilon)
-    noise = _laplace_noise(1 + len(values), generator)
-    scale = sensitivity / epsilon
-    noisy_threshold = threshold + 2 * scale * noise[0].item()
-    for index, value in enumerate(values):
-        if value + 4 * scale * noise[1 + index].item() >= noisy_threshold:
-            return index
-    return None
+
+    def __init__(self, sensitivity: float, epsilon: float, generator: AnyGenerator) -> None:
+        self._generator = generator
+        self._exponent, self._scale = 0, sensitivity / epsilon
+        if isinstance(generator, SecureGenerator):
+            self._exponent, self._scale = laplace_grid(sensitivity, epsilon)
+        (self._on_threshold,) = self._noise(1, 2.0)
+        self._is_open = True
+
+    def first(self, values: Sequence[float], threshold: float) -> int | None:
+        """The first value whose noisy version reaches the noisy threshold.
+
+        Args:
+            values: private; the same ones, or others of the same sensitivity.
+            threshold: public.
+
+        Returns:
+            The index of that value, or None if there is none.
+
+        Raises:
+            InvalidValueError: if an index was given before, or the threshold is not finite.
+        """
+        if not self._is_open:
+            raise InvalidValueError(
+                "Expected one index from each AboveThreshold, which this one has given. Open another, for its own ε."
+            )
+        if not math.isfinite(threshold):
+            raise InvalidValueError(f"Expected a finite threshold, got {threshold}.")
+        reached = self._placed(threshold) + self._on_threshold
+        for index, (value, noise) in enumerate(zip(values, self._noise(len(values), 4.0), strict=True)):
+            if self._placed(value) + noise >= reached:
+                self._is_open = False
+                return index
+        return None
+
+    def _noise(self, count: int, factor: float) -> Sequence[float]:
+        """Independent Laplace noise of scale factor · Δ/ε; with a secure generator, whole numbers of steps."""
+        if isinstance(self._generator, SecureGenerator):
+            return discrete_laplace(count, factor * self._scale)
+        draws: list[float] = (factor * self._scale * _laplace_noise(count, self._generator)).tolist()
+        return draws
+
+    def _placed(self, value: float) -> float:
+        """The value itself; with a secure generator, in steps of the grid, a whole number."""
+        return round(math.ldexp(value, -self._exponent)) if isinstance(self._generator, SecureGenerator) else value
 
 
 def _laplace_noise(size: int, generator: torch.Generator) -> Tensor:

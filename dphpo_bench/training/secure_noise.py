@@ -166,22 +166,20 @@ def add_discrete_gaussian(values: Sequence[Tensor], noise_multiplier: float, sen
     return [part.view(value.shape).to(value) for value, part in zip(values, torch.split(noisy, sizes), strict=True)]
 
 
-def discrete_first_above(values: Sequence[float], threshold: float, sensitivity: float, epsilon: float) -> int | None:
-    """AboveThreshold (Dwork and Roth 2014, Theorem 3.23) in integers: ε-DP exactly, with nothing added to δ.
+def laplace_grid(sensitivity: float, epsilon: float) -> tuple[int, float]:
+    """The grid for an AboveThreshold (Dwork and Roth 2014, Theorem 3.23) in integers, ε-DP with nothing added to δ.
 
-    The proof shifts the noise on the threshold by Δ and that on the answer by 2Δ. Discrete Laplace noise of scale b
-    has probabilities that change by a factor of at most e^(k/b) under a shift by an integer k, so it holds as it
-    stands if Δ is an integer. In grid steps, values that differ by at most D differ by at most ⌊D⌋ + 1 once rounded.
-    One step more pays for float64 arithmetic in the values.
+    The proof shifts the noise on the threshold by Δ and that on the last answer by 2Δ. Discrete Laplace noise of
+    scale b has probabilities that change by a factor of at most e^(k/b) under a shift by an integer k, so it holds as
+    it stands if Δ is an integer. In grid steps, values that differ by at most D differ by at most ⌊D⌋ + 1 once
+    rounded. One step more pays for float64 arithmetic in the values. Thresholds are public and rounded alike.
 
     Args:
-        values: private, each of this sensitivity.
-        threshold: public.
         sensitivity: Δ > 0, of each value.
         epsilon: ε ≥ 1e-6.
 
     Returns:
-        The index of the first value whose noisy version reaches the noisy threshold, or None.
+        The exponent of the spacing g = 2^exponent ≤ 2^-30 Δ; and Δ/ε in steps, rounded up.
 
     Raises:
         InvalidValueError: if the sensitivity or ε is out of range.
@@ -192,14 +190,7 @@ def discrete_first_above(values: Sequence[float], threshold: float, sensitivity:
         raise InvalidValueError(f"Expected a sensitivity from {MIN_STD:g} to {MAX_STD:g}, got {sensitivity:g}.")
     exponent = math.frexp(sensitivity)[1] - 1 - _LAPLACE_BITS
     steps = math.floor(math.ldexp(sensitivity, -exponent)) + 2
-    scale = steps / epsilon * (1 + 2.0**-50)
-    (on_threshold,) = discrete_laplace(1, 2 * scale)
-    reached = round(math.ldexp(threshold, -exponent)) + on_threshold
-    on_values = discrete_laplace(len(values), 4 * scale)
-    for index, (value, noise) in enumerate(zip(values, on_values, strict=True)):
-        if round(math.ldexp(value, -exponent)) + noise >= reached:
-            return index
-    return None
+    return exponent, steps / epsilon * (1 + 2.0**-50)
 
 
 def discrete_gaussian(count: int, scale: float) -> list[int]:

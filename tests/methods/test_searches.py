@@ -1,6 +1,8 @@
 """Methods that search: their own arithmetic, against their papers, and what they make of the tiny task."""
 
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,13 +16,9 @@ from dphpo_bench.methods.grid_composed import GridComposed
 from dphpo_bench.methods.linear_scaling import LinearScaling, on_line
 from dphpo_bench.methods.liu_talwar import LiuTalwar
 from dphpo_bench.methods.papernot_steinke import PapernotSteinke
-from dphpo_bench.methods.propose_test import ProposeTest, most_rounds, propose_and_test
+from dphpo_bench.methods.propose_test import ProposeTest, most_rounds, most_successes, propose_and_test
 from dphpo_bench.methods.subsampled_tuning import SubsampledTuning
-from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.randomness import Streams
 from dphpo_bench.search import bounded
-from dphpo_bench.session import SealedUtilities, Session
-from dphpo_bench.task import Split
 
 LOOSE = bench.PrivacyBudget(50.0, 1e-5)  # so much that noise is no excuse
 
@@ -71,61 +69,50 @@ def test_linear_scaling_finds_a_step_size(tiny_task) -> None:
 # ---------------------------------------------------------------------------------------------- propose-test
 
 
-@pytest.mark.parametrize(("resolution", "rounds"), [(1.0, 1), (0.1, 19), (0.01, 199), (0.3, 7)])
-def test_the_number_of_rounds_is_bounded(resolution: float, rounds: int) -> None:
-    """`accounting_reference.csv`, I8_Tmax: 2M − 1; and no pattern of answers exceeds it."""
-    assert most_rounds(resolution) == rounds
-    longest = 0
-    for pattern in range(2**12):
-        bits = iter([pattern >> i & 1 for i in range(12)] + [pattern & 1] * 200)
-        answers = propose_and_test(lambda _, bits=bits: 0 if next(bits) else None, resolution, 10**6)
-        longest = max(longest, len(answers))
-    assert longest <= rounds
-    worst = alternating(resolution)
-    assert len(worst) == rounds
+@pytest.mark.parametrize("resolution", [1.0, 0.3, 0.1, 0.01])
+@pytest.mark.parametrize("successes", [1, 2, 3, 5, 100])
+def test_the_number_of_rounds_and_of_tests_is_bounded(resolution: float, successes: int) -> None:
+    for pattern in range(2**11):
+        bits = itertools.chain([pattern >> i & 1 for i in range(11)], itertools.cycle([pattern & 1, 0]))
+        opened: list[Callable[[float], int | None]] = []
+
+        def open_test(bits=bits, opened=opened):
+            opened.append(lambda _: 0 if next(bits) else None)
+            return opened[-1]
+
+        answers = propose_and_test(open_test, resolution, successes)
+        assert len(answers) <= most_rounds(resolution, successes)
+        assert len(opened) <= min(successes, most_successes(resolution))
+        assert answers.count(0) <= len(opened)
 
 
-def alternating(resolution: float) -> list[int | None]:
-    """One failure after each success, and one at the end: the longest search there is."""
-    answers = iter([None if i % 2 else 0 for i in range(10**4)])
-    return propose_and_test(lambda _: next(answers), resolution, 10**6)
-
-
-def test_thresholds_are_whole_multiples_of_the_resolution() -> None:
+def test_thresholds_are_whole_multiples_of_the_resolution_from_above() -> None:
     asked: list[float] = []
 
-    def answer(threshold: float) -> int:
-        asked.append(threshold)
-        return 0
+    def open_test() -> Callable[[float], int | None]:
+        return lambda threshold: asked.append(threshold) or (0 if threshold < 0.5 else None)
 
-    propose_and_test(answer, 0.01, 100)
-    assert asked == pytest.approx([0.01, 0.03, 0.07, 0.15, 0.31, 0.63, 1.27])
+    assert propose_and_test(open_test, 0.01, 2) == [None, 0, None, None, 0]
+    assert asked == pytest.approx([0.64, 0.32, 0.96, 0.64, 0.48])
 
 
-def test_the_papers_setting_chooses_at_random(tiny_task) -> None:
-    """k=10, ε₀=.1, 100 candidates of utility (i − ½)/100, g=.01: 7 rounds with probability .99743 by an exact chain.
+def test_a_round_that_finds_nothing_opens_no_other_test() -> None:
+    opened: list[int] = []
 
-    n searches: seven rounds in at least .99743 n − 6 √(n · .99743 · .00257). Mean utility .518 of .990 (20,000
-    simulations); its deviation is at most .5, so six standard errors are below 3/√n.
-    """
-    n = 1500
-    streams, task = Streams(1), tiny_task
-    session = Session(task, Split(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64)), Ledger(), streams)
-    utilities = [(i - 0.5) / 100 for i in range(1, 101)]
-    shuffled = [utilities[i] for i in torch.randperm(100, generator=streams.generator("order")).tolist()]
-    sealed = SealedUtilities(session, shuffled, sensitivity=0.1)
-    searches = [propose_and_test(lambda t: sealed.above_threshold(t, 0.1), 0.01, 199) for _ in range(n)]
-    sevens = sum(len(search) == 7 for search in searches)
-    assert sevens >= 0.99743 * n - 6 * math.sqrt(n * 0.99743 * 0.00257)
-    assert sum(map(len, searches)) / n == pytest.approx(7.0027, abs=0.1)
+    def open_test() -> Callable[[float], int | None]:
+        opened.append(1)
+        return lambda _: None
+
+    assert propose_and_test(open_test, 0.01, 5) == [None] * 7
+    assert len(opened) == 1
 
 
 def test_propose_test_charges_its_bound(tiny_task, budget) -> None:
-    method = ProposeTest(candidates=3, partitions=2)
+    method = ProposeTest(candidates=3, partitions=2, successes=2)
     checked = bench.plan(method, tiny_task, budget)
-    assert checked.plan.parameters["rounds"] == 10
+    assert checked.plan.parameters["successes"] == 2
     record = bench.run(method, tiny_task, budget, seed=0).record
-    assert len(record.released["answers"]) <= 10
+    assert len(record.released["answers"]) <= most_rounds(0.01, 2)
     assert record.privacy.epsilon == checked.epsilon.epsilon >= record.privacy.recomputed.epsilon
 
 
@@ -161,10 +148,31 @@ def test_accountings_of_one_search(tiny_task) -> None:
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     noise = [
         LiuTalwar(accounting=name).plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
-        for name in ("theorem", "rdp", "profile", "layer_cake")
+        for name in ("theorem", "rdp", "profile", "layer_cake", "tightest")
     ]
     assert noise == sorted(noise, reverse=True)
     assert noise[0] > 1.5 * noise[2]
+    assert noise[3] == noise[4]
+
+
+@pytest.mark.parametrize(
+    ("method", "quoted"),
+    [
+        (LiuTalwar(), "layer_cake"),
+        (LiuTalwar(threshold=0.8), "layer_cake"),
+        (PapernotSteinke(), "layer_cake"),
+        (PapernotSteinke(distribution="uniform"), "layer_cake"),
+        (DpHypo(), "profile"),
+        (SubsampledTuning(), "layer_cake"),
+        (DpHyper(), "layer_cake"),
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_by_default_the_tightest_bound_is_quoted_and_meets_the_budget(method: bench.Method, quoted: str) -> None:
+    checked = bench.plan(method, "digits", bench.PrivacyBudget(1.0, 1e-4))
+    assert checked.epsilon.quoted == quoted
+    assert checked.epsilon.epsilon == min(checked.epsilon.by_accountant.values())
+    assert 0.999 <= checked.epsilon.epsilon <= 1
 
 
 def test_a_search_with_a_threshold_that_nothing_reaches_returns_the_initial_weights(tiny_task, budget) -> None:
@@ -219,10 +227,10 @@ def test_densities_stay_within_their_bounds(wanted: list[float], low: float, hig
 def test_learning_costs_what_the_bounds_say() -> None:
     """(α/(α−1) + 1 + η) ln(C/c) at η = 1: without adaptivity, a little less noise."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
-    noise = [
-        DpHypo(adaptivity_share=share).plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
-        for share in (0.0, 0.05, 0.3)
+    plans = [
+        DpHypo(adaptivity_share=share, accounting="rdp").plan(facts, budget).parameters for share in (0.0, 0.05, 0.3)
     ]
+    noise = [plan["trial"]["training"]["noise_multiplier"] for plan in plans]
     assert noise == sorted(noise)
     rdp = LiuTalwar(accounting="rdp").plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
     assert noise[0] == pytest.approx(rdp, rel=2e-3)  # without adaptivity, the same search
@@ -235,7 +243,7 @@ def test_learning_costs_what_the_bounds_say() -> None:
         (lambda: LiuTalwar(threshold=math.nan), "finite threshold"),
         (lambda: LiuTalwar(validation=0.0), "0 < validation < 1"),
         (lambda: LiuTalwar(clipping="nonsense"), "clipping"),
-        (lambda: PapernotSteinke(distribution="uniform"), "layer_cake"),
+        (lambda: PapernotSteinke(distribution="uniform", accounting="profile"), "layer_cake"),
         (lambda: PapernotSteinke(distribution="fixed"), "distribution in"),  # type: ignore[arg-type]
         (lambda: PapernotSteinke(distribution="negative_binomial", shape=-1.0), "shape"),
         (lambda: DpHyper(final_share=1.0), "final_share"),
@@ -249,7 +257,7 @@ def test_learning_costs_what_the_bounds_say() -> None:
         (lambda: LinearScaling(steps=0), "steps"),
         (lambda: LinearScaling(score_share=0.0), "score_share"),
         (lambda: ProposeTest(partitions=1), "partitions"),
-        (lambda: ProposeTest(rounds=0), "rounds"),
+        (lambda: ProposeTest(successes=0), "successes"),
         (lambda: ProposeTest(resolution=0.0), "resolution"),
         (lambda: ProposeTest(candidates=0), "candidates"),
     ],

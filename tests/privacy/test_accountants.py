@@ -117,9 +117,14 @@ class TestPld(Conformance):
         assert f"does not support {name}" in refused
 
     def test_refuses_a_delta_it_cannot_resolve(self) -> None:
-        report = epsilon(sgd(1.8786, 0.02, 500), 1e-14)
+        report = epsilon(compose(sgd(1.8786, 0.02, 500), laplace(10)), 1e-14)
         assert "not accurate at delta=1e-14" in report.refused["pld"]
         assert report.quoted == "rdp"
+
+    def test_resolves_any_delta_of_gaussians(self) -> None:
+        report = epsilon(sgd(1.8786, 0.02, 500), 1e-15)
+        assert report.quoted == "pld"
+        assert 2.1728 <= report.epsilon <= 2.1730  # 2.1728 by the contour integral
 
 
 class TestRdp(Conformance):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from dp_accounting import dp_event
@@ -9,7 +10,7 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.errors import BudgetTooSmallError, InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import calibration
-from dphpo_bench.privacy.accountants import epsilon
+from dphpo_bench.privacy.accountants import EpsilonReport, epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
 from dphpo_bench.privacy.events import (
@@ -19,9 +20,10 @@ from dphpo_bench.privacy.events import (
     gaussian,
     laplace,
     poisson_sampled,
+    pure,
     repeat,
 )
-from dphpo_bench.privacy.run_counts import CappedGeometric, geometric
+from dphpo_bench.privacy.run_counts import CappedGeometric, Poisson, geometric
 
 
 def sgd(rate: float, steps: int) -> Callable[[float], DpEvent]:
@@ -113,9 +115,9 @@ class TestCalibrate:
     @pytest.mark.parametrize("target", [0.5, 3.0])
     def test_needs_few_full_evaluations(self, target: float, monkeypatch: pytest.MonkeyPatch) -> None:
         # Full evaluations are what takes the time of `plan`; counted, because clocks disagree.
-        full = []
+        full: list[DpEvent] = []
 
-        def counting(event: DpEvent, delta: float, *, accountant: str | None, coarseness: float = 1.0) -> object:
+        def counting(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> object:
             if coarseness == 1:
                 full.append(event)
             return epsilon(event, delta, accountant=accountant, coarseness=coarseness)
@@ -124,6 +126,55 @@ class TestCalibrate:
         noise = calibrate(plan, PrivacyBudget(target, 1e-5))
         assert 0.999 * target <= epsilon(plan(noise), 1e-5).epsilon <= target
         assert len(full) <= 4
+
+    @pytest.mark.parametrize(
+        ("event", "tightest", "others"),
+        [
+            (lambda s: best_of(sgd(0.02, 500)(s), geometric(10)), "layer_cake", ("profile", "rdp")),
+            (lambda s: best_of(gaussian(s), Poisson(8)), "layer_cake", ("profile", "rdp")),
+            (lambda s: best_of(sgd(0.02, 500)(s), geometric(10), 0.95, 1.05), "profile", ("rdp",)),
+            (lambda s: best_of(pure(1 / s), geometric(3), 0.95, 1.05), "profile", ("rdp",)),
+            (lambda s: best_of(gaussian(s), CappedGeometric(10, 130)), "layer_cake", ("liu_talwar",)),
+        ],
+    )
+    def test_the_default_is_the_tightest(
+        self, event: Callable[[float], DpEvent], tightest: str, others: tuple[str, ...]
+    ) -> None:
+        budget = PrivacyBudget(1, 1e-5)
+        noise = calibrate(event, budget)
+        report = epsilon(event(noise), budget.delta)
+        assert report.quoted == tightest
+        assert 0.999 <= report.epsilon <= 1
+        assert report.epsilon == epsilon_by(event(noise), budget.delta, tightest)
+        assert all(calibrate(event, budget, accountant=other) > noise for other in others)
+
+    def test_another_accountant_is_found_where_the_first_guess_is_not_the_tightest(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # A layer cake that claims half as much again: the profile is the tightest then.
+        def loose(event: DpEvent, delta: float, **options: Any) -> EpsilonReport:
+            report = epsilon(event, delta, **options)
+            by = {name: value * (1.5 if name == "layer_cake" else 1) for name, value in report.by_accountant.items()}
+            quoted = min(by, key=lambda name: by[name])
+            return EpsilonReport(by[quoted], quoted, by, report.refused, delta)
+
+        monkeypatch.setattr(calibration, "epsilon", loose)
+        noise = calibrate(lambda s: best_of(gaussian(s), geometric(10)), PrivacyBudget(1, 1e-5))
+        assert noise == calibrate(
+            lambda s: best_of(gaussian(s), geometric(10)), PrivacyBudget(1, 1e-5), accountant="profile"
+        )
+
+    def test_a_selection_is_bounded_by_one_accountant_in_each_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Asking all of them in each step would double the time of `plan`.
+        asked = []
+
+        def counting(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> object:
+            asked.append(accountant)
+            return epsilon(event, delta, accountant=accountant, coarseness=coarseness)
+
+        monkeypatch.setattr(calibration, "epsilon", counting)
+        calibrate(lambda s: best_of(gaussian(s), geometric(10)), PrivacyBudget(1, 1e-5))
+        assert asked.count(None) == 2
 
     def test_returns_the_least_noise_where_that_is_enough(self) -> None:
         noise = calibrate(sgd(0.001, 1), PrivacyBudget(50, 1e-3), bracket=(0.5, 100))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.training import secure_noise
-from dphpo_bench.training.noise import add_gaussian_noise, first_above
+from dphpo_bench.training import noise, secure_noise
+from dphpo_bench.training.noise import AboveThreshold, add_gaussian_noise
 from dphpo_bench.training.sampling import poisson_sample, uniform
 from dphpo_bench.training.secure_noise import SecureGenerator, add_discrete_gaussian, gaussian_grid
 
@@ -182,35 +182,84 @@ class TestTotalVariation:
 class TestAboveThreshold:
     def test_finds_the_first_that_is_clearly_above(self):
         for source in (generator(), torch.Generator().manual_seed(0)):
-            assert first_above([0.1, 0.9, 1.0], 0.5, 0.001, 1.0, source) == 1  # false alarm below e^-90
-            assert first_above([0.1, 0.2], 0.5, 0.0005, 1.0, source) is None
-            assert first_above([], 0.5, 0.0005, 1.0, source) is None
+            values = [0.1, 0.9, 1.0]
+            assert AboveThreshold(0.001, 1.0, source).first(values, 0.5) == 1  # false alarm below e^-90
+            assert AboveThreshold(0.0005, 1.0, source).first([0.1, 0.2], 0.5) is None
+            assert AboveThreshold(0.0005, 1.0, source).first([], 0.5) is None
 
-    def test_noise_has_the_scales_of_the_theorem(self, monkeypatch):
+    def test_goes_on_after_none_and_ends_with_an_index(self):
+        for source in (generator(), torch.Generator().manual_seed(0)):
+            test = AboveThreshold(0.0005, 1.0, source)
+            assert [test.first([0.1, 0.9], threshold) for threshold in (3.0, 2.0, 0.5)] == [None, None, 1]
+            with pytest.raises(InvalidValueError, match="one index from each AboveThreshold"):
+                test.first([0.1, 0.9], 3.0)
+
+    def test_noise_has_the_scales_of_the_theorem_and_is_drawn_once_for_the_threshold(self, monkeypatch):
         scales = []
         monkeypatch.setattr(
-            secure_noise, "discrete_laplace", lambda count, scale: scales.append((count, scale)) or [0] * count
+            noise, "discrete_laplace", lambda count, scale: scales.append((count, scale)) or [0] * count
         )
-        assert first_above([0.2, 0.5, 0.9], 0.5, 0.1, 0.25, generator()) == 1
-        (one, on_threshold), (three, on_values) = scales
-        assert (one, three) == (1, 3)
+        test = AboveThreshold(0.1, 0.25, generator())
+        assert test.first([0.2, 0.3, 0.4], 0.5) is None
+        assert test.first([0.2, 0.5, 0.9], 0.5) == 1
+        assert [count for count, _ in scales] == [1, 3, 3]
         step = 2.0 ** (math.frexp(0.1)[1] - 31)
-        assert 2 * (0.1 + step) / 0.25 <= on_threshold * step <= 2 * 0.1 / 0.25 * (1 + 1e-8)
-        assert 4 * (0.1 + step) / 0.25 <= on_values * step <= 4 * 0.1 / 0.25 * (1 + 1e-8)
+        for (_, scale), factor in zip(scales, (2, 4, 4), strict=True):
+            assert factor * (0.1 + step) / 0.25 <= scale * step <= factor * 0.1 / 0.25 * (1 + 1e-8)
+
+    def test_plain_noise_has_the_same_scales(self, monkeypatch):
+        # Unit noise of 1 on everything: a value passes where u + 4Δ/ε >= τ + 2Δ/ε.
+        monkeypatch.setattr(noise, "_laplace_noise", lambda size, _: torch.ones(size, dtype=torch.float64))
+        for value, found in ((-0.199, 0), (-0.201, None)):
+            assert AboveThreshold(0.1, 1.0, torch.Generator()).first([value], 0.0) == found
+
+    @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
+    @pytest.mark.parametrize("changes", [(1, -1), (-1, 1), (1, 1), (-1, -1), (1, 0), (0, -1)])
+    @pytest.mark.parametrize("thresholds", [(0, 0, 0), (5, 2, -3), (-4, 1, 6), (9, -9, 9)])
+    def test_all_rounds_together_are_private_exactly(self, thresholds, changes, epsilon):
+        """Integers, sensitivity 1, three rounds whose thresholds follow from "none": every transcript there is.
+
+        Given the threshold's noise, rounds are independent, so probabilities are sums over it.
+        """
+        span = np.arange(-4000, 4001)
+
+        def masses(scale):
+            weights = np.exp(-np.abs(span) / scale)
+            return weights / weights.sum()
+
+        on_threshold = masses(2 / epsilon)
+        above = np.append(np.cumsum(masses(4 / epsilon)[::-1])[::-1], 0.0)  # P(noise >= span[i])
+
+        def transcripts(values):
+            missed, found = on_threshold, []
+            for threshold in thresholds:
+                for value in values:
+                    passes = above[np.clip(threshold + span - value + 4000, 0, 8001)]
+                    found.append(float(missed @ passes))
+                    missed = missed * (1 - passes)
+            return np.array([*found, missed.sum()])
+
+        one, other = transcripts((0, 3)), transcripts((changes[0], 3 + changes[1]))
+        assert one.sum() == pytest.approx(1)
+        kept = np.minimum(one, other) > 1e-9
+        assert np.max(np.abs(np.log(one[kept] / other[kept]))) <= epsilon * (1 + 1e-6)
 
     def test_probability_agrees_with_the_continuous_mechanism(self):
         sensitivity, epsilon, rounds = 0.1, 1.0, 1000
-        secure = sum(first_above([0.4], 0.5, sensitivity, epsilon, generator()) is None for _ in range(rounds))
-        source = torch.Generator().manual_seed(5)
-        plain = sum(first_above([0.4], 0.5, sensitivity, epsilon, source) is None for _ in range(rounds))
+
+        def misses(source):
+            return sum(AboveThreshold(sensitivity, epsilon, source).first([0.4], 0.5) is None for _ in range(rounds))
+
         # False alarm below 1e-8: 6 standard deviations of the difference of two counts.
-        assert abs(secure - plain) < 6 * math.sqrt(2 * rounds * 0.25)
+        assert abs(misses(generator()) - misses(torch.Generator().manual_seed(5))) < 6 * math.sqrt(2 * rounds * 0.25)
 
     def test_values_out_of_range_are_refused(self):
         with pytest.raises(InvalidValueError, match="epsilon >= 1e-06"):
-            first_above([0.4], 0.5, 0.1, 1e-9, generator())
+            AboveThreshold(0.1, 1e-9, generator())
         with pytest.raises(InvalidValueError, match="sensitivity"):
-            first_above([0.4], 0.5, 0.0, 1.0, generator())
+            AboveThreshold(0.0, 1.0, generator())
+        with pytest.raises(InvalidValueError, match="finite threshold"):
+            AboveThreshold(0.1, 1.0, generator()).first([0.4], math.nan)
 
 
 class TestSecureGenerator:
