@@ -1,8 +1,9 @@
 """The way in: the right engine for a model.
 
-Measured on one CPU core (ratio to a step without privacy): a linear head costs 1.6 in closed form and 30 by
-Opacus' hooks; small convolutional networks and transformers cost 1.3 to 2.2 by vmap. Ghost clipping pays only
-where the per-sample gradients of a small micro-batch do not fit in memory.
+Measured on one CPU core with sums in float32 (ratio to a step without privacy): a linear head costs 1.1 in closed form
+and 26 by Opacus' hooks; small convolutional networks and transformers cost 1.2 to 2 by vmap. Sums in float64 take
+1.1 to 1.4 times as long (docs/accounting.md, sums over records). Ghost clipping pays only where the per-sample
+gradients of a small micro-batch do not fit in memory.
 """
 
 from typing import Literal
