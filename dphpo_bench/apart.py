@@ -6,11 +6,11 @@ purpose outlive the copy (docs/pitfalls.md).
 """
 
 import contextlib
-import logging
+import ctypes
 import os
 import pickle
 import signal
-import traceback
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,23 @@ import cloudpickle
 
 from dphpo_bench.errors import InvalidValueError
 
-logger = logging.getLogger(__name__)
-
 _CHUNK = 2**20
+_SIZE = 8
+_PR_SET_PDEATHSIG = 1
 
 
 def call_apart(functions: Sequence[Callable[[], Any]], at_once: int = 1) -> Generator[Any]:
     """Call each function in a copy of this process, with one thread for torch; what it prints is not seen.
+
+    A copy is killed when it has answered, and on Linux when this process dies.
 
     Args:
         functions: each returns what `cloudpickle` can write, and not None.
         at_once: how many run at a time.
 
     Yields:
-        The answers in order; None for a function that raised or whose copy died. Why goes to the debug log.
+        The answers in order; None for a function that raised or whose copy died. Nothing here says why: an exception
+        may hold what must not be seen.
 
     Raises:
         InvalidValueError: where a process cannot be copied.
@@ -42,13 +45,16 @@ def call_apart(functions: Sequence[Callable[[], Any]], at_once: int = 1) -> Gene
     if not hasattr(os, "fork"):
         raise InvalidValueError("Expected a system with os.fork, to run trials apart. Use trials of type Trial here.")
     waiting = iter(functions)
-    running = deque(map(_start, islice(waiting, at_once)))
+    running: deque[_Copy] = deque()
     try:
-        while running:
+        while True:
+            for function in islice(waiting, max(1, at_once) - len(running)):
+                running.append(_start(function))
+            if not running:
+                return
             answer = running[0].answer()
-            running.popleft()
-            running.extend(map(_start, islice(waiting, 1)))
-            yield _loaded(answer)
+            running.popleft().end()
+            yield pickle.loads(answer) if answer else None
     finally:
         for copy in running:
             copy.end()
@@ -60,19 +66,21 @@ class _Copy:
 
     Attributes:
         pid: its number.
-        pipe: what it writes its answer to.
+        pipe: what it writes its answer to: the length in eight bytes, then the answer.
     """
 
     pid: int
     pipe: int
 
     def answer(self) -> bytes:
-        """All that it writes until it ends."""
+        """Its whole answer; empty if it ended without one."""
         received = bytearray()
-        while chunk := os.read(self.pipe, _CHUNK):
+        while len(received) < _SIZE or len(received) < _SIZE + int.from_bytes(received[:_SIZE], "big"):
+            chunk = os.read(self.pipe, _CHUNK)
+            if not chunk:
+                return b""
             received += chunk
-        self.end()
-        return bytes(received)
+        return bytes(received[_SIZE:])
 
     def end(self) -> None:
         """Kill it, if it is still there."""
@@ -85,41 +93,43 @@ class _Copy:
 
 def _start(function: Callable[[], Any]) -> _Copy:
     receiver, sender = os.pipe()
-    pid = os.fork()
-    if pid == 0:
+    original = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError:
         os.close(receiver)
-        _work(function, sender)
+        os.close(sender)
+        raise
+    if pid == 0:
+        _work(function, sender, original)
     os.close(sender)
     return _Copy(pid, receiver)
 
 
-def _work(function: Callable[[], Any], sender: int) -> NoReturn:
+def _work(function: Callable[[], Any], sender: int, original: int) -> NoReturn:
     """What the copy does. It ends here whatever happens, and cleans up nothing: all of it belongs to the original."""
     try:
         import torch
 
+        _die_with(original)
         with contextlib.suppress(ValueError):  # in a thread; the original will kill the copy
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         torch.set_num_threads(1)  # the threads of the original are not there
-        try:
-            answer = cloudpickle.dumps((function(), None))
-        except BaseException:
-            answer = pickle.dumps((None, traceback.format_exc()))
-        view = memoryview(answer)
+        answer = cloudpickle.dumps(function())
+        view = memoryview(len(answer).to_bytes(_SIZE, "big") + answer)
         while view:
             view = view[os.write(sender, view) :]
     finally:
         os._exit(0)
 
 
-def _loaded(answer: bytes) -> Any:
-    if not answer:
-        logger.debug("A process that ran a trial died.")
-        return None
-    found, why = pickle.loads(answer)
-    if why is not None:
-        logger.debug("A trial failed.\n%s", why)
-    return found
+def _die_with(original: int) -> None:
+    """Have the system kill this process when the original ends, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != original:
+        os._exit(0)

@@ -12,8 +12,9 @@ from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.method import Cost, Plan, Release
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate
+from dphpo_bench.privacy.checks import number, positive, short_text, whole
 from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
-from dphpo_bench.task import TaskFacts
+from dphpo_bench.task import MAX_STEPS, TaskFacts
 from dphpo_bench.training.clipping import parse_clipping
 
 if TYPE_CHECKING:
@@ -55,10 +56,17 @@ class DpSgd:
     averaging: float = 0.99
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InvalidValueError(f"Expected steps >= 1, got {self.steps}.")
-        if not 0 < self.learning_rate < math.inf:
-            raise InvalidValueError(f"Expected learning_rate > 0, got {self.learning_rate}.")
+        # Exact types: what only looks like a number or a text could look at gradients without noise.
+        exact = {
+            "sample_rate": number("sample_rate", self.sample_rate, low=0, high=1),
+            "steps": whole("steps", self.steps, low=1, high=MAX_STEPS),
+            "noise_multiplier": number("noise_multiplier", self.noise_multiplier, low=0),
+            "learning_rate": positive("learning_rate", self.learning_rate),
+            "averaging": number("averaging", self.averaging, low=0, high=1),
+            **{name: short_text(name, getattr(self, name)) for name in ("optimizer", "clipping", "schedule")},
+        }
+        for name, value in exact.items():
+            object.__setattr__(self, name, value)
         if self.schedule not in ("constant", "cosine"):
             raise InvalidValueError(f"Expected schedule constant or cosine, got {self.schedule!r}.")
         parse_clipping(self.clipping)

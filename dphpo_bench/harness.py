@@ -129,8 +129,9 @@ def plan(
         made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
     if complaints:
         raise SealedDataError(complaints[0])
-    if not isinstance(made, Plan):
+    if type(made) is not Plan:
         raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
+    made = replace(made)  # of which the method has no hold
     if made.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {made.budget}.")
     total = _quoted(made.event, budget.delta, made.accountant)
@@ -248,7 +249,11 @@ def run(
         assert outcome is not None
         try:
             with clock.measure("test"):
-                metrics = _measure_on_test(outcome.model, task.load_test(source), checked.facts)
+                test = task.load_test(source)
+                with sealed() as complaints:  # the model is a method's, and its code runs
+                    metrics = _measure_on_test(outcome.model, test, checked.facts)
+                if complaints:
+                    raise SealedDataError(complaints[0])
         except Exception as failure:
             status, error, metrics = "failed", reason_of(failure, hide=seed is None), {}
 
@@ -389,8 +394,6 @@ def _attempt(
     secure_noise: bool,
 ) -> "tuple[Outcome | None, Status, str | None]":
     """Let the method run; whatever it raises is a result, except what the user asked for."""
-    import torch
-
     from dphpo_bench.session import Session
 
     budget = checked.plan.budget
@@ -408,7 +411,7 @@ def _attempt(
         ledger,
         streams.within(
             checked.method.name,
-            repr(sorted(checked.method.parameters.items())),
+            repr(sorted(_parameters(checked.method).items())),
             repr(budget),
             checked.facts.task,
             checked.facts.model,
@@ -420,7 +423,8 @@ def _attempt(
     )
     try:
         with sealed() as complaints:
-            outcome = checked.method.run(checked.plan, session)
+            outcome = checked.method.run(replace(checked.plan), session)
+            unfit = _unfit(outcome, hide)
     except OverBudgetError as error:
         return None, "over_budget", reason_of(error, hide)
     except DphpoBenchError as error:
@@ -433,18 +437,24 @@ def _attempt(
         session.close()
         if complaints:
             ledger.refuse(complaints[0])
+    return (outcome, "ok", None) if unfit is None else (None, "failed", unfit)
+
+
+def _unfit(outcome: Any, hide: bool) -> str | None:
+    """Why what a method returns cannot be released; None if it can, and its values are plain then."""
+    import torch
+
     if not (isinstance(outcome, Outcome) and isinstance(outcome.model, torch.nn.Module)):
-        return None, "failed", f"Expected an Outcome with a torch.nn.Module, got {type(outcome).__name__}."
+        return f"Expected an Outcome with a torch.nn.Module, got {type(outcome).__name__}."
     try:
         text = json.dumps(outcome.released, ensure_ascii=False)
         text.encode()
         outcome.released = dict(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
-        why = reason_of(error, hide)
-        return outcome, "failed", f"Expected a dictionary of released values that JSON can hold: {why}."
+        return f"Expected a dictionary of released values that JSON can hold: {reason_of(error, hide)}."
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
-        return outcome, "failed", "The trained model has weights that are not finite."
-    return outcome, "ok", None
+        return "The trained model has weights that are not finite."
+    return None
 
 
 def _check_secure_noise(seed: int | None) -> None:
@@ -579,12 +589,25 @@ def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudge
     return Identity(
         method=method.name,
         method_version=_version_of(method),
-        parameters=method.parameters,
+        parameters=_parameters(method),
         epsilon=budget.epsilon,
         delta=budget.delta,
         seed=seed,
         **of_task,
     )
+
+
+def _parameters(method: Method) -> dict[str, Any]:
+    """The method's parameters, which it tells without looking at data.
+
+    Raises:
+        SealedDataError: if it looks.
+    """
+    with sealed() as complaints:
+        told = method.parameters
+    if complaints:
+        raise SealedDataError(complaints[0])
+    return told
 
 
 def _version_of(plug_in: Method | Task) -> int:

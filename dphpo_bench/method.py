@@ -1,6 +1,5 @@
 """The contract of a method: a plan made from public facts alone, and a run that keeps to it."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -79,6 +78,7 @@ class Plan:
 
         for name in ("event", "training_event"):  # nobody can add to them once their ε is known
             object.__setattr__(self, name, frozen(getattr(self, name)))
+        object.__setattr__(self, "budget", PrivacyBudget(self.budget.epsilon, self.budget.delta))
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
@@ -155,9 +155,8 @@ class Method(ABC):
     @property
     def parameters(self) -> dict[str, Any]:
         """The method's parameters by name, as JSON values: part of a run's identity."""
-        given = {field.name for field in fields(self) if field.init}  # type: ignore[arg-type]
-        values = asdict(self)  # type: ignore[call-overload]
-        return json.loads(json.dumps({name: values[name] for name in values if name in given}))  # type: ignore[no-any-return]
+        given = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
+        return {name: _json(name, getattr(self, name)) for name in given}
 
     @abstractmethod
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:
@@ -170,6 +169,23 @@ class Method(ABC):
     @abstractmethod
     def run(self, plan: Plan, session: "Session") -> Outcome:
         """Tune and train. The session is the only way to the private data."""
+
+
+def _json(name: str, value: Any) -> Any:
+    """A parameter as JSON holds it; two that differ stay different.
+
+    Raises:
+        InvalidValueError: if JSON has nothing like it.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_json(name, one) for one in value]
+    if isinstance(value, Mapping) and all(type(key) is str for key in value):
+        return {key: _json(name, one) for key, one in value.items()}
+    raise InvalidValueError(
+        f"Expected parameters that JSON holds (numbers, texts, lists, None), got {name} of type {type(value).__name__}."
+    )
 
 
 @dataclass(frozen=True)

@@ -41,23 +41,32 @@ class Proposals:
     high: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "prior", tuple(self.prior))
+        object.__setattr__(self, "prior", tuple(map(_exact, self.prior)))
         object.__setattr__(self, "low", number("low", self.low, low=1e-9, high=1))
         object.__setattr__(self, "high", number("high", self.high, low=1, high=1e9))
         if not self.prior:
             raise InvalidValueError("Expected at least one candidate in the prior.")
 
 
-def densities(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
-    """The density of each candidate relative to the prior, within the bounds, after these trials.
+def _exact(candidate: Any) -> Candidate:
+    """A candidate of exact types, which tell nobody when they are read."""
+    found = {str.__str__(name): value for name, value in dict.items(candidate)}
+    for name, value in found.items():
+        if type(value) not in (bool, int, float, str, type(None)):
+            raise InvalidValueError(f"Expected a number or a text as {name}, got a {type(value).__name__}.")
+    return found
+
+
+def promise(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
+    """The weights of all candidates after these trials. This is a method's code.
 
     Raises:
-        InvalidValueError: if the weights are not positive numbers, one for each candidate.
+        InvalidValueError: if they are not positive numbers, one for each candidate.
     """
     weights = [float(weight) for weight in proposals.weights(tried, scores)]
     if len(weights) != len(proposals.prior) or not all(0 < weight < math.inf for weight in weights):
         raise InvalidValueError(f"Expected {len(proposals.prior)} positive weights, got {shown(weights, 200)}.")
-    return bounded(weights, proposals.low, proposals.high)
+    return weights
 
 
 def choose(densities: Sequence[float], uniform: float) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import cloudpickle
 import torch
@@ -98,11 +98,17 @@ class _Tried:
         index: its number.
         score: None if it failed.
         unpack: gives its outcome and who looked on. Only the winner's is unpacked: code of a method may run then.
+        known: the same as pickle has written it, if it has.
     """
 
     index: int
     score: float | None
     unpack: "Callable[[], tuple[Any, Observer | None]]"
+    known: bytes = b""
+
+    def packed(self) -> bytes:
+        """What `unpack` gives, as pickle writes it."""
+        return self.known or cloudpickle.dumps(self.unpack())
 
     def beats(self, other: "_Tried | None") -> bool:
         """Whether it wins. Of trials with equal scores the first wins, in whatever order they ran."""
@@ -426,37 +432,82 @@ class Session(_Unique):
                 event or of another account.
             InvalidValueError: if a function of your own cannot be run apart: without os.fork, or not on a CPU.
         """
-        if type(proposals) not in (Proposals, type(None)):
-            raise InvalidValueError(f"Expected proposals of type Proposals, got a {type(proposals).__name__}.")
-        base_event = events.frozen(base_event)
+        trial, base_event = _exact(trial), events.frozen(base_event)
+        if proposals is not None:
+            proposals = replace(proposals)  # made anew, like `trial`: what was hung on the other is not there
         bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
-        self._ledger.charge(best_of(base_event, runs, *bounds), self._scope)
+        event = best_of(base_event, runs, *bounds)
+        self._ledger.charge(event, self._scope)
         selection = self._streams.within("selection", self._next("selection"))
-        count = runs.sample(_uniform(selection.source("number of runs")))
-        if proposals is None:
-            trials = self._trials(trial, selection, self._order(count), base_event)
-        else:
-            trials = self._adaptive_trials(trial, selection, count, base_event, proposals)
-        best: _Tried | None = None
-        with self._ledger.locked(), closing(trials), self._progress.track("Trials", count) as advance:
-            for tried in trials:
-                best = tried if tried.beats(best) else best
-                advance()
-        return self._won(best)
+        count = event.runs.sample(_uniform(selection.source("number of runs")))
+        order = self._order(count)
+
+        def select() -> _Tried | None:
+            if proposals is None:
+                trials = self._trials(trial, selection, order, base_event)
+            else:
+                trials = self._adaptive_trials(trial, selection, count, base_event, proposals)
+            best: _Tried | None = None
+            with closing(trials), self._progress.track("Trials", count) as advance:
+                for tried in trials:
+                    best = tried if tried.beats(best) else best
+                    advance()
+            return best
+
+        return self._selected(select, trial, proposals)
+
+    def _selected(self, select: "Callable[[], _Tried | None]", trial: Any, proposals: Proposals | None = None) -> Any:
+        """What is released of the trial that `select` returns, while all other accounts are locked.
+
+        Where a method's code runs in trials, the whole selection runs in a copy of this process: how many copies it
+        makes of itself, or how they end, shows in the copy only.
+        """
+        with self._ledger.locked():
+            if isinstance(trial, Trial) and (proposals is None or self.device.type != "cpu"):
+                best = select()
+                found = best.unpack() if best is not None and best.score is not None else None
+            else:
+                found = self._select_apart(select)
+        if found is None:
+            return None
+        outcome, observer = found
+        if self._observer and observer:
+            self._observer.won(observer)
+        return outcome
+
+    def _select_apart(self, select: "Callable[[], _Tried | None]") -> "tuple[Any, Observer | None] | None":
+        self._check_apart()
+
+        def run() -> tuple[str | None, str | None, bytes]:
+            self._progress = SilentProgress()
+            try:
+                best = select()
+            except OverBudgetError as error:
+                return str(error), None, b""
+            except ModelFailedError as error:
+                return None, str(error), b""
+            return None, None, best.packed() if best is not None and best.score is not None else b""
+
+        with self._progress.track("Selection", 1) as advance:
+            (answer,) = call_apart([run])
+            advance()
+        refused, failed, packed = answer or (None, "The process of a selection ended without an answer.", b"")
+        self._refuse(refused)
+        self._fail(failed)
+        return pickle.loads(packed) if packed else None
+
+    def _check_apart(self) -> None:
+        if self.device.type != "cpu":
+            raise InvalidValueError(
+                f"Expected trials of type Trial on {self.device}: a function of your own runs in a copy of this "
+                "process, which cannot use that device. Use --device cpu."
+            )
+        import optuna  # noqa: F401  (once, not in each copy)
 
     @staticmethod
     def _order(count: int) -> list[int]:
         """The order in which independent trials run, which changes nothing."""
         return list(range(count))
-
-    def _won(self, best: _Tried | None) -> Any:
-        """What is released of the winner."""
-        if best is None or best.score is None:
-            return None
-        outcome, observer = best.unpack()
-        if self._observer and observer:
-            self._observer.won(observer)
-        return outcome
 
     def first_above(
         self,
@@ -482,19 +533,23 @@ class Session(_Unique):
             InvalidValueError: as in `best_of`.
             OverBudgetError: as in `best_of`.
         """
-        base_event, threshold = events.frozen(base_event), float(threshold)
-        stop_probability = number("stop_probability", stop_probability, low=0, high=1)
+        trial, base_event, threshold = _exact(trial), events.frozen(base_event), float(threshold)
+        stop_probability = number("stop_probability", stop_probability, low=1e-9, high=1)
         runs = geometric(1 / stop_probability)  # how many trials the coins allow; they are tossed in advance
         self._ledger.charge(first_above(base_event, stop_probability), self._scope)
         selection = self._streams.within("selection", self._next("selection"))
         longest = runs.sample(_uniform(selection.source("number of runs")))
-        trials = self._trials(trial, selection, list(range(longest)), base_event, at_once=1)
-        with self._ledger.locked(), closing(trials), self._progress.track("Trials", longest) as advance:
-            for tried in trials:
-                advance()
-                if tried.score is not None and tried.score >= threshold:
-                    return self._won(tried)
-        return None
+
+        def select() -> _Tried | None:
+            trials = self._trials(trial, selection, list(range(longest)), base_event, at_once=1)
+            with closing(trials), self._progress.track("Trials", longest) as advance:
+                for tried in trials:
+                    advance()
+                    if tried.score is not None and tried.score >= threshold:
+                        return tried
+            return None
+
+        return self._selected(select, trial)
 
     def _next(self, kind: str) -> str:
         """1, 2, ... for what happens several times on one stream, so that no two share their names."""
@@ -521,7 +576,7 @@ class Session(_Unique):
             child._candidate = candidate
             return child
 
-        if not _is_ours(trial):
+        if not isinstance(trial, Trial):
             yield from self._trials_apart(trial, indices, session, at_once or torch.get_num_threads())
             return
         # Full batches of linear models share a matrix product.
@@ -542,36 +597,28 @@ class Session(_Unique):
         results: list[Scored | None]
         try:
             results = [_valid(scored) for scored in trial.run(sessions)]
-        except (Exception, SystemExit):
-            logger.debug("A trial failed.", exc_info=True)
-            if len(sessions) > 1 and not any(session._ledger.refused for session in sessions):
+        except (Exception, SystemExit):  # not logged here, where a method could listen
+            if len(sessions) > 1 and not any(one._ledger.refused or one._ledger.failed for one in sessions):
                 return None
             results = [None] * len(sessions)
         tried = []
         for index, session, scored in zip(indices, sessions, results, strict=True):
             session._ledger.close()
             self._refuse(session._ledger.refused)
-            score = None if scored is None or session._ledger.failed else scored.score
+            self._fail(session._ledger.failed)
+            score = None if scored is None else scored.score
             tried.append(_Tried(index, score, partial(_as_it_is, scored, session._observer)))
         return tried
 
     def _trials_apart(
         self, trial: TrialFunction, indices: list[int], make_session: "Callable[[int], Session]", at_once: int
     ) -> "Generator[_Tried]":
-        """Trials that a method runs, each in a copy of this process."""
-        if self.device.type != "cpu":
-            raise InvalidValueError(
-                f"Expected trials of type Trial on {self.device}: a function of your own runs in a copy of this "
-                "process, which cannot use that device. Use --device cpu."
-            )
-        import optuna  # noqa: F401  (once, not in each copy)
-
+        """Trials that a method runs, each in a copy of the process."""
         outer = self._ledger.root
         before = outer.refused
 
-        def run(index: int) -> tuple[float | None, str | None, bytes]:
+        def run(index: int) -> tuple[float | None, str | None, str | None, bytes]:
             session = make_session(index)
-            session._progress = SilentProgress()
             ledger = session._ledger
             try:
                 scored = _valid(trial(session))
@@ -580,17 +627,19 @@ class Session(_Unique):
                 scored = None
             refused = ledger.refused or (outer.refused if outer.refused != before else None)
             if scored is None or ledger.failed or refused:
-                return None, refused, b""
+                return None, refused, ledger.failed, b""
             try:
-                return scored.score, None, cloudpickle.dumps((scored.outcome, session._observer))
-            except Exception as error:
-                return None, f"Expected a trial's outcome that pickle can write: {type(error).__name__}: {error}", b""
+                return scored.score, None, None, cloudpickle.dumps((scored.outcome, session._observer))
+            except Exception:
+                kind = type(scored.outcome).__name__
+                return None, f"Expected a trial's outcome that pickle can write, got a {kind}.", None, b""
 
         with closing(call_apart([partial(run, index) for index in indices], at_once)) as answers:
             for index, answer in zip(indices, answers, strict=True):
-                score, refused, packed = answer or (None, None, b"")
+                score, refused, failed, packed = answer or (None, None, None, b"")
                 self._refuse(refused)
-                yield _Tried(index, score, partial(pickle.loads, packed))
+                self._fail(failed)
+                yield _Tried(index, score, partial(pickle.loads, packed), packed)
 
     def _adaptive_trials(
         self,
@@ -604,8 +653,9 @@ class Session(_Unique):
         tried: list[int] = []
         scores: list[float] = []
         for index in range(count):
-            (found,) = call_apart([partial(search.densities, proposals, tried, scores)])  # a method's code, too
-            densities = found or [1.0] * len(proposals.prior)  # it failed: the prior
+            (found,) = call_apart([partial(search.promise, proposals, tried, scores)])  # a method's code, too
+            weights = found or [1.0] * len(proposals.prior)  # it failed: the prior
+            densities = search.bounded(weights, proposals.low, proposals.high)
             tried.append(search.choose(densities, _uniform(selection.source("proposal", str(index)))))
             (one,) = self._trials(trial, selection, [index], base_event, candidate=proposals.prior[tried[-1]])
             scores.append(math.nan if one.score is None else one.score)
@@ -616,6 +666,12 @@ class Session(_Unique):
         if message:
             self._ledger.refuse(message)
             raise OverBudgetError(message)
+
+    def _fail(self, message: str | None) -> None:
+        """End the run with a trial whose model raised an exception: whether it does is a release without noise."""
+        if message:
+            self._ledger.fail(message)
+            raise ModelFailedError(message)
 
     # -------------------------------------------------------------------------------- sample and aggregate
 
@@ -635,12 +691,12 @@ class Session(_Unique):
         """
         partitions = whole("partitions", partitions, low=2, high=MAX_PARTITIONS)
         runs = list(runs)
-        if not all(type(run) is DpSgd and type(run.optimizer) is str for run in runs):
+        if not all(type(run) is DpSgd for run in runs):
             # One of a plug-in's own would see gradients without noise.
             raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
         training, validating = self.holdout(validation)
         totals = [0.0] * len(runs)
-        silent = [run.with_noise(0.0) for run in runs]
+        silent = [run.with_noise(0.0) for run in runs]  # made anew, of exact types
         with self._progress.track("Candidates on parts of the data", partitions) as advance:
             for index in range(partitions):
                 part = training._on_part(
@@ -651,7 +707,12 @@ class Session(_Unique):
                 sessions = [part._child(Ledger(), streams.within(str(i))) for i in range(len(runs))]
                 for session in sessions:
                     session._progress, session._observer = SilentProgress(), None
-                for i, model in enumerate(DpSgd.train_together(sessions, silent)):
+                try:
+                    models = DpSgd.train_together(sessions, silent)
+                except ModelFailedError as error:
+                    self._fail(str(error))
+                    raise
+                for i, model in enumerate(models):
                     share = validating._n_correct(self._own(0).classifier(model)) / validating.expected_records
                     totals[i] += min(share, 1.0) / partitions
                 advance()
@@ -686,8 +747,14 @@ class Session(_Unique):
         Raises:
             ModelFailedError: if there was one. It names the type and nothing else.
         """
+        # Masks of dropout and the like are drawn from a stream of the session: the global generator is no secret, and
+        # its state would tell how many records were drawn.
+        secret = int(_uniform(self._generator("noise", "layers", "cpu")) * 2**53)
+        devices = [self.device] if self.device.type == "cuda" else []
         try:
-            return computation()
+            with torch.random.fork_rng(devices), torch.autograd.set_detect_anomaly(False):
+                torch.manual_seed(secret)
+                return computation()
         except Exception as error:
             logger.debug("A computation on private records failed.", exc_info=True)
             kind = type(error).__name__
@@ -1021,6 +1088,8 @@ def gradients_together(
     """
     batches, models, clippings = list(batches), list(models), list(clippings)
     noise = [number("noise_multiplier", one, low=0) for one in noise_multipliers]
+    if any(type(batch) is not Batch for batch in batches):
+        raise InvalidValueError("Expected batches of a session.")
     if not len(batches) == len(models) == len(clippings) == len(noise) > 0:
         raise InvalidValueError("Expected one model, one clipping rule and one noise multiplier for each batch.")
     first = batches[0]
@@ -1044,9 +1113,11 @@ def gradients_together(
     ]
 
 
-def _is_ours(trial: Any) -> TypeGuard[Trial]:
-    """Whether no code of a method runs in a trial."""
-    return type(trial) is Trial and type(trial.training) is DpSgd
+def _exact(trial: TrialFunction | Trial) -> TrialFunction | Trial:
+    """A trial in which no code of a method runs, made anew from its numbers; a function of a method's own as it is."""
+    if type(trial) is Trial and type(trial.training) is DpSgd:
+        return replace(trial, training=replace(trial.training))
+    return trial if not isinstance(trial, Trial) else trial.__call__
 
 
 def _as_it_is(scored: Scored | None, observer: Observer | None) -> tuple[Any, Observer | None]:

@@ -5,7 +5,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -169,36 +168,38 @@ class Split:
         return len(self.targets)
 
 
-_seal: ContextVar["list[str] | None"] = ContextVar("seal", default=None)
+_seals: list[list[str]] = []  # of this process: another thread or context opens no records either
 
 
 @contextmanager
 def sealed() -> Iterator[list[str]]:
-    """While this lasts, no task gives out its records: neither the private ones nor the test data.
+    """While this lasts, no task of this process gives out its records: neither the private ones nor the test data.
 
     Yields:
         The complaints: what was asked for all the same, also if the error was swallowed.
     """
     complaints: list[str] = []
-    token = _seal.set(complaints)
+    _seals.append(complaints)
     try:
         yield complaints
     finally:
-        _seal.reset(token)
+        _seals[:] = [seal for seal in _seals if seal is not complaints]
 
 
 def _guarded(load: "Callable[[Any, DataSource], Split]") -> "Callable[[Any, DataSource], Split]":
     @wraps(load)
     def load_unless_sealed(self: "Task", source: "DataSource") -> Split:
-        complaints = _seal.get()
-        if complaints is not None:
-            complaints.append(
+        if _seals:
+            complaint = (
                 f"{load.__name__} of task {self.name} was called by the method, or by a model. A method sees no data "
                 "while it plans, and only the session while it runs. The harness alone opens the test data, afterwards."
             )
-            raise SealedDataError(complaints[-1])
+            for complaints in _seals:
+                complaints.append(complaint)
+            raise SealedDataError(complaint)
         return load(self, source)
 
+    del load_unless_sealed.__wrapped__  # the way around
     load_unless_sealed.is_guarded = True  # type: ignore[attr-defined]
     return load_unless_sealed
 

@@ -14,6 +14,7 @@ from dphpo_bench.parts import held_out
 from dphpo_bench.privacy.accountants import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate
+from dphpo_bench.privacy.checks import inside, number
 from dphpo_bench.privacy.events import gaussian
 from dphpo_bench.search import Candidate
 from dphpo_bench.task import TaskFacts
@@ -58,6 +59,10 @@ class Trial:
     training: DpSgd
     score_noise: float
     validation: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score_noise", number("score_noise", self.score_noise, low=0))
+        object.__setattr__(self, "validation", inside("validation", self.validation))
 
     @classmethod
     def calibrated(

@@ -41,4 +41,3 @@ def test_the_audits_on_digits_are_on_the_page_and_refute_nothing() -> None:
     assert found == shown("Methods on digits")
     assert {name for name, _ in found} <= set(registry.methods())
     assert "method that is\nnot in the table was not audited" in PAGE
-

@@ -275,9 +275,9 @@ def test_the_number_of_trials_is_not_in_the_log(tiny_task, budget, capsys) -> No
     bench.run(searching(), tiny_task, budget, progress=TerminalProgress())
     shown = capsys.readouterr().err
     assert "is a secret" in shown
-    assert "Trials" not in shown
+    assert "Selection" not in shown
     bench.run(searching(), tiny_task, budget, seed=0, progress=TerminalProgress())
-    assert "Trials: " in capsys.readouterr().err
+    assert "Selection: " in capsys.readouterr().err
 
 
 def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path) -> None:

@@ -29,6 +29,9 @@ class PrivacyBudget:
             raise InvalidValueError(f"Expected a finite epsilon > 0, got epsilon={shown(self.epsilon)}.")
         if not (_is_number(self.delta) and 0 < self.delta < 1):
             raise InvalidValueError(f"Expected 0 < delta < 1, got delta={shown(self.delta)}.")
+        for name in ("epsilon", "delta"):
+            if type(getattr(self, name)) not in (int, float):
+                object.__setattr__(self, name, float(getattr(self, name)))
 
 
 def _is_number(value: Any) -> bool:

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dp_accounting import dp_event
@@ -141,6 +141,7 @@ def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0)
         raise InvalidValueError(
             f"Expected a distribution of dphpo_bench, which draws what it says, got a {type(runs).__name__}."
         )
+    runs = replace(runs)  # type: ignore[type-var]  # made anew: somebody may have hung functions of their own on that one
     return BestOfDpEvent(event, runs, number("low", low, low=1e-9, high=1), number("high", high, low=1, high=1e9))
 
 

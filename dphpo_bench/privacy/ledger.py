@@ -17,6 +17,7 @@ from dphpo_bench.privacy import events
 
 VERSION = 1
 MAX_ENTRIES = 10_000
+MAX_REFUSED = 1000
 
 Scope = tuple[tuple[str, str], ...]
 """Parts of partitions, outermost first, whose records alone a release touches; empty for all records."""
@@ -133,7 +134,7 @@ class Ledger:
     def refuse(self, message: str) -> None:
         """Keep in mind that more was asked for than planned, here and in what a batch is of."""
         for ledger in self._chain():
-            ledger.refused = ledger.refused or message
+            ledger.refused = ledger.refused or message[:MAX_REFUSED]
 
     def fail(self, message: str) -> None:
         """Keep in mind that a computation on private records ended without a result, and release nothing more."""
@@ -181,7 +182,7 @@ class Ledger:
             raise InvalidValueError("Expected a ledger with the keys version, refused, entries.")
         if type(obj["version"]) is not int or obj["version"] != VERSION:
             raise InvalidValueError(f"Expected a ledger of version {VERSION}, got {shown(obj['version'], 20)}.")
-        if not (obj["refused"] is None or (isinstance(obj["refused"], str) and len(obj["refused"]) <= 1000)):
+        if not (obj["refused"] is None or (isinstance(obj["refused"], str) and len(obj["refused"]) <= MAX_REFUSED)):
             raise InvalidValueError("Expected refused to be a text of at most 1000 characters, or null.")
         if not isinstance(obj["entries"], list) or len(obj["entries"]) > MAX_ENTRIES:
             raise InvalidValueError(f"Expected a list of at most {MAX_ENTRIES} ledger entries.")

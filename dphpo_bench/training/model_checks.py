@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -24,28 +25,34 @@ _TOLERANCE = 1e-3
 _OWN = ("torch", "opacus")
 
 
-def refuse_watchers(model: nn.Module) -> None:
+def refuse_watchers(model: nn.Module | None = None) -> None:
     """Refuse hooks and modes of torch, which would see the records. Those of torch itself are left alone.
 
     Raises:
         InvalidValueError: if a module or a parameter has a hook, all modules have a global one, or a mode is active
-            that sees every operation, or every tensor that is kept for a backward pass.
+            that sees every operation, or every tensor that is kept for a backward pass; None: there is no model yet.
     """
     modes = [*_get_current_dispatch_mode_stack(), *_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
     watching = [type(mode).__name__ for mode in modes if type(mode) is not DeviceContext]
-    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-        watching.append("saved_tensors_hooks")
+    others = {
+        "saved_tensors_hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
+        "a profiler": torch._C._autograd._profiler_enabled(),
+        "torch.jit.trace": torch._C._get_tracing_state() is not None,
+        "a transform of torch.func": torch._C._functorch.peek_interpreter_stack() is not None,
+    }
+    watching += [name for name, active in others.items() if active]
     if watching:
         raise InvalidValueError(
             f"Expected no mode of torch that would see the records; {watching[0]} is active. Leave it."
         )
     where: list[tuple[str, Mapping[int, Any] | None]] = []
-    for name, module in model.named_modules():
+    for name, module in model.named_modules() if model is not None else ():
         where += [(name or "the model", hooks) for hooks in _hooks_of(module)]
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters() if model is not None else ():
         where += [(name, parameter._backward_hooks), (name, getattr(parameter, "_post_accumulate_grad_hooks", None))]
     registry = vars(nn.modules.module)
     where += [("torch", registry[name]) for name in registry if name.startswith("_global_") and name.endswith("_hooks")]
+    where += [("torch.optim", _global_optimizer_pre_hooks), ("torch.optim", _global_optimizer_post_hooks)]
     for name, hooks in where:
         for hook in (hooks or {}).values():
             if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] not in _OWN:

@@ -28,6 +28,7 @@ class OwnModel:
     """
 
     def __init__(self, build: Callable[[], nn.Module], records: Split) -> None:
+        refuse_watchers()  # also of what is built
         self.model = build()
         self._records = records
         self._engines: dict[tuple[bool, ...], GradientEngine] = {}  # by which parameters are trained

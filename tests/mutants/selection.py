@@ -368,7 +368,7 @@ class AsksTheOuterSession(Search):
 class LogsRawGradients(Search):
     """Compares candidates on parts of the data with an optimiser of its own, which logs the gradients it is given.
 
-    There they have no noise, for nobody is to see them. The session takes optimisers by name only.
+    There they have no noise, for nobody is to see them. A run takes optimisers by name only.
     """
 
     name = "logs_raw_gradients"

@@ -263,7 +263,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     "copies_its_session": Refused(selection.CopiesItsSession(), "session", r"one Session and no copy of it"),
     "seeds_every_trial": Neutralised(selection.SeedsEveryTrial(), draws_as_ever),
     "keeps_a_trials_session": Refused(
-        selection.KeepsATrialsSession(), "session", r"outcome that pickle can write: .* one Session and no copy of it"
+        selection.KeepsATrialsSession(), "session", r"outcome that pickle can write, got a Session"
     ),
     "asks_the_outer_session": Refused(selection.AsksTheOuterSession(), "ledger", r"asked of an account that is locked"),
     "releases_a_loser": Neutralised(selection.ReleasesALoser(), has_only({"losers": 0})),
@@ -280,9 +280,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     ),
     "learns_from_scores": Neutralised(selection.LearnsFromScores(), learns_nothing),
     "walks_a_grid": Neutralised(selection.WalksAGrid(), has_only({"learning_rate": 1.0})),
-    "logs_raw_gradients": Refused(
-        selection.LogsRawGradients(), "session", r"Expected candidates of type DpSgd, with optimisers .* by name"
-    ),
+    "logs_raw_gradients": Refused(selection.LogsRawGradients(), "session", r"Expected optimizer to be a text"),
 }
 """What a mutant does with the public API, by name."""
 
