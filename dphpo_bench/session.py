@@ -433,18 +433,19 @@ class Session(_Unique):
             InvalidValueError: if a function of your own cannot be run apart: without os.fork, or not on a CPU.
         """
         trial, base_event = _exact(trial), events.frozen(base_event)
-        if proposals is not None:
-            proposals = replace(proposals)  # made anew, like `trial`: what was hung on the other is not there
+        if proposals is not None:  # made anew, like `trial`: what was hung on the other is not there
+            proposals = Proposals(proposals.prior, proposals.weights, proposals.low, proposals.high)
         bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
         event = best_of(base_event, runs, *bounds)
         self._ledger.charge(event, self._scope)
         selection = self._streams.within("selection", self._next("selection"))
         count = event.runs.sample(_uniform(selection.source("number of runs")))
         order = self._order(count)
+        at_once = None if isinstance(trial, Trial) else torch.get_num_threads()
 
         def select() -> _Tried | None:
             if proposals is None:
-                trials = self._trials(trial, selection, order, base_event)
+                trials = self._trials(trial, selection, order, base_event, at_once=at_once)
             else:
                 trials = self._adaptive_trials(trial, selection, count, base_event, proposals)
             best: _Tried | None = None
@@ -577,7 +578,7 @@ class Session(_Unique):
             return child
 
         if not isinstance(trial, Trial):
-            yield from self._trials_apart(trial, indices, session, at_once or torch.get_num_threads())
+            yield from self._trials_apart(trial, indices, session, at_once or 1)
             return
         # Full batches of linear models share a matrix product.
         stacks = trial.training.sample_rate == 1 and linear_layer(self._own(0).model) is not None

@@ -871,6 +871,28 @@ def test_bounds_that_are_changed_where_the_weights_are_made_change_nothing() -> 
     assert found.count(0.1) <= 6  # all eight at a tenth each: 1e-8; seven of eight: 7e-7
 
 
+def test_bounds_with_two_faces_have_one() -> None:
+    class Shifty(bench.Proposals):
+        faces: ClassVar[list[float]] = [1.0, 1.0, 1e9, 1e9, 1e9, 1e9]
+
+        @property
+        def high(self) -> float:
+            return self.faces.pop(0) if len(self.faces) > 1 else self.faces[0]
+
+        @high.setter
+        def high(self, value: float) -> None:
+            pass
+
+    def body(session: Session) -> bench.Outcome:
+        proposals = object.__new__(Shifty)
+        vars(proposals).update(prior=({"learning_rate": 0.1},) * 2, weights=lambda *_: [1e9, 1.0], low=1.0)
+        session.best_of(lambda _: bench.Scored(None, 0.0), bench.geometric(3), TRIAL, proposals=proposals)
+        return finish(session)
+
+    record = run(body, event=bench.best_of(TRIAL, bench.geometric(3), 1.0, 1.0))
+    assert record.status == "ok"
+
+
 @pytest.mark.parametrize("what", ["run", "call"])
 def test_functions_hung_on_a_trial_are_not_called(what: str) -> None:
     met: list[Any] = []
