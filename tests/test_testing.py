@@ -105,7 +105,6 @@ METHODS: list[tuple[str, Any, str, set[str]]] = [
         {"test_trials_that_lost_change_nothing"},
     ),
     ("trials_that_lost_change_nothing", W.AveragesItsTrials, "No trial alone leads to what all", set()),
-    ("trials_that_lost_change_nothing", W.ReturnsTheLoser, "No trial alone leads to what all", set()),
     ("earlier_runs_change_nothing", W.RemembersTheLastRun, "After a run on other records", UNREPEATABLE),
     ("new_process_gives_the_same_run", W.RemembersTheFirstRun, "in a new process a run differs", set()),
     ("empty_batches_are_survived", W.DividesByTheBatchSize, "ZeroDivisionError", set()),

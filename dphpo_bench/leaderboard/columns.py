@@ -10,6 +10,7 @@ from dphpo_bench.leaderboard.board import Estimate, OverallRow, Ranks, Row
 AnyRow = TypeVar("AnyRow", Row, OverallRow)
 
 NOTHING = "–"
+NOT_AUDITED = "not audited"
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ MARKS = (
 
 def audited_text(audited: float | None) -> str:
     """An audited lower bound, rounded down, or that there is none."""
-    return "not audited" if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
+    return NOT_AUDITED if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
 def _mean(estimate: Estimate | None) -> float | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dphpo_bench.display import one_line
 from dphpo_bench.leaderboard.board import Board, Overall, OverallRow, Refused, Row, Table
-from dphpo_bench.leaderboard.columns import MARKS, NOTHING, OVERALL_COLUMNS, ROW_COLUMNS, AnyRow, Column
+from dphpo_bench.leaderboard.columns import MARKS, NOT_AUDITED, NOTHING, OVERALL_COLUMNS, ROW_COLUMNS, AnyRow, Column
 
 if TYPE_CHECKING:
     from dphpo_bench.leaderboard.charts import Chart
@@ -154,7 +154,7 @@ def _table_blocks(tables: Sequence[Table], waiting: list["Chart"]) -> list[str]:
 def _filled(columns: Iterable[Column[AnyRow]], rows: Iterable[AnyRow]) -> list[Column[AnyRow]]:
     """The columns that say something about at least one row."""
     rows = list(rows)
-    return [column for column in columns if any(column.text(row) != NOTHING for row in rows)]
+    return [column for column in columns if any(column.text(row) not in (NOTHING, NOT_AUDITED) for row in rows)]
 
 
 def _table(columns: Sequence[Column[AnyRow]], groups: Iterable[tuple[str, Sequence[AnyRow]]]) -> str:

@@ -268,8 +268,8 @@ class TestCalls:
 
     def test_limits_hold_as_without_ray(self, executor: RayExecutor, tmp_path: Path) -> None:
         path = tmp_path / "pid"
-        late = executor.submit(sleep_long, str(path), Resources(time_limit_s=1)).result(120)
-        assert (late.text, late.failure, late.again) == (None, "Stopped after the time limit of 1 s.", False)
+        late = executor.submit(sleep_long, str(path), Resources(time_limit_s=8)).result(120)
+        assert (late.text, late.failure, late.again) == (None, "Stopped after the time limit of 8 s.", False)
         assert is_gone(int(path.read_text()))
 
     def test_a_cell_that_is_killed_may_be_tried_again(self, executor: RayExecutor) -> None:

@@ -64,7 +64,7 @@ def test_cells_are_the_product_and_seeds_vary_slowest(load, tmp_path) -> None:
         ("mean = 5", "meen = 5", 9, "methods[1].parameters.meen", "Did you mean 'mean'?"),
         ("mean = 5", 'mean = "x"', 9, "methods[1].parameters.mean", "valid number"),
         ("mean = 5", "mean = true", 9, "methods[1].parameters.mean", "valid number"),
-        ("layer_cake", "rdp", 10, "methods[2].parameters.distribution", "accounting=layer_cake"),
+        ("layer_cake", "rdp", 10, "methods[2].parameters", "accounting=tightest"),
         ('"auto_clipping"', '"auto_cliping"', 8, "methods[0].name", "Did you mean 'auto_clipping'?"),
         ('{ name = "liu_talwar", parameters = { mean = 5 } }', '"auto_clipping"', 9, "methods[1]", "twice"),
         ('name = "mnist"', 'nam = "mnist"', 12, "tasks[1].nam", "Did you mean 'name'?"),

@@ -200,14 +200,6 @@ def _written() -> list[Any]:
 
 
 @dataclass(frozen=True)
-class ReturnsTheLoser(Searches):
-    def out(self, best: Any, tried: list[Any], session: "bench.Session") -> bench.Outcome:
-        if not tried:
-            return bench.released(best, session)
-        return bench.released(min(tried, key=lambda scored: scored.score).outcome, session)
-
-
-@dataclass(frozen=True)
 class CountsItsTrials(Searches):
     def one(self, trial: "bench.Trial", own: "bench.Session") -> "bench.Scored":
         (scored,) = trial.run([own], [{"learning_rate": 0.01 * 2 ** len(_written())}])
