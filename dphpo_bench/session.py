@@ -756,11 +756,10 @@ class Session(_Unique):
             with torch.random.fork_rng(devices), torch.autograd.set_detect_anomaly(False):
                 torch.manual_seed(secret)
                 return computation()
-        except Exception as error:
-            logger.debug("A computation on private records failed.", exc_info=True)
+        except Exception as error:  # not logged: a method could listen, and its frames hold the records
             kind = type(error).__name__
         # Not raised above: an error's context leads to the frames, and these to the records.
-        message = f"The model raised {kind} on private records; its text may quote them and is in the debug log only."
+        message = f"The model raised {kind} on private records; its text may quote them and is not shown."
         self._ledger.fail(message)
         raise ModelFailedError(message)
 

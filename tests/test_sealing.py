@@ -893,21 +893,43 @@ def test_bounds_with_two_faces_have_one() -> None:
     assert record.status == "ok"
 
 
-@pytest.mark.parametrize("what", ["run", "call"])
-def test_functions_hung_on_a_trial_are_not_called(what: str) -> None:
+def test_functions_hung_on_a_trial_are_not_called() -> None:
     met: list[Any] = []
 
     def body(session: Session) -> bench.Outcome:
         trial = bench.Trial(bench.DpSgd(1.0, 2, 8.0, 0.1), 8.0, 0.5)
-        if what == "run":
-            vars(trial)["run"] = lambda *sessions: met.extend(sessions)
-        else:
-            vars(trial.training)["having"] = lambda candidate: met.append(candidate)
-        best = trial.best_of(session, RUNS) if what == "call" else session.best_of(trial, RUNS, trial.event)
-        return bench.released(best, session)
+        vars(trial)["run"] = lambda *sessions: met.extend(sessions)
+        vars(trial.training)["having"] = lambda candidate: met.append(candidate)
+        return bench.released(session.best_of(trial, RUNS, trial.event), session)
 
-    assert run(body, event=bench.best_of(bench.Trial(bench.DpSgd(1.0, 2, 8.0, 0.1), 8.0, 0.5).event, RUNS)).status
-    assert met == [] or what == "call"  # `Trial.check` asks the method's own object, before there is a trial
+    record = run(body, event=bench.best_of(bench.Trial(bench.DpSgd(1.0, 2, 8.0, 0.1), 8.0, 0.5).event, RUNS))
+    assert record.status == "ok"
+    assert met == []
+
+
+def test_what_a_model_raises_is_not_heard_by_the_method() -> None:
+    """A handler of its own would get the exception, and with it the frames."""
+    heard: list[Any] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record)
+
+    def body(session: Session) -> bench.Outcome:
+        logger = logging.getLogger("dphpo_bench")
+        logger.addHandler(handler := Listener(logging.DEBUG))
+        before = logger.level
+        logger.setLevel(logging.DEBUG)
+        try:
+            with suppress(ModelFailedError):
+                session.score(session.build_model(), 8.0)
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(before)
+        return finish(session)
+
+    assert run(body, Built(Choosy), event=TRIAL).status == "failed"
+    assert heard == []
 
 
 def test_a_search_makes_one_copy_of_the_process_that_a_method_can_see() -> None:
