@@ -1,8 +1,8 @@
 """CIFAR-10: 32x32 colour pictures of ten kinds of things."""
 
-from dphpo_bench.data.image_task import ImageTask, Schedule
-from dphpo_bench.data.scattering import ScatteringFeatures
-from dphpo_bench.data.source import HubDataset, HubSplit
+from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.recipes.image_task import ImageTask, Schedule
+from dphpo_bench.recipes.scattering import ScatteringFeatures
 
 DATASET = HubDataset(
     name="cifar10",

@@ -3,8 +3,8 @@
 import hashlib
 from typing import TYPE_CHECKING
 
-from dphpo_bench.errors import DataError
-from dphpo_bench.task import Split, Task, TaskFacts
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.contract.task import Split, Task, TaskFacts
 
 if TYPE_CHECKING:
     import torch

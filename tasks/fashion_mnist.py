@@ -1,7 +1,7 @@
 """Fashion-MNIST: 28x28 grey pictures of clothes, a drop-in replacement of MNIST that is harder."""
 
-from dphpo_bench.data.image_task import ImageTask, Schedule
-from dphpo_bench.data.source import HubDataset, HubSplit
+from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.recipes.image_task import ImageTask, Schedule
 
 DATASET = HubDataset(
     name="fashion-mnist",

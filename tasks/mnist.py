@@ -1,7 +1,7 @@
 """MNIST: 28x28 grey pictures of handwritten digits."""
 
-from dphpo_bench.data.image_task import ImageTask, Schedule
-from dphpo_bench.data.source import HubDataset, HubSplit
+from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.recipes.image_task import ImageTask, Schedule
 
 DATASET = HubDataset(
     name="mnist",

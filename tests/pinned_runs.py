@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import dphpo_bench as bench
-from dphpo_bench import registry
+from dphpo_bench.contract import registry
 from dphpo_bench.testing import Blobs
 from dphpo_bench.testing.runs import DELTA, EPSILON, threads
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench import check, registry
-from dphpo_bench.testing import MethodContract, TaskContract
+from dphpo_bench.contract import registry
+from dphpo_bench.testing import MethodContract, TaskContract, check
 
 PACKAGE = Path(__file__).parent / "plugin_package"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from dphpo_bench import cli, registry
+from dphpo_bench.cli import commands as cli
+from dphpo_bench.contract import registry
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -12,7 +12,7 @@ import pytest
 import typer
 import yaml
 
-from dphpo_bench.cli import app
+from dphpo_bench.cli.commands import app
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / ".github" / "scripts"

@@ -22,9 +22,9 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from dphpo_bench.data.source import CACHE_VARIABLE
-from dphpo_bench.errors import DataError
-from dphpo_bench.files import read_whole
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.files import read_whole
+from dphpo_bench.data.datasets import CACHE_VARIABLE
 
 logger = logging.getLogger(__name__)
 

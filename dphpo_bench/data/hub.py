@@ -4,9 +4,9 @@ import os
 import re
 from pathlib import Path
 
+from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.cache import locked, sha256_of_file
-from dphpo_bench.data.source import DATA_VARIABLE, HubDataset, HubSplit, download_command
-from dphpo_bench.errors import DataError
+from dphpo_bench.data.datasets import DATA_VARIABLE, HubDataset, HubSplit, download_command
 
 
 def download(dataset: HubDataset, split: HubSplit, folder: Path) -> Path:

@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.text import shown
 from dphpo_bench.data.cache import Array, cached_array
-from dphpo_bench.data.source import DataSource, HubDataset, HubSplit
-from dphpo_bench.display import shown
-from dphpo_bench.errors import DataError
+from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.data.source import DataSource
 
 _ROWS_PER_BLOCK = 1000
 

@@ -7,69 +7,10 @@ the cache have that second form, so the cache's `datasets` folder is a mirror to
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.errors import DataError
-from dphpo_bench.progress import Progress, SilentProgress
-
-if TYPE_CHECKING:
-    from dphpo_bench.task import Task
-
-DATA_VARIABLE = "DPHPO_BENCH_DATA"
-CACHE_VARIABLE = "DPHPO_BENCH_CACHE"
-
-
-@dataclass(frozen=True)
-class HubSplit:
-    """One split of a dataset on the hub.
-
-    Attributes:
-        name: "train" or "test".
-        hub_path: path of its parquet file in the hub's repository.
-        rows: number of records.
-        content_hash: `images.content_hash` of its records; it does not depend on the order of rows or on how
-            the pictures are encoded, both of which differ between mirrors (CIFAR-10's do).
-    """
-
-    name: str
-    hub_path: str
-    rows: int
-    content_hash: str
-
-
-@dataclass(frozen=True)
-class HubDataset:
-    """A labelled image dataset on the Hugging Face hub.
-
-    Attributes:
-        name: name of its folder in a mirror.
-        repo_id: name of its repository on the hub.
-        image_column: the parquet column that holds the encoded pictures; labels are in `label`.
-        image_shape: (channels, height, width).
-        n_classes: labels are 0 ... n_classes - 1.
-        splits: the training split and the test split.
-        licence: terms of use, as far as the publisher states any.
-        homepage: where it was first published.
-    """
-
-    name: str
-    repo_id: str
-    image_column: str
-    image_shape: tuple[int, int, int]
-    n_classes: int
-    splits: tuple[HubSplit, HubSplit]
-    licence: str
-    homepage: str
-
-    @property
-    def train(self) -> HubSplit:
-        """The private training records."""
-        return self.splits[0]
-
-    @property
-    def test(self) -> HubSplit:
-        """The records for the harness alone."""
-        return self.splits[1]
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.data.datasets import CACHE_VARIABLE, DATA_VARIABLE, HubDataset, HubSplit, download_command
 
 
 @dataclass(frozen=True)
@@ -152,51 +93,3 @@ class DataSource:
         from dphpo_bench.data.hub import download
 
         return download(dataset, split, self.root / dataset.name)
-
-
-def download_command(dataset: HubDataset, mirror: str) -> str:
-    """The shell command that puts a dataset into a mirror, for use on any machine with a network."""
-    return f"hf download {dataset.repo_id} --repo-type dataset --local-dir {mirror}/{dataset.name}"
-
-
-def dataset_status(task: "Task", source: DataSource) -> list[dict[str, Any]]:
-    """What is here of the datasets a task reads, one JSON-ready row per split; reads no record.
-
-    Returns:
-        Rows with the keys task, split, rows, state ("mirror", "downloaded", "missing" or "not needed"),
-        bytes (of the file), where (its path, or how to get it), licence and source (where it was published).
-    """
-    return [
-        _split_status(task.name, dataset, split, source) for dataset in task.datasets for split in dataset.splits
-    ] or [
-        {
-            "task": task.name,
-            "split": "all",
-            "rows": task.facts.n_records,
-            "state": "not needed",
-            "bytes": 0,
-            "where": "no download",
-            "licence": "",
-            "source": "",
-        }
-    ]
-
-
-def _split_status(task: str, dataset: HubDataset, split: HubSplit, source: DataSource) -> dict[str, Any]:
-    path = source.find(dataset, split)
-    if path:
-        state, where = ("mirror" if source.data_dir else "downloaded"), str(path)
-    elif source.data_dir:
-        state, where = "missing", download_command(dataset, str(source.data_dir))
-    else:
-        state, where = "missing", f"downloaded on first use from {dataset.repo_id} on the Hugging Face hub"
-    return {
-        "task": task,
-        "split": split.name,
-        "rows": split.rows,
-        "state": state,
-        "bytes": path.stat().st_size if path else 0,
-        "where": where,
-        "licence": dataset.licence,
-        "source": dataset.homepage,
-    }

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.files import write_whole
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.files import write_whole
+from dphpo_bench.base.progress import Progress
 from dphpo_bench.leaderboard import table_csv
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts import charts, to_svg
+from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.charts.frame import to_svg
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.progress import Progress
 
 PLOTS = "plots"
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 from typing import TYPE_CHECKING
 
-from dphpo_bench.display import one_line
+from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.board import Board, Overall, OverallRow, Refused, Row, Table
 from dphpo_bench.leaderboard.columns import MARKS, NOT_AUDITED, NOTHING, OVERALL_COLUMNS, ROW_COLUMNS, AnyRow, Column
 
 if TYPE_CHECKING:
-    from dphpo_bench.leaderboard.charts import Chart
+    from dphpo_bench.leaderboard.charts.frame import Chart
 
 MAX_LISTED = 50
 MAX_TEXT = 2000

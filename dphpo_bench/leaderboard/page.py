@@ -14,7 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts import VEGA_LITE_VERSION, Chart, config
+from dphpo_bench.leaderboard.charts.frame import VEGA_LITE_VERSION, Chart
+from dphpo_bench.leaderboard.charts.looks import config
 from dphpo_bench.leaderboard.columns import MARKS, OVERALL_COLUMNS, ROW_COLUMNS, label_text, rounded_number
 
 MOST_REFUSED = 100

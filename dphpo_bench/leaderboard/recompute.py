@@ -13,12 +13,12 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from dphpo_bench.errors import DphpoBenchError
-from dphpo_bench.files import read_whole, write_whole
-from dphpo_bench.plans import engine_hash
-from dphpo_bench.privacy.accountants import epsilon_by
+from dphpo_bench.base.errors import DphpoBenchError
+from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.base.progress import Progress
+from dphpo_bench.harness.plan_cache import engine_hash
+from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.progress import Progress
 
 logger = logging.getLogger(__name__)
 

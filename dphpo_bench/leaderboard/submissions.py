@@ -16,14 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from dphpo_bench import registry
-from dphpo_bench.display import escaped, one_line
-from dphpo_bench.errors import InvalidValueError, RecordError
+from dphpo_bench.base.errors import InvalidValueError, RecordError
+from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.text import compact_json, escaped, one_line
+from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.recompute import Claim, recompute
-from dphpo_bench.progress import Progress, SilentProgress
-from dphpo_bench.records import CostRecord, Identity, read_record
-from dphpo_bench.results import compact_json, path_text, record_files
+from dphpo_bench.records.reading import path_text, record_files
+from dphpo_bench.records.record import CostRecord, Identity
+from dphpo_bench.records.store import read_record
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
-from dphpo_bench import results
 from dphpo_bench.leaderboard.board import Board, Estimate, Row, Table
+from dphpo_bench.records import export
 
 DIGITS = 6
 """Significant digits of sizes, and decimals of shares: the last bits of a float differ between machines."""
@@ -62,7 +62,7 @@ def to_csv(board: Board) -> str:
 
     rows = [_values(table, row) for table in board.tables for row in (*table.rows, *table.references)]
     columns = {name: pd.Series([row[name] for row in rows], dtype=kind) for name, kind in KINDS.items()}
-    return results.to_csv(pd.DataFrame(columns))
+    return export.to_csv(pd.DataFrame(columns))
 
 
 def _values(table: Table, row: Row) -> dict[str, Any]:

@@ -5,8 +5,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from dphpo_bench.display import shown
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 
-from dphpo_bench.errors import BudgetTooSmallError, InvalidValueError
-from dphpo_bench.privacy.accountants import epsilon, epsilon_by
+from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError
+from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 Bracket = tuple[float, float]

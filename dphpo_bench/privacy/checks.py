@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from dphpo_bench.display import shown
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
 
 MAX_NAME = 64
 

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.display import shown
-from dphpo_bench.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
-from dphpo_bench.privacy import events
+from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
+from dphpo_bench.base.text import shown
+from dphpo_bench.privacy import event_rules, event_texts, events
 
 VERSION = 1
 MAX_ENTRIES = 10_000
@@ -48,14 +48,14 @@ class Ledger:
         self.failed: str | None = None
         self._batch_of = batch_of
         self._spent: Counter[DpEvent] = Counter()
-        self._allowed = None if allowance is None else events.multiset(allowance)
+        self._allowed = None if allowance is None else event_rules.multiset(allowance)
         self._closed = False
         self._locked = False
 
     @property
     def event(self) -> DpEvent:
         """All releases so far, composed."""
-        return events.from_multiset(self._spent)
+        return event_rules.from_multiset(self._spent)
 
     @property
     def entries(self) -> tuple[tuple[DpEvent, int], ...]:
@@ -74,16 +74,17 @@ class Ledger:
                 released.
         """
         scoped = _within(scope, event)
-        wanted = events.multiset(scoped)
+        wanted = event_rules.multiset(scoped)
         for ledger in self._chain():
             if ledger._closed:
                 raise OverBudgetError(
-                    f"The run, or the trial, is over; the release {events.describe(scoped)[:400]} comes too late. "
+                    f"The run, or the trial, is over; the release {event_texts.describe(scoped)[:400]} comes too late. "
                     "Keep no session and no batch beyond the call that it was given to."
                 )
         if self.root._locked:
             self._refuse(
-                f"The release {events.describe(scoped)[:400]} is asked of an account that is locked: while a selection "
+                f"The release {event_texts.describe(scoped)[:400]} is asked of an "
+                f"account that is locked: while a selection "
                 "runs, each of its trials asks its own session. Ask before the selection, or after it."
             )
         spent = self._spent + wanted
@@ -106,7 +107,7 @@ class Ledger:
         """
         if self._batch_of is not None:
             raise UnsupportedEventError("Cannot sample from a sample. Train inside the trials of a selection.")
-        contents = events.frozen(contents)
+        contents = event_rules.frozen(contents)
         self.charge(events.poisson_sampled(rate, contents), scope)
         return Ledger(contents, batch_of=self)
 
@@ -115,16 +116,16 @@ class Ledger:
         return events.non_private() in self._allowed or spent <= self._allowed
 
     def _not_covered(self, asked: DpEvent) -> str:
-        left = events.describe(events.from_multiset((self._allowed or Counter()) - self._spent))[:400]
+        left = event_texts.describe(event_rules.from_multiset((self._allowed or Counter()) - self._spent))[:400]
         if self._batch_of is None:
             return (
-                f"The plan does not cover the release {events.describe(asked)[:400]}; it still covers {left}. "
+                f"The plan does not cover the release {event_texts.describe(asked)[:400]}; it still covers {left}. "
                 "Plan for all that the run may release, or release less."
             )
         return (
-            f"The batch was not opened for the release {events.describe(asked)[:400]}; what it may still be asked is "
-            f"{left}. A batch does not grow when its answers are known: open each batch that may be asked this as one "
-            "of a kind that has it, and plan for as many of that kind."
+            f"The batch was not opened for the release {event_texts.describe(asked)[:400]}; what it may still be "
+            f"asked is {left}. A batch does not grow when its answers are known: open each batch that may be asked "
+            "this as one of a kind that has it, and plan for as many of that kind."
         )
 
     def _refuse(self, message: str) -> NoReturn:
@@ -168,7 +169,7 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         """The ledger as JSON values; the plan is not part of it."""
-        entries = [{"count": count, "event": events.to_json(event)} for event, count in self.entries]
+        entries = [{"count": count, "event": event_texts.to_json(event)} for event, count in self.entries]
         return {"version": VERSION, "refused": self.refused, "entries": entries}
 
     @classmethod
@@ -192,7 +193,9 @@ class Ledger:
             if not isinstance(entry, dict) or entry.keys() != {"count", "event"}:
                 raise InvalidValueError("Expected a ledger entry with the keys count, event.")
             # Not by `charge`, which copies the ledger each time.
-            ledger._spent.update(events.multiset(events.repeat(events.from_json(entry["event"]), entry["count"])))
+            ledger._spent.update(
+                event_rules.multiset(events.repeat(event_texts.from_json(entry["event"]), entry["count"]))
+            )
         ledger._spent = +ledger._spent
         ledger.event  # noqa: B018  (raises if the counts add up to more than an event may repeat)
         return ledger

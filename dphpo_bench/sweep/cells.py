@@ -9,19 +9,22 @@ from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.display import shown
-from dphpo_bench.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.filters import Only
-from dphpo_bench.harness import identity_of, plan, reason_of, run, task_identity
-from dphpo_bench.method import Method
-from dphpo_bench.plans import PlanCache
+from dphpo_bench.harness.attempt import reason_of
+from dphpo_bench.harness.plan import plan
+from dphpo_bench.harness.plan_cache import PlanCache
+from dphpo_bench.harness.recording import identity_of, task_identity
+from dphpo_bench.harness.run import run
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.records import Identity, RunRecord
-from dphpo_bench.registry import make_method, make_task
+from dphpo_bench.records.filters import Only
+from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import Suite
-from dphpo_bench.task import Task
 
 MAX_CELLS = 1_000_000
 

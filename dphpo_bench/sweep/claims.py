@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from dphpo_bench.errors import RecordError
+from dphpo_bench.base.errors import RecordError
 
 _HELD = {errno.EACCES, errno.EAGAIN}
 

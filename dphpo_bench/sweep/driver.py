@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from dphpo_bench.base.errors import DataError, OtherRunError, RecordError, SweepError
+from dphpo_bench.base.files import TORN, write_whole
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.errors import DataError, OtherRunError, RecordError, SweepError
-from dphpo_bench.files import TORN, write_whole
-from dphpo_bench.records import RecordStore, RunRecord
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
 from dphpo_bench.sweep.claims import Claims
 from dphpo_bench.sweep.executors import Executor

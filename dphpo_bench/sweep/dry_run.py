@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 
+from dphpo_bench.base.progress import Progress
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.progress import Progress
-from dphpo_bench.records import RecordStore
+from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, plan_cell
 from dphpo_bench.sweep.driver import Stock, answer_of
 from dphpo_bench.sweep.estimates import Estimates

@@ -5,7 +5,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping
 
-from dphpo_bench.records import Identity, RunRecord
+from dphpo_bench.records.record import Identity, RunRecord
 
 Kind = tuple[str, str, str, str]
 

@@ -12,17 +12,17 @@ import torch
 import torch._dynamo
 import torch.func
 
-import dphpo_bench.data.image_task
 import dphpo_bench.data.images
-import dphpo_bench.dp_sgd
-import dphpo_bench.harness
-import dphpo_bench.plans
-import dphpo_bench.records
-import dphpo_bench.session
+import dphpo_bench.harness.plan_cache
+import dphpo_bench.harness.run
+import dphpo_bench.recipes.dp_sgd
+import dphpo_bench.recipes.image_task
+import dphpo_bench.recipes.trial
+import dphpo_bench.records.record
+import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
 import dphpo_bench.training.averaging
 import dphpo_bench.training.linear
 import dphpo_bench.training.opacus_backend
 import dphpo_bench.training.optimizers
 import dphpo_bench.training.stacked
-import dphpo_bench.trial

@@ -21,7 +21,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from typing import IO, Any
 
-from dphpo_bench.records import MAX_RECORD_BYTES
+from dphpo_bench.records.record import MAX_RECORD_BYTES
 from dphpo_bench.sweep.resources import Resources
 
 Function = Callable[[str], str]

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from importlib.metadata import version
 from typing import Any
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 

@@ -19,16 +19,15 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dphpo_bench.display import shown
-from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.files import read_whole
-from dphpo_bench.harness import reason_of
-from dphpo_bench.method import Method
-from dphpo_bench.names import unknown_name_message
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.files import read_whole
+from dphpo_bench.base.text import shown, unknown_name_message
+from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.task import Task
+from dphpo_bench.harness.attempt import reason_of
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.registry import make_method, make_task
 from dphpo_bench.sweep.resources import Resources
-from dphpo_bench.task import Task
 
 MAX_SUITE_BYTES = 2**18
 MAX_ENTRIES = 1000

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dphpo_bench.errors import BudgetTooSmallError, DphpoBenchError, PlanOverBudgetError, SealedDataError
-from dphpo_bench.method import Method
+from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.contract.method import Method
 from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
 from dphpo_bench.testing.new_process import SLOW
 from dphpo_bench.testing.runs import (
@@ -30,7 +30,7 @@ from dphpo_bench.testing.small_tasks import Blobs
 from dphpo_bench.testing.source_scan import private_accesses
 
 if TYPE_CHECKING:
-    from dphpo_bench.harness import Attempt
+    from dphpo_bench.harness.attempt import Attempt
 
 DECLARED = ("name", "version", "summary", "reference", "tuning", "end_to_end_private")
 NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
@@ -107,7 +107,7 @@ class MethodContract:
 
     def test_parameters_come_back_from_json(self, method: Method) -> None:
         """The parameters are JSON values, and the same method can be made from them."""
-        from dphpo_bench.registry import read_parameters
+        from dphpo_bench.contract.registry import read_parameters
 
         try:
             text = json.dumps(method.parameters, allow_nan=False)
@@ -191,7 +191,7 @@ class MethodContract:
 
     def test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(self, method: Method) -> None:
         """ε of the ledger ≤ ε of the plan ≤ the budget, computed afresh, at several ε."""
-        from dphpo_bench.privacy.accountants import epsilon as epsilon_of
+        from dphpo_bench.privacy.accountants.report import epsilon as epsilon_of
 
         for target in self.epsilons:
             bench = Bench(method, Blobs(), target)
@@ -257,7 +257,7 @@ class MethodContract:
 
     def test_record_comes_back_from_json(self, method: Method) -> None:
         """The record of a run comes back from its JSON form as the same record."""
-        from dphpo_bench.records import RunRecord
+        from dphpo_bench.records.record import RunRecord
 
         try:
             record = _record(method)
@@ -432,7 +432,7 @@ def _quiet() -> Iterator[None]:
 
 def _record(method: Method) -> Any:
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness import run
+    from dphpo_bench.harness.run import run
     from dphpo_bench.privacy.budget import PrivacyBudget
 
     with _quiet():

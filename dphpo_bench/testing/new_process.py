@@ -29,7 +29,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         fingerprints = {"fingerprint": task.fingerprint(source), "model_fingerprint": task.model_fingerprint()}
         return {"slow": slow, "facts": repr(facts), **fingerprints}
     if request["what"] == "run":
-        from dphpo_bench.registry import read_parameters
+        from dphpo_bench.contract.registry import read_parameters
         from dphpo_bench.testing.runs import Bench, observed
         from dphpo_bench.testing.small_tasks import Blobs
 

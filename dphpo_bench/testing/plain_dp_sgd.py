@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dphpo_bench.dp_sgd import DpSgd
-from dphpo_bench.method import Method, Outcome, Plan
+from dphpo_bench.contract.method import Method, Outcome, Plan
+from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.task import TaskFacts
+from dphpo_bench.recipes.dp_sgd import DpSgd
 
 if TYPE_CHECKING:
-    from dphpo_bench.session import Session
+    from dphpo_bench.session.session import Session
 
 
 @dataclass(frozen=True)

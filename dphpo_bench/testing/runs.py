@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.method import Method, Plan
+from dphpo_bench.contract.method import Method, Plan
+from dphpo_bench.contract.task import Task
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.task import Task
 from dphpo_bench.testing.expectations import ContractError, shortened
 
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness import Attempt, CheckedPlan
+    from dphpo_bench.harness.attempt import Attempt
+    from dphpo_bench.harness.plan import CheckedPlan
 
 DELTA = 1e-4
 EPSILON = 3.0
@@ -42,7 +43,7 @@ class Bench:
 
     def planned(self) -> "CheckedPlan":
         """The plan and its cost, as the harness sees them."""
-        from dphpo_bench.harness import plan
+        from dphpo_bench.harness.plan import plan
 
         return plan(self.method, self.task, PrivacyBudget(self.epsilon, DELTA))
 
@@ -54,7 +55,7 @@ class Bench:
             task: where the records are; default: the task planned for.
             checked: the plan; default: a new one.
         """
-        from dphpo_bench.harness import execute
+        from dphpo_bench.harness.attempt import execute
 
         task = task or self.task
         return execute(checked or self.planned(), task, task.load_train(_nowhere()), seed=seed)
@@ -133,7 +134,7 @@ def trials_in(order: Callable[[int], list[int]]) -> Iterator[list[int]]:
     Yields:
         The number of trials of each selection so far.
     """
-    from dphpo_bench.session import Session
+    from dphpo_bench.session.session import Session
 
     kept = vars(Session)["_order"]
     counts: list[int] = []

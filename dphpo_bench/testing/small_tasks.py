@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dphpo_bench.task import Split, Task, TaskFacts
+from dphpo_bench.contract.task import Split, Task, TaskFacts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -3,8 +3,8 @@
 import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dphpo_bench.errors import InvalidValueError, SealedDataError
-from dphpo_bench.task import Split, Task, TaskFacts, sealed
+from dphpo_bench.base.errors import InvalidValueError, SealedDataError
+from dphpo_bench.contract.task import Split, Task, TaskFacts, sealed
 from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
 from dphpo_bench.testing.method_contract import NAME
 from dphpo_bench.testing.new_process import SLOW
@@ -246,7 +246,8 @@ class TaskContract:
 
     def test_private_run_works(self, task: Task) -> None:
         """A few steps of DP-SGD on the first records end with a model within the budget."""
-        from dphpo_bench.harness import plan, run
+        from dphpo_bench.harness.plan import plan
+        from dphpo_bench.harness.run import run
         from dphpo_bench.privacy.budget import PrivacyBudget
         from dphpo_bench.testing.plain_dp_sgd import PlainDpSgd
 

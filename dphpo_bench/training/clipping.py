@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from dphpo_bench.display import shown
-from dphpo_bench.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.names import unknown_name_message
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.privacy.checks import positive
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Clipping
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]

@@ -10,8 +10,8 @@ from typing import Literal
 
 from torch import nn
 
-from dphpo_bench.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.names import unknown_name_message
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.text import unknown_name_message
 from dphpo_bench.training.engine import GradientEngine, PerSampleLoss, cross_entropy
 from dphpo_bench.training.linear import LinearEngine, linear_layer
 from dphpo_bench.training.vmap import MEMORY_BYTES, VmapEngine

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine, cross_entropy
 from dphpo_bench.training.norms import add_product, row_norms

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.secure_noise import (
     AnyGenerator,
     SecureGenerator,

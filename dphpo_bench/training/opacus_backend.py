@@ -15,7 +15,7 @@ import torch
 from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipping
 from torch import Tensor, nn
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine
 from dphpo_bench.training.norms import row_norms

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dphpo_bench.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.names import unknown_name_message
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.text import unknown_name_message
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 

@@ -10,9 +10,9 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.display import shown
-from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.task import Split
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.contract.task import Split
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import GradientEngine, gradient_engine
 from dphpo_bench.training.model_checks import made_up, refuse_mixing, refuse_watchers

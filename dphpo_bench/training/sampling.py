@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.secure_noise import AnyGenerator, SecureGenerator
 
 

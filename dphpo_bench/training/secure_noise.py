@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from opendp.mod import Domain, Measurement

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.linear import LinearEngine, clipped_sums, linear_layer
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.harness import identity_of, task_identity
-from dphpo_bench.records import RecordStore
+from dphpo_bench.harness.recording import identity_of, task_identity
+from dphpo_bench.records.store import RecordStore
 
 GRID = {"AdamW": (0.0003, 0.001, 0.003, 0.01, 0.03), "SGD": (0.1, 0.3, 1.0, 3.0, 10.0)}
 DELTA = 1e-5

@@ -17,7 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dphpo_bench.records import Identity, RunRecord, read_record
+from dphpo_bench.records.record import Identity, RunRecord
+from dphpo_bench.records.store import read_record
 
 RESULTS = Path(__file__).parents[2] / "leaderboard" / "results"
 BUILD = (

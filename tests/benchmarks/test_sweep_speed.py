@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.records import RecordStore, RunRecord
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import cells_of, job_of, run_cell
 from dphpo_bench.sweep.driver import take_stock
 from dphpo_bench.sweep.executors import ProcessExecutor

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from dphpo_bench.data.datasets import HubDataset, HubSplit
 from dphpo_bench.data.images import content_hash, record_type
-from dphpo_bench.data.source import DataSource, HubDataset, HubSplit
+from dphpo_bench.data.source import DataSource
 
 ROWS = 30
 SHAPE = (3, 8, 8)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.cache import cached_array
-from dphpo_bench.errors import DataError
 
 DTYPE = np.dtype(np.uint16)
 EXPECTED = np.arange(12, dtype=DTYPE).reshape(6, 2)

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from dphpo_bench.data.image_task import ImageTask, Schedule
-from dphpo_bench.data.scattering import ScatteringFeatures
-from dphpo_bench.data.source import DataSource, HubDataset
-from dphpo_bench.errors import UnknownNameError
+from dphpo_bench.base.errors import UnknownNameError
+from dphpo_bench.data.datasets import HubDataset
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.recipes.image_task import ImageTask, Schedule
+from dphpo_bench.recipes.scattering import ScatteringFeatures
 from tests.data.conftest import ROWS, write_records
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.data.datasets import HubDataset
 from dphpo_bench.data.images import canonical_order, content_hash, load_records
-from dphpo_bench.data.source import DataSource, HubDataset
-from dphpo_bench.errors import DataError
+from dphpo_bench.data.source import DataSource
 from tests.data.conftest import ROWS, png, write_parquet, write_records
 
 

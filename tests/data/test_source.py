@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.cli.listing import dataset_status
+from dphpo_bench.data.datasets import HubDataset
 from dphpo_bench.data.images import load_records
-from dphpo_bench.data.source import DataSource, HubDataset, dataset_status
-from dphpo_bench.errors import DataError
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.tasks.mnist import Mnist
 from tests.data.conftest import FakeHub

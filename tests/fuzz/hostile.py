@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from dphpo_bench.errors import DphpoBenchError
+from dphpo_bench.base.errors import DphpoBenchError
 
 LONGEST_MESSAGE = 1000
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphpo_bench import cli
-from dphpo_bench.errors import DphpoBenchError
+from dphpo_bench.base.errors import DphpoBenchError
+from dphpo_bench.cli import commands as cli
 from dphpo_bench.sweep.suite import load_suite
 from tests.fuzz.hostile import ODD_FILES, TEXTS, examples, heavily, odd_file
 from tests.fuzz.test_files import CONTENT as RECORDS

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.cache import _header, cached_array
 from dphpo_bench.data.images import load_records
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.errors import DataError
 from tests.data.conftest import ROWS, content_hash, png, random_records, small_dataset
 from tests.fuzz.hostile import GARBAGE, ODD_FILES, check_message, examples, heavily, odd_file, rights, torn
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dphpo_bench.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.plans import read_plan
-from dphpo_bench.privacy import accountants, events, run_counts
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.contract.registry import make_task
+from dphpo_bench.harness.plan_cache import read_plan
+from dphpo_bench.privacy import event_texts, events, run_counts
+from dphpo_bench.privacy.accountants import report as accountants
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.registry import make_task
 from tests.fuzz.hostile import VALUES, accepted, check_message, examples, heavily, mutated
 
 DELTA = 1e-5
@@ -87,12 +88,12 @@ LEDGERS = st.builds(
 
 def check_event(obj: Any) -> None:
     """Refused, or written down again as it was read."""
-    event = accepted(lambda: events.from_json(obj))
+    event = accepted(lambda: event_texts.from_json(obj))
     if event is None:
         return
-    written = events.to_json(event)
-    assert events.from_json(json.loads(json.dumps(written, allow_nan=False))) == event
-    assert accepted(lambda: events.describe(event)) != ""
+    written = event_texts.to_json(event)
+    assert event_texts.from_json(json.loads(json.dumps(written, allow_nan=False))) == event
+    assert accepted(lambda: event_texts.describe(event)) != ""
 
 
 def check_ledger(obj: Any) -> None:
@@ -103,12 +104,12 @@ def check_ledger(obj: Any) -> None:
     again = Ledger.from_json(json.loads(json.dumps(ledger.to_json(), allow_nan=False)))
     assert (again.entries, again.refused) == (ledger.entries, ledger.refused)
     assert again.event == ledger.event
-    assert events.describe(ledger.event)
+    assert event_texts.describe(ledger.event)
 
 
 def check_epsilon(obj: Any) -> None:
     """ε is a number, or there is a clear reason why not; what is written differently costs the same."""
-    event = accepted(lambda: events.from_json(obj))
+    event = accepted(lambda: event_texts.from_json(obj))
     if event is None or _work(obj) > 2000:
         return
     report = accepted(lambda: accountants.epsilon(event, DELTA, coarseness=20))
@@ -314,10 +315,12 @@ HOSTILE = (10**5000, -(10**5000), 10**400, "a\n\x1b\ud800", "x" * 10_000, _deep(
         lambda value: events.gaussian(value),
         lambda value: events.repeat(events.no_op(), value),
         lambda value: events.on_part("p", value, events.no_op()) if value not in ("1",) else events.gaussian("1"),
-        lambda value: events.from_json(value),
-        lambda value: events.from_json({"type": value}),
-        lambda value: events.from_json({"type": "composed", "events": [{"type": "gaussian", "noise": value}, value]}),
-        lambda value: events.from_json({"type": "gaussian", "noise_multiplier": value}),
+        lambda value: event_texts.from_json(value),
+        lambda value: event_texts.from_json({"type": value}),
+        lambda value: event_texts.from_json(
+            {"type": "composed", "events": [{"type": "gaussian", "noise": value}, value]}
+        ),
+        lambda value: event_texts.from_json({"type": "gaussian", "noise_multiplier": value}),
         lambda value: run_counts.from_json({"type": "poisson", "mean": value}),
         lambda value: run_counts.from_json(value),
         lambda value: Ledger.from_json({"version": value, "refused": None, "entries": []}),

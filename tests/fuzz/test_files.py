@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphpo_bench import results
-from dphpo_bench.errors import InvalidValueError, RecordError
-from dphpo_bench.files import read_whole
-from dphpo_bench.journal import Journal
+from dphpo_bench.base.errors import InvalidValueError, RecordError
+from dphpo_bench.base.files import read_whole
+from dphpo_bench.cli import tables
+from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.leaderboard import recompute
 from dphpo_bench.leaderboard.submissions import read_submissions
-from dphpo_bench.plans import PlanCache
-from dphpo_bench.records import RecordStore, RunRecord, read_record
+from dphpo_bench.records import export, reading
+from dphpo_bench.records import tables as results
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore, read_record
 from tests.fuzz.hostile import (
     GARBAGE,
     ODD_FILES,
@@ -74,22 +77,22 @@ def check_results(contents: list[bytes], folder: Path) -> None:
         old.unlink()
     for number, content in enumerate(contents):
         (folder / f"{number}.json").write_bytes(content)
-    found, skipped = results.read_results(folder)
+    found, skipped = reading.read_results(folder)
     assert len(found) + len(skipped) == len(contents)
-    for line in results.skipped_lines(skipped):
+    for line in reading.skipped_lines(skipped):
         assert line.isprintable()
         assert len(line) < 1000
     frame, summary = results.frame(found), results.summary(found)
     assert len(frame) == len(found) >= len(summary)
     for data in (frame, summary):
-        assert results.to_csv(data).count("\n") == len(data) + 1
-        assert len(json.loads(results.to_json(data))) == len(data)
-        assert results.to_parquet(data)[:4] == b"PAR1"
+        assert export.to_csv(data).count("\n") == len(data) + 1
+        assert len(json.loads(export.to_json(data))) == len(data)
+        assert export.to_parquet(data)[:4] == b"PAR1"
     for summarise in (False, True):
-        text = results.to_text(found, summarise=summarise)
+        text = tables.to_text(found, summarise=summarise)
         assert all(letter == "\n" or letter.isprintable() for letter in text)
     for only in (["status=ok"], ["seed=0", "epsilon=1"], ["method=dp_sgd"]):
-        accepted(lambda only=only: results.select(found, only))
+        accepted(lambda only=only: reading.select(found, only))
 
 
 LINES = st.lists(
@@ -202,10 +205,10 @@ def test_what_is_no_file_is_no_kept_epsilon(kind: str, tmp_path: Path) -> None:
 def test_what_is_no_folder_has_no_results(kind: str, tmp_path: Path) -> None:
     path = odd_file(kind, tmp_path)
     if kind == "directory":
-        assert results.read_results(path) == ([], [])
+        assert reading.read_results(path) == ([], [])
         return
     with rights(kind), pytest.raises(InvalidValueError, match="Expected a folder of run records") as caught:
-        results.read_results(path)
+        reading.read_results(path)
     check_message(caught.value, tmp_path)
 
 
@@ -214,7 +217,7 @@ def test_odd_files_among_results_are_skipped(tmp_path: Path) -> None:
     kinds = [kind for kind in ODD_FILES if kind not in ("missing", "below a file", "null", "directory", "forbidden")]
     for kind in kinds:
         odd_file(kind, tmp_path, f"{kind}.json")
-    found, skipped = results.read_results(tmp_path)
+    found, skipped = reading.read_results(tmp_path)
     assert (found, len(skipped)) == ([], len(kinds))
     assert len(read_submissions([tmp_path]).rejected) == len(kinds)
 

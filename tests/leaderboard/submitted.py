@@ -6,13 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dphpo_bench.errors import UnknownNameError
+from dphpo_bench.base.errors import UnknownNameError
+from dphpo_bench.contract.registry import make_method
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Submissions, read_submissions
-from dphpo_bench.privacy.accountants import epsilon_by
+from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.events import compose, gaussian, non_private
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.records import CostRecord, Epsilon, Identity, Privacy, RecordStore, RunRecord
-from dphpo_bench.registry import make_method
+from dphpo_bench.records.record import CostRecord, Epsilon, Identity, Privacy, RunRecord
+from dphpo_bench.records.store import RecordStore
 
 DELTA = 1e-5
 NOISE = {1.0: 3.75, 3.0: 1.45, 8.0: 0.65}  # ε a little below the target, at δ = 1e-5

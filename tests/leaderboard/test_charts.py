@@ -20,17 +20,9 @@ import vl_convert
 from altair.vegalite.v6.schema import load_schema
 
 from dphpo_bench.leaderboard.board import Board, Estimate, Overall, PathPoint
-from dphpo_bench.leaderboard.charts import (
-    COLORS,
-    MOST,
-    RAMP,
-    REFERENCE_COLORS,
-    SHAPES,
-    VEGA_LITE_VERSION,
-    Chart,
-    charts,
-    to_svg,
-)
+from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.charts.frame import VEGA_LITE_VERSION, Chart, to_svg
+from dphpo_bench.leaderboard.charts.looks import COLORS, MOST, RAMP, REFERENCE_COLORS, SHAPES
 from tests.leaderboard import boards
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -141,7 +133,7 @@ def test_same_bytes_in_two_processes_and_in_any_order() -> None:
     """In the other process the last chart is drawn first."""
     code = (
         "import hashlib, json, sys; from tests.leaderboard import boards\n"
-        "from dphpo_bench.leaderboard.charts import charts, to_svg\n"
+        "from dphpo_bench.leaderboard.charts.collection import charts, to_svg\n"
         "drawn = reversed(charts(boards.board([boards.table(boards.SETTINGS[0], 3.0)])))\n"
         "print(json.dumps({one.name: hashlib.sha256(to_svg(one).encode()).hexdigest() for one in drawn}))"
     )

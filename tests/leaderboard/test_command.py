@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.cli import main
+from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.cli.commands import main
 from dphpo_bench.leaderboard.build import render
-from dphpo_bench.leaderboard.charts import charts
+from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.submissions import read_submissions
-from dphpo_bench.progress import SilentProgress
 from tests.leaderboard import boards
 from tests.leaderboard.submitted import make_record, submit
 from tests.leaderboard.test_submissions import check_run, fuzzed

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from dphpo_bench.display import one_line
+from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.board import Finding, Refused
-from dphpo_bench.leaderboard.charts import Chart, charts
+from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import OVERALL_COLUMNS, ROW_COLUMNS
 from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
 from tests.leaderboard.boards import HOSTILE, board, crowded_board, empty_board, hostile_board, sample_board, table

@@ -19,7 +19,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from dphpo_bench.leaderboard.board import Board, Row
-from dphpo_bench.leaderboard.charts import Chart, charts
+from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import MARKS, OVERALL_COLUMNS, ROW_COLUMNS
 from dphpo_bench.leaderboard.page import MOST_REFUSED, sort_value, to_html
 from tests.leaderboard import boards
@@ -50,7 +51,7 @@ def without_library(page: str) -> str:
 def test_the_page_is_a_function_of_the_board() -> None:
     code = (
         "import hashlib; from tests.leaderboard import boards; from dphpo_bench.leaderboard.page import to_html\n"
-        "from dphpo_bench.leaderboard.charts import charts\n"
+        "from dphpo_bench.leaderboard.charts.collection import charts\n"
         "board = boards.board([boards.table(boards.SETTINGS[0], 3.0)])\n"
         "print(hashlib.sha256(to_html(board, charts(board)).encode()).hexdigest())"
     )

@@ -12,9 +12,10 @@ from scipy import stats
 
 from dphpo_bench.leaderboard.board import Board, Overall, Row, Table
 from dphpo_bench.leaderboard.columns import ROW_COLUMNS
-from dphpo_bench.leaderboard.scoring import Standard, score
+from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Setting, Submissions
-from dphpo_bench.records import Audit, RunRecord
+from dphpo_bench.records.record import Audit, RunRecord
 from tests.leaderboard.submitted import make_record, read, submit
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scoring.md"

@@ -18,13 +18,14 @@ from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.leaderboard import recompute
 from dphpo_bench.leaderboard.submissions import MAX_PATH_POINTS, Run, read_submissions
-from dphpo_bench.privacy.events import best_of, gaussian, pure, to_json
+from dphpo_bench.privacy.event_texts import to_json
+from dphpo_bench.privacy.events import best_of, gaussian, pure
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Poisson
-from dphpo_bench.records import Audit, Identity, RunRecord
+from dphpo_bench.records.record import Audit, Identity, RunRecord
 from tests.leaderboard.submitted import DELTA, NOISE, make_record, read, submit
 
 

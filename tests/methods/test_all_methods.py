@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench import registry
-from dphpo_bench.plans import PlanCache
+from dphpo_bench.contract import registry
+from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.testing import Blobs, MethodContract
 from dphpo_bench.testing.runs import DELTA, EPSILON
 

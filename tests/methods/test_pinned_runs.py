@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from dphpo_bench import make_method, registry
+from dphpo_bench import make_method
+from dphpo_bench.contract import registry
 from tests.pinned_runs import differences, read, result_of
 
 PINS = read()

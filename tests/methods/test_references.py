@@ -12,7 +12,7 @@ from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.grid_oracle_schedule import GridOracleSchedule
 from dphpo_bench.methods.nonprivate import LEARNING_RATES, NonPrivate
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.randomness import Streams
+from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask
 from tests.methods.test_single_runs import computed_once  # noqa: F401  (a fixture)
 

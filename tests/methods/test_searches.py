@@ -10,6 +10,7 @@ import torch
 from optuna.distributions import FloatDistribution
 
 import dphpo_bench as bench
+from dphpo_bench.contract.search_space import bounded
 from dphpo_bench.methods.dp_hyper import DpHyper
 from dphpo_bench.methods.dp_hypo import DpHypo
 from dphpo_bench.methods.grid_composed import GridComposed
@@ -18,7 +19,6 @@ from dphpo_bench.methods.liu_talwar import LiuTalwar
 from dphpo_bench.methods.papernot_steinke import PapernotSteinke
 from dphpo_bench.methods.propose_test import ProposeTest, most_rounds, most_successes, propose_and_test
 from dphpo_bench.methods.subsampled_tuning import SubsampledTuning
-from dphpo_bench.search import bounded
 
 LOOSE = bench.PrivacyBudget(50.0, 1e-5)  # so much that noise is no excuse
 

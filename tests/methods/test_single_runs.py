@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench import dp_sgd, harness
+from dphpo_bench.contract.task import default_search_space
+from dphpo_bench.harness import run as harness
 from dphpo_bench.methods.adaptive_clipping import THRESHOLDS, AdaptiveClipping
 from dphpo_bench.methods.dadaptation import REPORTED, DAdaptation
 from dphpo_bench.methods.dp_adam_wosm import DpAdamWosm
@@ -17,8 +18,8 @@ from dphpo_bench.methods.prodigy import Prodigy
 from dphpo_bench.methods.random_search import RandomSearch
 from dphpo_bench.privacy import calibration
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.randomness import Streams
-from dphpo_bench.task import default_search_space
+from dphpo_bench.recipes import dp_sgd
+from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking
 
 METHODS = [FixedDpSgd, RandomSearch, DpAdamWosm, AdaptiveClipping, DAdaptation, Prodigy]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dphpo_bench.privacy.profiles import Profile
+from dphpo_bench.privacy.accountants.profiles import Profile
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
 
 Array = NDArray[np.float64]

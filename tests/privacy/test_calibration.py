@@ -8,9 +8,9 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.errors import BudgetTooSmallError, InvalidValueError, UnsupportedEventError
+from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import calibration
-from dphpo_bench.privacy.accountants import EpsilonReport, epsilon, epsilon_by
+from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
 from dphpo_bench.privacy.events import (

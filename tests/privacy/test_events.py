@@ -10,29 +10,23 @@ from dp_accounting import dp_event
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dphpo_bench.errors import InvalidValueError, UnsupportedEventError
-from dphpo_bench.privacy import events
+from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
+from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.event_rules import exposures, multiset, partitions, restrict, simplify
+from dphpo_bench.privacy.event_texts import describe, from_json, to_json
 from dphpo_bench.privacy.events import (
     PartDpEvent,
     best_of,
     compose,
-    describe,
-    exposures,
     first_above,
-    from_json,
     gaussian,
     laplace,
-    multiset,
     no_op,
     non_private,
     on_part,
-    partitions,
     poisson_sampled,
     pure,
     repeat,
-    restrict,
-    simplify,
-    to_json,
 )
 from dphpo_bench.privacy.run_counts import (
     CappedGeometric,
@@ -316,9 +310,9 @@ class TestJson:
 
     def test_depth_and_size_are_limited(self) -> None:
         deep: dict[str, object] = {"type": "no_op"}
-        for _ in range(events.MAX_DEPTH):
+        for _ in range(event_texts.MAX_DEPTH):
             deep = {"type": "repeated", "count": 1, "event": deep}
-        wide = {"type": "composed", "events": [{"type": "no_op"}] * events.MAX_NODES}
+        wide = {"type": "composed", "events": [{"type": "no_op"}] * event_texts.MAX_NODES}
         for obj in (deep, wide):
             with pytest.raises(InvalidValueError, match="levels"):
                 from_json(obj)

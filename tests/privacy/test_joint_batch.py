@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dphpo_bench.privacy.accountants import epsilon
-from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat, simplify
+from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.privacy.event_rules import simplify
+from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 
 
 def divergence_in_the_plane(rate: float, shift: tuple[float, float], eps: float, *, remove: bool) -> float:

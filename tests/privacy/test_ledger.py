@@ -11,24 +11,22 @@ from dp_accounting.dp_event import DpEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dphpo_bench.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
-from dphpo_bench.method import Cost, Plan
-from dphpo_bench.privacy.accountants import epsilon
+from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
+from dphpo_bench.contract.method import Cost, Plan
+from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.event_rules import frozen, multiset, simplify
+from dphpo_bench.privacy.event_texts import describe
 from dphpo_bench.privacy.events import (
     BestOfDpEvent,
     best_of,
     compose,
-    describe,
-    frozen,
     gaussian,
     laplace,
-    multiset,
     non_private,
     on_part,
     poisson_sampled,
     repeat,
-    simplify,
 )
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount

@@ -11,7 +11,8 @@ from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from dphpo_bench.privacy.accountants import epsilon
+from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.privacy.event_rules import simplify
 from dphpo_bench.privacy.events import (
     best_of,
     compose,
@@ -22,7 +23,6 @@ from dphpo_bench.privacy.events import (
     poisson_sampled,
     pure,
     repeat,
-    simplify,
 )
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial, geometric
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.records import RecordStore, RunRecord
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, cells_of
 from dphpo_bench.sweep.driver import Stock
 from dphpo_bench.sweep.suite import load_suite

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.records import RecordStore
+from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.estimates import Estimates, duration_text, kind_of
 from tests.sweep.conftest import contents
 

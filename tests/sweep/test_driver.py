@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
-from dphpo_bench.harness import MAX_REASON
-from dphpo_bench.records import RecordStore
+from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
+from dphpo_bench.harness.attempt import MAX_REASON
+from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import job_of, run_cell
 from dphpo_bench.sweep.claims import Claims
 from dphpo_bench.sweep.driver import START_ATTEMPTS, log_path, sweep, take_stock

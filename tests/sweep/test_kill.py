@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.records import RecordStore
+from dphpo_bench.records.store import RecordStore
 from tests.sweep.conftest import contents
 
 SUITE = """

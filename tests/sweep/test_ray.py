@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.files import write_whole
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.errors import InvalidValueError
-from dphpo_bench.files import write_whole
-from dphpo_bench.records import RecordStore, RunRecord
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
 from dphpo_bench.sweep.driver import Stock, sweep

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.errors import InvalidValueError
 from dphpo_bench.sweep.cells import cells_of
 from dphpo_bench.sweep.resources import DEFAULT_TIME_LIMIT_S, Resources
 from dphpo_bench.sweep.suite import line_of, load_suite

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from dphpo_bench.data.image_task import ImageTask
+from dphpo_bench.contract.task import Task
 from dphpo_bench.data.images import canonical_order, content_hash, decode_parquet, load_records
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.task import Task
+from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.tasks.fashion_mnist import FashionMnist

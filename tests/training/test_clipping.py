@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import example, given
 
-from dphpo_bench.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, parse_clipping
 from dphpo_bench.training.norms import add_product, row_norms
 

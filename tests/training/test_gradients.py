@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from dphpo_bench.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.linear import LinearEngine

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from dphpo_bench.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.training.averaging import WeightAverage
 from dphpo_bench.training.optimizers import UpdateRule
 

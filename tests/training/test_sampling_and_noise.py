@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.sampling import poisson_sample
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dphpo_bench.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training import noise, secure_noise
 from dphpo_bench.training.noise import AboveThreshold, add_gaussian_noise
 from dphpo_bench.training.sampling import poisson_sample, uniform

@@ -1,0 +1,1 @@
+"""What an attacker finds out about a run, and what that proves."""

@@ -1,0 +1,110 @@
+"""Errors a user can meet: each message states the value, the rule and the way out, on one line.
+
+The command line prints the message alone and exits with `exit_code`; anything else that escapes is a bug.
+"""
+
+from typing import TYPE_CHECKING
+
+from dphpo_bench.base.text import escaped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dphpo_bench.records.record import RunRecord
+
+
+class DphpoBenchError(Exception):
+    """Root of the errors this package raises on purpose.
+
+    Messages quote what strangers wrote, so unprintable characters are escaped, line breaks among them.
+    """
+
+    exit_code = 2
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(escaped(arg) if isinstance(arg, str) else arg for arg in args))
+
+
+class InvalidValueError(DphpoBenchError, ValueError):
+    """A value given by the user breaks a stated rule."""
+
+
+class UnknownNameError(DphpoBenchError, LookupError):
+    """A method, task, model or parameter of this name does not exist."""
+
+
+class RegistryError(DphpoBenchError):
+    """Plug-ins contradict each other, such as two methods of one name."""
+
+
+class DataError(DphpoBenchError):
+    """A dataset is missing, unreachable, truncated or not what it should be."""
+
+
+class SealedDataError(DataError):
+    """A method opened data by itself. It sees none while it plans, and a session while it runs."""
+
+
+class RecordError(DphpoBenchError):
+    """A run record cannot be written, or does not validate."""
+
+
+class OtherRunError(RecordError):
+    """The record of another run lies where a record belongs. It is not overwritten."""
+
+
+class RunFailedError(DphpoBenchError):
+    """A run ended without a model to use: it failed, went over its budget, or could not be verified.
+
+    Attributes:
+        record: what was kept of it.
+        path: where the record lies; None if none was to be written.
+    """
+
+    exit_code = 1
+
+    def __init__(self, record: "RunRecord", path: "Path | None") -> None:
+        who, reason = record.identity, (record.error or "").rstrip(".")
+        kept = "No record was written." if path is None else f"Its record is {path}."
+        super().__init__(
+            f"The run of {who.method} on {who.task} ended with status {record.status}: {reason}. {kept} "
+            "With check=False, run returns the result instead."
+        )
+        self.record = record
+        self.path = path
+
+    def __reduce__(self) -> "tuple[type[RunFailedError], tuple[RunRecord, Path | None]]":
+        """As it was made, so that it comes whole out of another process."""
+        return type(self), (self.record, self.path)
+
+
+class SweepError(DphpoBenchError):
+    """A sweep cannot go on; what it has finished is kept."""
+
+
+class UnsupportedEventError(DphpoBenchError):
+    """No theorem at hand bounds the privacy loss of this event; it is refused rather than approximated."""
+
+
+class BudgetTooSmallError(DphpoBenchError):
+    """No amount of noise within reach brings the procedure under the budget."""
+
+
+class PlanOverBudgetError(DphpoBenchError):
+    """A plan costs more than the budget; no private data was read."""
+
+
+class ModelFailedError(DphpoBenchError):
+    """A model raised an exception on private records. Whether it does is a release without noise: it is the last."""
+
+
+class AuditError(DphpoBenchError):
+    """There is nothing to audit: the run failed, or was refused."""
+
+    exit_code = 1
+
+
+class OverBudgetError(DphpoBenchError):
+    """A method asked for a release that its plan does not cover."""
+
+    exit_code = 3

@@ -1,0 +1,77 @@
+"""Texts for people: one line, limits, close names, values of records."""
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+MAX_LISTED = 600
+
+
+def unknown_name_message(kind: str, name: str, available: Iterable[str]) -> str:
+    """One line that says what is unknown, what was probably meant, and what exists.
+
+    Args:
+        kind: what the name should denote, such as "task".
+        name: the name given.
+        available: the names that exist.
+    """
+    names = sorted(available)
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    if not close:
+        close = [candidate for candidate in names if candidate.startswith(name.lower())][:1]
+    hint = f" Did you mean {shown(close[0], form=repr)}?" if close else ""
+    listed = shown(", ".join(names) or "none", MAX_LISTED)
+    return f"Unknown {shown(kind)} {shown(name, form=repr)}.{hint} Available: {listed}."
+
+
+MAX_LINE = 300
+MAX_VALUE = 80
+_LONG_INTEGER_BITS = 1000
+
+
+def one_line(text: str, limit: int = MAX_LINE) -> str:
+    """A stranger's text as it may be shown: one line of at most `limit` printable characters."""
+    text = escaped(" ".join(text.split()))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def shown(value: object, limit: int = MAX_VALUE, form: Callable[[Any], str] = str) -> str:
+    """A stranger's value as it may stand in a message: one line of at most `limit` printable characters.
+
+    Args:
+        value: of any type. Python refuses to write very long integers, and what is nested too deeply; these are
+            described instead.
+        limit: the most characters.
+        form: `repr` puts texts in quotes.
+    """
+    if isinstance(value, int) and value.bit_length() > _LONG_INTEGER_BITS:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = form(value)
+    except (ValueError, RecursionError):
+        text = f"a {type(value).__name__} that is too long or too deep to show"
+    return one_line(text, limit)
+
+
+def escaped(text: str) -> str:
+    """The text with each unprintable character escaped as in Python: no line breaks, no terminal's controls."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def varying_names(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The names whose values are not the same in all settings, or which some lack; sorted."""
+    names = {name for setting in settings for name in setting}
+    return sorted(name for name in names if len({setting.get(name) for setting in settings}) > 1)
+
+
+def value_text(value: Any) -> str:
+    """A parameter's value as it is shown: a text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else compact_json(value)
+
+
+def compact_json(value: Any) -> str:
+    """JSON text without spaces, the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

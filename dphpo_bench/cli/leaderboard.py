@@ -1,0 +1,130 @@
+"""The commands `leaderboard build` and `leaderboard validate`."""
+
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dphpo_bench.base.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from dphpo_bench.base.progress import Progress
+
+EXTRA = ("altair", "vl_convert", "jinja2")
+MAX_LISTED = 20
+STANDARD = Path("suites") / "core.toml"
+"""The suite whose tables count overall; without it, all tables may."""
+
+app = typer.Typer(
+    help="Check records of strangers; make tables, plots and a page of all records.", no_args_is_help=True
+)
+
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+
+
+@app.command("build")
+def build_command(
+    folder: Annotated[
+        Path, typer.Argument(help="The leaderboard: records are in its folder results, the rest is written here.")
+    ] = Path("leaderboard"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; say what is stale, with exit code 1 if anything is.")
+    ] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Write README.md, leaderboard.csv, index.html and plots from all records; ε is computed again from the ledgers.
+
+    The same records give the same files, byte by byte. Records that do not pass are listed with the reason.
+
+    Exit code: 0 done, 1 stale (--check), 2 a mistake in the call.
+    """
+    _check_extra()
+    from dphpo_bench.leaderboard.build import render, stale, write
+    from dphpo_bench.leaderboard.scoring import score
+    from dphpo_bench.leaderboard.standard import Standard
+    from dphpo_bench.leaderboard.submissions import read_submissions
+
+    progress = _progress(quiet)
+    submissions = read_submissions([folder / "results"], _cache(), progress)
+    suite = folder / STANDARD
+    standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
+    files = render(score(submissions, standard), progress)
+    if check:
+        old = stale(folder, files)
+        for name in old:
+            _say(f"Stale: {folder / name}")
+        if old:
+            _say(f"{len(old)} of {len(files)} files are stale. Run dphpo-bench leaderboard build {folder}.")
+            raise typer.Exit(1)
+        _say(f"{len(files)} files are up to date.")
+        return
+    changed = write(folder, files)
+    counts = f"{len(submissions.runs)} records, {len(submissions.rejected)} rejected"
+    _say(f"{counts}: {len(changed)} of {len(files)} files changed in {folder}.")
+    for refused in submissions.rejected[:MAX_LISTED]:
+        _say(f"Rejected: {refused.path}: {refused.reason}")
+    if len(submissions.rejected) > MAX_LISTED:
+        _say(f"Rejected: {len(submissions.rejected) - MAX_LISTED} more; dphpo-bench leaderboard validate lists all.")
+
+
+@app.command("validate")
+def validate_command(
+    paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Check records as the leaderboard will: types, sizes, place, and ε computed again from the ledger.
+
+    A file counts as lying where its last two folders say: <task>/<method>/<key>.json. What cannot be checked is
+    whether a run took place.
+
+    Exit code: 0 all pass, 1 some do not, 2 a mistake in the call.
+    """
+    from dphpo_bench.leaderboard.submissions import read_submissions
+
+    submissions = read_submissions(paths, _cache(), _progress(quiet))
+    if as_json:
+        rejected = [{"path": refused.path, "reason": refused.reason} for refused in submissions.rejected]
+        _say(json.dumps({"passed": len(submissions.runs), "rejected": rejected}, indent=1))
+    else:
+        for refused in submissions.rejected:
+            _say(f"Rejected: {refused.path}: {refused.reason}")
+        failed = f" ({len(submissions.failed)} of them failed runs)" if submissions.failed else ""
+        _say(f"{len(submissions.runs)} records pass{failed}, {len(submissions.rejected)} are rejected.")
+    if submissions.rejected:
+        raise typer.Exit(1)
+    if not submissions.runs:
+        raise InvalidValueError("Expected at least one record, got none. Name records or folders of them.")
+
+
+def _check_extra() -> None:
+    missing = []
+    for name in EXTRA:
+        try:
+            import_module(name)
+        except ImportError:
+            missing.append(name)
+    if missing:
+        raise InvalidValueError(
+            f"Drawing the leaderboard needs {', '.join(missing)}: pip install 'dphpo-bench[leaderboard]'."
+        )
+
+
+def _cache() -> Path:
+    from dphpo_bench.data.source import DataSource
+
+    return DataSource.resolve(None).cache_dir / "epsilons"
+
+
+def _progress(quiet: bool) -> "Progress":
+    from dphpo_bench.base.progress import SilentProgress
+    from dphpo_bench.cli.progress import TerminalProgress
+
+    return SilentProgress() if quiet else TerminalProgress()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")

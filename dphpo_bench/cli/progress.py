@@ -1,0 +1,92 @@
+"""What people see: progress as a live bar or plain lines, and strangers' texts made safe."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dphpo_bench.base.progress import Advance
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+LOG_SECONDS = 10.0
+
+
+class TerminalProgress:
+    """Reports to standard error: bars if it is a terminal, else a line every ten seconds.
+
+    Work inside other work, such as the training of one trial of many, has a bar below the other's, for as long
+    as it lasts; in a log it is silent unless it is long.
+    """
+
+    def __init__(self) -> None:
+        self._bars: Progress | None = None
+        self._depth = 0
+
+    @contextmanager
+    def track(self, description: str, total: int) -> Iterator[Advance]:
+        """Open a display of `total` units."""
+        show = self._bar if sys.stderr.isatty() else self._lines
+        self._depth += 1
+        try:
+            with show(description, total) as advance:
+                yield advance
+        finally:
+            self._depth -= 1
+
+    def note(self, text: str) -> None:
+        """Write a line."""
+        _write(text)
+
+    @contextmanager
+    def _bar(self, description: str, total: int) -> Iterator[Advance]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        if self._bars is not None:
+            task = self._bars.add_task(description, total=total)
+            try:
+                yield _advance(self._bars, task)
+            finally:
+                self._bars.remove_task(task)
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as self._bars:
+            try:
+                task = self._bars.add_task(description, total=total)
+                yield _advance(self._bars, task)
+            finally:
+                self._bars = None
+
+    @contextmanager
+    def _lines(self, description: str, total: int) -> Iterator[Advance]:
+        start = last = time.monotonic()
+        done = 0
+
+        def advance(amount: int = 1) -> None:
+            nonlocal done, last
+            done += amount
+            if time.monotonic() - last >= LOG_SECONDS:
+                last = time.monotonic()
+                _write(f"{description}: {done:,} of {total:,} after {last - start:.0f} s")
+
+        if self._depth == 1:
+            _write(f"{description}: {total:,}")
+        yield advance
+        if self._depth == 1:
+            _write(f"{description}: done in {time.monotonic() - start:.1f} s")
+
+
+def _advance(bars: "Progress", task: "TaskID") -> Advance:
+    def advance(amount: int = 1) -> None:
+        bars.update(task, advance=amount)
+
+    return advance
+
+
+def _write(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,133 @@
+"""What `run`, `plan` and `audit` print."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.audit.attacks import Audit
+    from dphpo_bench.harness.plan import CheckedPlan
+    from dphpo_bench.harness.run import RunResult
+    from dphpo_bench.privacy.accountants.report import EpsilonReport
+
+
+def _plan_json(checked: "CheckedPlan") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from dphpo_bench.privacy.event_texts import to_json
+
+    made = checked.plan
+    return {
+        "method": checked.method.name,
+        "method_parameters": checked.method.parameters,
+        "task": checked.facts.task,
+        "model": checked.facts.model,
+        "budget": asdict(made.budget),
+        "epsilon": checked.epsilon.epsilon,
+        "accountant": checked.epsilon.quoted,
+        "epsilon_by_accountant": dict(checked.epsilon.by_accountant),
+        "tuning_share": checked.tuning_share,
+        "parameters": dict(made.parameters),
+        "releases": [asdict(release) for release in made.releases],
+        "cost": asdict(made.cost),
+        "event": to_json(made.event),
+    }
+
+
+def _plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
+    from rich.table import Table
+
+    from dphpo_bench.privacy.event_texts import describe
+
+    made, facts = checked.plan, checked.facts
+    summary = _two_columns(f"Plan: {checked.method.name} on {facts.task} ({facts.model})")
+    summary.add_row("budget", f"ε = {made.budget.epsilon:g}, δ = {made.budget.delta:.3g}")
+    summary.add_row("ε of the whole procedure", _epsilon_text(checked.epsilon))
+    summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
+    for name, value in _flat(made.parameters):
+        summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
+    runs = "1 run" if made.cost.runs == 1 else f"{made.cost.runs:,} runs"
+    summary.add_row("cost", f"{runs}, {made.cost.steps:,} steps, {made.cost.examples:,.0f} example passes")
+    summary.add_row("event", describe(made.event))
+    releases = Table("what is released", "times", "noise multiplier", "sample rate", title="Releases")
+    for release in made.releases:
+        releases.add_row(
+            release.name,
+            f"{release.count:,}",
+            f"{release.noise_multiplier:.5g}",
+            f"{release.sample_rate:.5g}",
+        )
+    return summary, releases
+
+
+def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Parameters by dotted names, such as "trial.training.steps"."""
+    for name, value in parameters.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _run_table(result: "RunResult") -> "Table":
+    record = result.record
+    identity, privacy = record.identity, record.privacy
+    seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
+    title = f"{identity.method} on {identity.task} ({identity.model}), {seed}: {record.status}"
+    table = _two_columns(title)
+    for name, value in record.metrics.items():
+        text = f"{value:.2%}" if name == "accuracy" else f"{value:.4f}"
+        table.add_row(f"test {name.replace('_', ' ')}", text)
+    table.add_row("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}")
+    if privacy:
+        planned, recomputed = privacy.planned, privacy.recomputed
+        table.add_row("ε planned", _bounds_text(planned.by_accountant, planned.accountant))
+        if recomputed:
+            table.add_row("ε recomputed from the ledger", _bounds_text(recomputed.by_accountant, recomputed.accountant))
+        table.add_row("ε to quote", f"{privacy.epsilon:.6g}")
+        table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
+    if record.cost:
+        table.add_row("steps", f"{record.cost.steps:,}")
+    table.add_row("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items()))
+    if record.peak_memory_bytes is not None:
+        table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
+    table.add_row("record", str(result.path))
+    return table
+
+
+def _audit_table(found: "Audit", title: str, path: Path) -> "Table":
+    from rich.table import Table
+
+    table = Table("attack", "guesses", "right", "ε at least", title=title, title_justify="left")
+    for name, bound in found.by_attack.items():
+        guesses = bound.guesses
+        table.add_row(
+            name, f"{guesses.guessed:,} of {guesses.canaries:,}", f"{guesses.correct:,}", f"{bound.epsilon:.3f}"
+        )
+    table.caption = (
+        f"Claimed: ε = {found.claimed:.6g} at δ = {found.delta:.3g}. All bounds hold at once with confidence "
+        f"{found.bound.confidence:g}. Record: {path}"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _two_columns(title: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False, title_justify="left")
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    return table
+
+
+def _epsilon_text(report: "EpsilonReport") -> str:
+    return _bounds_text(report.by_accountant, report.quoted)
+
+
+def _bounds_text(by_accountant: Any, quoted: str) -> str:
+    """All bounds, the quoted one first and named as such."""
+    names = sorted(by_accountant, key=lambda name: (name != quoted, name))
+    return ", ".join(f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names)

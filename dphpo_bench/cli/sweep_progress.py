@@ -1,0 +1,210 @@
+"""What a person sees of a sweep: a live table on a terminal, plain lines elsewhere, a summary at the end."""
+
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dphpo_bench.base.text import one_line
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
+from dphpo_bench.sweep.cells import Cell, device_of
+from dphpo_bench.sweep.driver import Stock, Summary, log_path
+from dphpo_bench.sweep.estimates import Estimates, Kind, duration_text, kind_of
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+
+LINE_SECONDS = 10.0
+PHASE_LINE_SECONDS = 60.0
+REFRESH_SECONDS = 0.5
+SHOWN_FAILURES = 20
+SHOWN_RUNNING = 20
+_ESTIMATE_SECONDS = 5.0
+
+
+class SweepDisplay:
+    """A `Watcher` for people. Use it as a context, so that the terminal is left as it was.
+
+    Args:
+        workers: how many cells run at a time, for the time that is left.
+        quiet: show failures only.
+    """
+
+    def __init__(self, workers: int, *, quiet: bool = False) -> None:
+        self._workers = workers
+        self._quiet = quiet
+        self._live: Live | None = None
+        self._estimates = Estimates()
+        self._todo: Counter[Kind] = Counter()
+        self._running: dict[str, tuple[Cell, float]] = {}
+        self._totals: Counter[str] = Counter()
+        self._done: Counter[str] = Counter()
+        self._failed: Counter[str] = Counter()
+        self._phase, self._phase_start = "", 0.0
+        self._start = self._last = time.monotonic()
+        self._left: tuple[float, str] = (float("-inf"), "")
+
+    def __enter__(self) -> "SweepDisplay":
+        if sys.stderr.isatty() and not self._quiet:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(stderr=True, markup=False, highlight=False)
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def stock(self, stock: Stock) -> None:
+        """Say what there is to do."""
+        self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
+        self._totals = Counter(cell.identity.method for cell in stock.todo)
+        for reason in stock.damaged[:SHOWN_FAILURES]:
+            self.note(f"{reason} The cell runs again.")
+        if len(stock.damaged) > SHOWN_FAILURES:
+            self.note(f"{len(stock.damaged) - SHOWN_FAILURES:,} more records are damaged.")
+        if not self._quiet:
+            self._line(stock_text(stock))
+
+    def preparing(self, tasks: Sequence[str]) -> None:
+        """Say whose data are being prepared."""
+        self._phase = f"Preparing the data of {', '.join(sorted(set(tasks)))}."
+        self._phase_start = time.monotonic()
+        if not self._quiet:
+            self._line(self._phase)
+
+    def started(self, cell: Cell) -> None:
+        """Show a cell as running."""
+        if not self._running and not self._done:
+            self._start = time.monotonic()
+        self._phase = ""
+        self._running[cell.key] = (cell, time.monotonic())
+
+    def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
+        """Count a cell, and name it if it failed."""
+        self._todo[kind_of(cell.identity)] -= 1
+        self._running.pop(cell.key, None)
+        self._done[cell.identity.method] += 1
+        self._estimates.add(record)
+        if record.status != "ok":
+            self._failed[cell.identity.method] += 1
+            where = " (by another sweep)" if elsewhere else ""
+            self._line(f"{cell}: {record.status}{where}: {one_line(record.error or '')}")
+
+    def note(self, text: str) -> None:
+        """Write a line."""
+        self._line(one_line(text))
+
+    def tick(self) -> None:
+        """Renew the table, or write a line now and then."""
+        now = time.monotonic()
+        if self._live is not None:
+            if now - self._last >= REFRESH_SECONDS:
+                self._last = now
+                self._live.update(self._table(), refresh=True)
+        elif not self._quiet and now - self._last >= (PHASE_LINE_SECONDS if self._phase else LINE_SECONDS):
+            self._last = now
+            self._line(self._status())
+
+    def _line(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(text)
+        else:
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def _status(self) -> str:
+        if self._phase:
+            return f"{self._phase} {duration_text(time.monotonic() - self._phase_start)}"
+        done, total = self._done.total(), self._totals.total()
+        elapsed = max(time.monotonic() - self._start, 1e-9)
+        parts = [
+            f"{done:,} of {total:,} done",
+            f"{len(self._running)} running",
+            f"{self._failed.total()} failed",
+            f"{60 * done / elapsed:.3g} a minute",
+            self._time_left(),
+        ]
+        return ", ".join(part for part in parts if part)
+
+    def _time_left(self) -> str:
+        """By the kinds of cells that are left; renewed every few seconds, as there may be many."""
+        now = time.monotonic()
+        if not self._left[1] or now - self._left[0] >= _ESTIMATE_SECONDS:
+            total = self._estimates.total(self._todo)
+            text = "" if total is None else f"{duration_text(total / self._workers)} left"
+            self._left = (now, text)
+        return self._left[1]
+
+    def _table(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        if self._phase:
+            return Text(self._status())
+        now = time.monotonic()
+        table = Table("method", "done", "failed", "running")
+        running = Counter(cell.identity.method for cell, _ in self._running.values())
+        for method, total in self._totals.items():
+            table.add_row(
+                Text(method), f"{self._done[method]:,} of {total:,}", str(self._failed[method]), str(running[method])
+            )
+        lines = [Text(f"{duration_text(now - start):>8}  {cell}") for cell, start in self._running.values()]
+        return Group(Text(self._status()), table, *lines[:SHOWN_RUNNING])
+
+
+def stock_text(stock: Stock) -> str:
+    """Such as "540 cells: 12 finished, 1 failed before, 527 to run."."""
+    total = len(stock.finished) + len(stock.failed) + len(stock.todo)
+    failed = f"{len(stock.failed):,} failed before, " if stock.failed else ""
+    again = f" ({len(stock.replaced):,} of them failed before)" if stock.replaced else ""
+    return f"{total:,} cells: {len(stock.finished):,} finished, {failed}{len(stock.todo):,} to run{again}."
+
+
+def print_summary(summary: Summary, store: RecordStore, seconds: float, console: "Console") -> None:
+    """Say what was done, what failed, and how to look at it."""
+    stock, failures = summary.stock, summary.failures
+    done = summary.run - len(failures)
+    console.print(
+        f"{summary.run:,} cells run in {duration_text(seconds)}: {done:,} ok, {len(failures):,} failed. "
+        f"{len(stock.finished):,} were finished before."
+    )
+    for cell, record in failures[:SHOWN_FAILURES]:
+        console.print(f"\n{cell}: {record.status}", style="bold")
+        console.print(f"  {one_line(record.error or '')}")
+        log = log_path(store, record)
+        if log.exists():
+            console.print(f"  its output: {log}")
+        console.print(f"  alone: {command_of(cell)}", soft_wrap=True)
+    if len(failures) > SHOWN_FAILURES:
+        console.print(f"\n... and {len(failures) - SHOWN_FAILURES:,} more.")
+    if failures or stock.failed:
+        known = f"{len(stock.failed):,} cells failed in an earlier sweep. " if stock.failed else ""
+        console.print(f"\n{known}They are kept as failed; --retry-failed runs them again.")
+    console.print(f"\nRecords: {store.root} (dphpo-bench results {shlex.quote(str(store.root))})", soft_wrap=True)
+
+
+def command_of(cell: Cell) -> str:
+    """The command that repeats a cell by itself, and leaves the sweep's record as it is."""
+    identity = cell.identity
+    words = ["env", f"OMP_NUM_THREADS={cell.resources.threads}", "dphpo-bench", "run", "--results-dir", "alone"]
+    words += ["--device", device_of(cell), "-m", identity.method, "-t", identity.task, "--model", identity.model]
+    words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
+    for setting in changed_parameters(cell):
+        words += ["--set", setting]
+    return shlex.join(words)
+
+
+def changed_parameters(cell: Cell) -> list[str]:
+    """The parameters that are not the method's defaults, such as "mean=5"."""
+    defaults = type(cell.method)().parameters
+    return [f"{name}={value}" for name, value in cell.identity.parameters.items() if defaults.get(name) != value]

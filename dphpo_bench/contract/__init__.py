@@ -1,0 +1,1 @@
+"""What plug-ins promise: methods, tasks, search spaces; and how they are found."""

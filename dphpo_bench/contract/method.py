@@ -1,0 +1,184 @@
+"""The contract of a method: a plan made from public facts alone, and a run that keeps to it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.contract.task import TaskFacts
+from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.budget import PrivacyBudget
+
+if TYPE_CHECKING:
+    import torch
+    from dp_accounting.dp_event import DpEvent
+
+    from dphpo_bench.session.session import Session
+
+
+@dataclass(frozen=True)
+class Release:
+    """One kind of noisy value that a run lets out.
+
+    Attributes:
+        name: what it is, such as "clipped gradient sum".
+        count: how often.
+        noise_multiplier: noise standard deviation / L2 sensitivity of one release.
+        sample_rate: rate of the Poisson batch it is computed on.
+    """
+
+    name: str
+    count: int
+    noise_multiplier: float
+    sample_rate: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a procedure computes, in expectation.
+
+    Attributes:
+        runs: training runs, the tuning included.
+        steps: optimiser steps over all runs.
+        examples: per-example passes over all runs, one for a gradient and one for each loss evaluated.
+    """
+
+    runs: int
+    steps: int
+    examples: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is fixed before private data is read.
+
+    Attributes:
+        budget: the (ε, δ) of the whole procedure.
+        event: the worst-case privacy event of the whole procedure.
+        training_event: what is left of `event` without the releases that serve tuning only. The harness
+            computes from the two which share of the budget tuning takes.
+        parameters: calibrated values `run` reads, such as "noise_multiplier".
+        releases: what will be let out.
+        cost: expected cost; the number of runs of a private selection is random, and secret.
+        accountant: whose ε is quoted, as in `accountants.ACCOUNTANTS`; None: the tightest.
+    """
+
+    budget: PrivacyBudget
+    event: "DpEvent"
+    training_event: "DpEvent"
+    parameters: Mapping[str, Any]
+    releases: tuple[Release, ...]
+    cost: Cost
+    accountant: str | None = None
+
+    def __post_init__(self) -> None:
+        from dphpo_bench.privacy.event_rules import frozen
+
+        for name in ("event", "training_event"):  # nobody can add to them once their ε is known
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        object.__setattr__(self, "budget", PrivacyBudget(self.budget.epsilon, self.budget.delta))
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+
+        return {
+            "budget": asdict(self.budget),
+            "event": event_texts.to_json(self.event),
+            "training_event": event_texts.to_json(self.training_event),
+            "parameters": dict(self.parameters),
+            "releases": [asdict(release) for release in self.releases],
+            "cost": asdict(self.cost),
+            "accountant": self.accountant,
+        }
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "Plan":
+        """The plan that `to_json` wrote. What it costs is to be computed from its event, as of any plan.
+
+        Raises:
+            KeyError, TypeError, ValueError: if it is something else.
+        """
+        from pydantic import TypeAdapter
+
+        return cls(
+            budget=PrivacyBudget(**obj["budget"]),
+            event=event_texts.from_json(obj["event"]),
+            training_event=event_texts.from_json(obj["training_event"]),
+            parameters=obj["parameters"],
+            releases=tuple(map(TypeAdapter(Release).validate_python, obj["releases"])),
+            cost=TypeAdapter(Cost).validate_python(obj["cost"]),
+            accountant=obj["accountant"],
+        )
+
+
+@dataclass
+class Outcome:
+    """What a run returns; everything in it is released or derived from releases.
+
+    Attributes:
+        model: the trained model.
+        released: JSON values for the record: chosen hyperparameters, paths of learning rates, private losses.
+    """
+
+    model: "torch.nn.Module"
+    released: dict[str, Any] = field(default_factory=dict)
+
+
+class Method(ABC):
+    """A way to tune and train under one privacy budget.
+
+    A plug-in author subclasses this as a frozen dataclass whose fields are the method's parameters with the
+    defaults of its paper, and registers the class under the entry point group `dphpo_bench.methods`.
+    Importing the module must be cheap: it is imported to list what exists, so import torch inside `run`.
+
+    Attributes:
+        name: as on the command line.
+        version: an integer from 1, part of a run's identity: raise it when the method's results change.
+        summary: one line.
+        reference: paper and section.
+        tuning: the hyperparameters it tunes.
+        end_to_end_private: whether (ε, δ) covers tuning as well as training.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    summary: ClassVar[str]
+    reference: ClassVar[str]
+    tuning: ClassVar[tuple[str, ...]]
+    end_to_end_private: ClassVar[bool]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The method's parameters by name, as JSON values: part of a run's identity."""
+        given = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
+        return {name: _json(name, getattr(self, name)) for name in given}
+
+    @abstractmethod
+    def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:
+        """Fix noise, number of steps and the event of the whole procedure, from public facts alone.
+
+        Raises:
+            BudgetTooSmallError: if no noise within reach meets the budget.
+        """
+
+    @abstractmethod
+    def run(self, plan: Plan, session: "Session") -> Outcome:
+        """Tune and train. The session is the only way to the private data."""
+
+
+def _json(name: str, value: Any) -> Any:
+    """A parameter as JSON holds it; two that differ stay different.
+
+    Raises:
+        InvalidValueError: if JSON has nothing like it.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_json(name, one) for one in value]
+    if isinstance(value, Mapping) and all(type(key) is str for key in value):
+        return {key: _json(name, one) for key, one in value.items()}
+    raise InvalidValueError(
+        f"Expected parameters that JSON holds (numbers, texts, lists, None), got {name} of type {type(value).__name__}."
+    )

@@ -1,0 +1,171 @@
+"""Entry points → methods and tasks. Built-ins and strangers' plug-ins arrive the same way."""
+
+import hashlib
+import inspect
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from dphpo_bench.base.errors import InvalidValueError, RegistryError, SealedDataError, UnknownNameError
+from dphpo_bench.base.text import shown, unknown_name_message
+from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.task import Task, sealed
+
+PlugIn = TypeVar("PlugIn", Method, Task)
+
+
+@dataclass(frozen=True)
+class Registered(Generic[PlugIn]):
+    """A plug-in's class and where it comes from.
+
+    Attributes:
+        cls: the class.
+        origin: distribution and version, such as "dphpo-bench 0.1.0".
+    """
+
+    cls: type[PlugIn]
+    origin: str
+
+
+def methods() -> dict[str, Registered[Method]]:
+    """All methods by name, sorted."""
+    return _load("dphpo_bench.methods", "method", Method)  # type: ignore[type-abstract]
+
+
+def tasks() -> dict[str, Registered[Task]]:
+    """All tasks by name, sorted."""
+    return _load("dphpo_bench.tasks", "task", Task)  # type: ignore[type-abstract]
+
+
+def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
+    """The method of this name with some parameters replaced.
+
+    Args:
+        name: a registered name.
+        overrides: parameter → value, or a text that is read according to the parameter's type.
+
+    Raises:
+        UnknownNameError: if there is no such method or parameter.
+        InvalidValueError: if a value is not of the parameter's type, or the method refuses it.
+    """
+    available = methods()
+    if name not in available:
+        raise UnknownNameError(unknown_name_message("method", name, available))
+    cls = available[name].cls
+    with sealed() as complaints:
+        made = cls(**read_parameters(cls, overrides or {}))
+    if complaints:
+        raise SealedDataError(complaints[0])
+    try:
+        json.dumps(made.parameters, allow_nan=False)
+    except ValueError:
+        raise InvalidValueError(
+            f"Expected finite parameters of {name}, got {shown(dict(overrides or {}), 300)}."
+        ) from None
+    return made
+
+
+def make_task(name: str, model: str | None = None) -> Task:
+    """The task of this name with this model.
+
+    Raises:
+        UnknownNameError: if there is no such task or model.
+    """
+    available = tasks()
+    if name not in available:
+        raise UnknownNameError(unknown_name_message("task", name, available))
+    return available[name].cls(model)
+
+
+def source_of(cls: type) -> bytes | None:
+    """The file that a class is from; None if it was typed into an interpreter, so that no edit would show."""
+    try:
+        return Path(inspect.getfile(cls)).read_bytes()
+    except (OSError, TypeError):
+        return None
+
+
+@cache
+def code_hash(cls: type[Method] | type[Task]) -> str:
+    """A hash of a plug-in's own source, so that an edited method or task is another one."""
+    contract = Method if issubclass(cls, Method) else Task
+    bases = cls.__mro__[: cls.__mro__.index(contract)]
+    sources = [source_of(base) or repr(base).encode() for base in bases]
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
+
+
+def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
+    """Load every entry point of a group; a broken one is a warning, two of one name are an error."""
+    points: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group):
+        known = points.setdefault(point.name, point)
+        if known.value != point.value:
+            raise RegistryError(
+                f"Two plug-ins provide the {kind} {point.name!r}: {known.value} ({_origin(known)}) and "
+                f"{point.value} ({_origin(point)}). Uninstall one of them."
+            )
+    loaded = {}
+    for name, point in sorted(points.items()):
+        try:
+            with sealed():
+                cls = point.load()
+        except Exception as error:
+            warnings.warn(
+                f"Skipped the broken {kind} plug-in {name!r} ({point.value}, {_origin(point)}): "
+                f"{type(error).__name__}: {error}",
+                stacklevel=3,
+            )
+            continue
+        if not (isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name):
+            warnings.warn(
+                f"Skipped the {kind} plug-in {name!r} ({point.value}, {_origin(point)}): it is not a "
+                f"subclass of {base.__name__} whose `name` is {name!r}.",
+                stacklevel=3,
+            )
+            continue
+        loaded[name] = Registered(cls, _origin(point))
+    return loaded
+
+
+def _origin(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
+
+
+def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Read parameters by the types of the method's dataclass fields: texts loosely, JSON values strictly.
+
+    Args:
+        cls: the method's class.
+        overrides: as in `make_method`.
+
+    Raises:
+        UnknownNameError: if there is no such parameter.
+        InvalidValueError: if a value is not of the parameter's type.
+    """
+    if not overrides:
+        return {}
+    from pydantic import TypeAdapter, ValidationError
+
+    names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    values = {}
+    for name, value in overrides.items():
+        if name not in names:
+            raise UnknownNameError(unknown_name_message(f"parameter of {cls.name}", name, names))
+        try:
+            adapter = TypeAdapter(hints[name])
+            if isinstance(value, str):
+                values[name] = adapter.validate_strings(value)
+            else:
+                values[name] = adapter.validate_json(json.dumps(value), strict=True)
+        except (ValidationError, TypeError, ValueError, RecursionError) as error:
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+            raise InvalidValueError(
+                f"Parameter {name}={shown(value, form=repr)} of {cls.name}: {shown(reason, 300)}."
+            ) from None
+    return values

@@ -1,0 +1,1 @@
+"""One run: plan, execute, verify, record."""

@@ -1,0 +1,98 @@
+"""A method's plan, checked: its cost is computed by the harness and within the budget."""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dphpo_bench.base.errors import InvalidValueError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.contract.method import Method, Plan
+from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
+from dphpo_bench.privacy.budget import PrivacyBudget
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+    from dphpo_bench.harness.plan_cache import PlanCache
+
+
+@dataclass(frozen=True)
+class CheckedPlan:
+    """A plan whose cost the harness has computed and found within the budget.
+
+    Attributes:
+        method: the method that made it.
+        facts: the task's public facts it was made from.
+        plan: the plan itself.
+        epsilon: ε of the whole procedure.
+        tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
+    """
+
+    method: Method
+    facts: TaskFacts
+    plan: Plan
+    epsilon: EpsilonReport
+    tuning_share: float
+
+
+def plan(
+    method: str | Method, task: str | Task, budget: PrivacyBudget, *, plans: "PlanCache | None" = None
+) -> CheckedPlan:
+    """Fix a whole procedure and compute its ε; no data is read.
+
+    Args:
+        method: a method or a registered name.
+        task: a task or a registered name.
+        budget: (ε, δ) for tuning and training together.
+        plans: where plans are kept; None makes a new one.
+
+    Raises:
+        UnknownNameError: if a name is not registered.
+        BudgetTooSmallError: if no noise within reach meets the budget.
+        PlanOverBudgetError: if the method's plan costs more than the budget.
+        UnsupportedEventError: if no accountant bounds the plan's event.
+    """
+    method = make_method(method) if isinstance(method, str) else method
+    task = make_task(task) if isinstance(task, str) else task
+    facts = task.facts
+    if budget.delta >= 1 / facts.n_records:
+        warnings.warn(
+            f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
+            f"publishing a record. The default is N^-1.1 = {facts.default_delta:.3g}.",
+            stacklevel=2,
+        )
+    with sealed() as complaints:
+        made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
+    if complaints:
+        raise SealedDataError(complaints[0])
+    if type(made) is not Plan:
+        raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
+    made = replace(made)  # of which the method has no hold
+    if made.budget != budget:  # noise streams and the recomputed ε depend on it
+        raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {made.budget}.")
+    total = _quoted(made.event, budget.delta, made.accountant)
+    # A reference that says it is not private may plan for ε = ∞; its row stands apart.
+    reference = not method.end_to_end_private and total.epsilon == math.inf
+    if not (total.epsilon <= budget.epsilon or reference):
+        raise PlanOverBudgetError(
+            f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
+            f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
+        )
+    return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta))
+
+
+def _quoted(event: "DpEvent", delta: float, accountant: str | None) -> EpsilonReport:
+    """ε by every accountant; quoted is the one asked for, as long as it supports the event."""
+    report = epsilon(event, delta)
+    if accountant in report.by_accountant:
+        assert accountant is not None
+        return replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)
+    return report
+
+
+def _tuning_share(made: Plan, total: EpsilonReport, delta: float) -> float:
+    if made.training_event == made.event or not 0 < total.epsilon < math.inf:
+        return 0.0
+    return min(1.0, max(0.0, 1 - epsilon(made.training_event, delta).epsilon / total.epsilon))

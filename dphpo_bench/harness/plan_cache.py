@@ -1,0 +1,116 @@
+"""Plans that are made once and kept on disk: calibration takes seconds, and all seeds of a sweep share it.
+
+A kept plan is a proposal like any other. The harness computes its ε from its event, and the session holds the
+run to that event, so a forged file can make a run fail, or state another cost, but not a smaller ε.
+"""
+
+import hashlib
+import json
+import logging
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dphpo_bench.base.errors import DataError, InvalidValueError, UnsupportedEventError
+from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.contract.method import Method, Plan
+from dphpo_bench.contract.registry import code_hash, source_of
+from dphpo_bench.contract.task import Task
+from dphpo_bench.data.cache import locked
+from dphpo_bench.privacy.budget import PrivacyBudget
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+MAX_PLAN_BYTES = 2**24
+
+
+class PlanCache:
+    """A folder of plans, safe to delete, shared by processes.
+
+    Args:
+        folder: where they are; made when the first is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def plan(self, method: Method, task: Task, budget: PrivacyBudget) -> Plan:
+        """The method's plan, made if there is none for these parameters, this code and this budget.
+
+        A process that wants a plan which another is making waits for it. A plan that JSON does not hold exactly
+        is made each time; so is one that cannot be written, which is logged.
+
+        Raises:
+            DphpoBenchError: what the method raises when it plans.
+        """
+        if source_of(type(method)) is None or source_of(type(task)) is None:
+            return method.plan(task.facts, budget)
+        path = self._folder / f"{_key(method, task, budget)}.json"
+        made = _read(path, budget)
+        if made is None:
+            try:
+                with locked(path):
+                    made = _read(path, budget)
+                    if made is None:
+                        made = method.plan(task.facts, budget)
+                        _keep(made, path)
+            except (OSError, DataError) as error:
+                logger.warning("Cannot keep the plan of %s: %s", method.name, error)
+        return method.plan(task.facts, budget) if made is None else made
+
+
+def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
+    facts = {**asdict(task.facts), "search_space": repr(task.facts.search_space())}
+    names = {
+        "format": FORMAT,
+        "engine": engine_hash(),
+        "method": [method.name, method.parameters, code_hash(type(method))],
+        "task": [repr(sorted(facts.items())), code_hash(type(task))],
+        "budget": [budget.epsilon, budget.delta],
+    }
+    return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:20]
+
+
+@cache
+def engine_hash(part: str = "") -> str:
+    """A hash of this package's source, or of one folder of it, and of the versions of what it computes with."""
+    digest = hashlib.sha256()
+    for path in sorted((Path(__file__).parent / part).rglob("*.py")):
+        digest.update(path.read_bytes())
+    digest.update(repr([version(name) for name in ("dp-accounting", "numpy", "scipy", "optuna")]).encode())
+    return digest.hexdigest()
+
+
+def read_plan(obj: Any) -> Plan:
+    """`Plan.from_json` of a file that may be damaged.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it is no plan.
+    """
+    plan = Plan.from_json(obj)
+    if not (isinstance(plan.parameters, dict) and isinstance(plan.accountant, str | None)):
+        raise InvalidValueError("Expected a table of parameters, and the name of an accountant or null.")
+    return plan
+
+
+def _read(path: Path, budget: PrivacyBudget) -> Plan | None:
+    try:
+        text = read_whole(path, MAX_PLAN_BYTES)
+        plan = read_plan(json.loads(text.decode())) if len(text) <= MAX_PLAN_BYTES else None
+        return plan if plan is not None and plan.budget == budget else None
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):  # missing, or damaged: it is made again
+        return None
+
+
+def _keep(plan: Plan, path: Path) -> None:
+    """Write a plan, if JSON holds it exactly."""
+    try:
+        text = json.dumps(plan.to_json())
+        exact = Plan.from_json(json.loads(text)) == plan
+    except (TypeError, ValueError, AttributeError, UnsupportedEventError):
+        return
+    if exact and len(text) <= MAX_PLAN_BYTES:
+        write_whole(path, text)

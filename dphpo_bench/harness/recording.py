@@ -1,0 +1,167 @@
+"""What a run leaves behind: identity, environment, time, the record."""
+
+import math
+import platform
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, SealedDataError
+from dphpo_bench.base.text import shown
+from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.privacy.accountants.report import EpsilonReport
+from dphpo_bench.privacy.budget import PrivacyBudget
+
+if TYPE_CHECKING:
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.records.record import Identity, RunRecord
+
+from dphpo_bench.harness.attempt import Attempt, _parameters, reason_of
+from dphpo_bench.harness.plan import CheckedPlan
+
+
+def task_identity(task: Task, facts: TaskFacts, source: "DataSource") -> dict[str, Any]:
+    """The task's part of an identity, which all runs on it share; its model is built for that, without data.
+
+    Args:
+        task: with its model.
+        facts: the task's.
+        source: where a task that needs its data for that finds its fingerprint.
+
+    Raises:
+        InvalidValueError: if the task does not tell its version, model or fingerprint.
+        SealedDataError: if it opens its records to build its model.
+    """
+    told = facts.to_json()
+    try:
+        data_fingerprint = task.fingerprint(source)
+    except DphpoBenchError:
+        raise
+    except Exception as error:
+        raise InvalidValueError(f"Task {facts.task} has no fingerprint: {reason_of(error)}") from None
+    try:
+        with sealed() as complaints:
+            model_fingerprint = task.model_fingerprint()
+    except DphpoBenchError:
+        raise
+    except Exception as error:
+        raise InvalidValueError(f"Task {facts.task} builds no model {facts.model}: {reason_of(error)}") from None
+    if complaints:
+        raise SealedDataError(complaints[0])
+    return {
+        "task": told.pop("task"),
+        "task_version": _version_of(task),
+        "model": told.pop("model"),
+        "facts": told,
+        "model_fingerprint": model_fingerprint,
+        "data_fingerprint": data_fingerprint,
+    }
+
+
+def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> "Identity":
+    """What makes two runs the same run; `of_task` is from `task_identity`.
+
+    Raises:
+        InvalidValueError: if the method's version is not an integer from 1.
+    """
+    from dphpo_bench.records.record import Identity
+
+    return Identity(
+        method=method.name,
+        method_version=_version_of(method),
+        parameters=_parameters(method),
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        seed=seed,
+        **of_task,
+    )
+
+
+def _version_of(plug_in: Method | Task) -> int:
+    if type(plug_in.version) is not int or plug_in.version < 1:
+        raise InvalidValueError(
+            f"Expected the version of {plug_in.name} to be an integer >= 1, got {shown(plug_in.version, form=repr)}."
+        )
+    return plug_in.version
+
+
+def _record(
+    checked: CheckedPlan,
+    identity: "Identity",
+    attempt: Attempt,
+    *,
+    device: str,
+    secure_noise: bool,
+    **measured: Any,
+) -> "RunRecord":
+    from dphpo_bench.records.record import CostRecord, Privacy, RunRecord
+
+    planned, recomputed = checked.epsilon.epsilon, attempt.recomputed
+    return RunRecord(
+        identity=identity,
+        privacy=Privacy(
+            planned=_epsilon_record(checked.epsilon),
+            recomputed=_epsilon_record(recomputed) if recomputed else None,
+            epsilon=max(planned, recomputed.epsilon if recomputed else math.inf),
+            tuning_share=checked.tuning_share,
+            end_to_end_private=checked.method.end_to_end_private,
+            ledger=attempt.ledger.to_json(),
+        ),
+        cost=CostRecord(**asdict(checked.plan.cost)),
+        peak_memory_bytes=peak_memory_bytes(),
+        environment=_environment(device, secure_noise),
+        created=datetime.now(UTC).replace(microsecond=0),
+        **measured,
+    )
+
+
+def peak_memory_bytes() -> int:
+    """The process's largest resident set so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _environment(device: str, secure_noise: bool) -> dict[str, str]:
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "platform": platform.system(),
+        "machine": platform.machine(),
+        "device": device,
+        "threads": str(torch.get_num_threads()),
+        "noise": f"opendp {version('opendp')}, discrete" if secure_noise else "torch, not hardened",
+        **{name: version(name) for name in ("dphpo-bench", "torch", "opacus", "dp-accounting")},
+    }
+
+
+class _Clock:
+    """Wall-clock seconds by phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def without(self, phase: str) -> dict[str, float]:
+        """The seconds of the other phases."""
+        return {name: seconds for name, seconds in self.seconds.items() if name != phase}
+
+
+def _epsilon_record(report: EpsilonReport) -> "Any":
+    from dphpo_bench.records.record import Epsilon
+
+    return Epsilon(epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant))

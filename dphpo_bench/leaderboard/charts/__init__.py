@@ -1,0 +1,1 @@
+"""The charts of the leaderboard, one file each."""

@@ -1,0 +1,185 @@
+"""The charts of accuracy and of cost."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import altair as alt
+
+from dphpo_bench.leaderboard.board import Contestant, Table
+from dphpo_bench.leaderboard.charts.frame import Chart, _best, _by, _chart, _data, _everyone, _log_ticks, _scale
+from dphpo_bench.leaderboard.charts.looks import _Cast, _Look
+from dphpo_bench.leaderboard.columns import (
+    count_text,
+    epsilon_text,
+    estimate_text,
+)
+
+
+def _measurements(tables: Sequence[Table], looks: dict[Contestant, _Look]) -> list[dict[str, Any]]:
+    """One value for each contestant and ε that has an accuracy."""
+    return [
+        {
+            "contestant": looks[row.contestant].name,
+            "reference": row.contestant.reference,
+            "panel": f"ε = {table.epsilon:g}",
+            "epsilon": table.epsilon,
+            "accuracy": row.utility.mean,
+            "low": row.utility.mean if row.utility.low is None else row.utility.low,
+            "high": row.utility.mean if row.utility.high is None else row.utility.high,
+            "interval": estimate_text(row.utility),
+            "recomputed": epsilon_text(row.epsilon),
+            "examples": row.examples,
+            "cost": count_text(row.examples),
+            "runs": count_text(row.runs),
+            "seeds": row.seeds,
+        }
+        for table in tables
+        for row in (*table.rows, *table.references)
+        if row.contestant in looks and row.utility is not None
+    ]
+
+
+_MEASUREMENT_TOOLTIP = (
+    alt.Tooltip("contestant:N", title="method"),
+    alt.Tooltip("epsilon:Q", title="ε target"),
+    alt.Tooltip("recomputed:N", title="ε recomputed"),
+    alt.Tooltip("interval:N", title="accuracy, %"),
+    alt.Tooltip("cost:N", title="examples"),
+    alt.Tooltip("runs:N", title="runs"),
+    alt.Tooltip("seeds:Q", title="seeds"),
+)
+
+
+def _accuracy_axis(values: Sequence[dict[str, Any]]) -> tuple[Any, str]:
+    """An axis for all means, and of intervals as much as does not dwarf them; what is beyond is cut off in `values`.
+
+    Returns:
+        the axis, and a remark for readers if something is cut off.
+    """
+    means = [value["accuracy"] for value in values]
+    room = max(0.02, 0.5 * (max(means) - min(means)))
+    low = max(min(means) - room, min(value["low"] for value in values))
+    high = min(max(means) + room, max(value["high"] for value in values))
+    margin = 0.04 * (high - low) or 0.01
+    low, high = max(0.0, low - margin), min(1.0, high + margin)
+    outside = any(value["low"] < low or value["high"] > high for value in values if not value["reference"])
+    cut = ", cut off at the frame" if outside else ""
+    for value in values:
+        # Not left to a clipping mask, whose number in an SVG depends on what was drawn before.
+        value["low"], value["high"] = max(low, value["low"]), min(high, value["high"])
+    axis = alt.Y(
+        "accuracy:Q",
+        title="test accuracy",
+        axis=alt.Axis(format="~%", tickCount=6),
+        scale=alt.Scale(domain=[low, high], zero=False, nice=False),
+    )
+    return axis, cut
+
+
+def _legend_selection() -> tuple[Any, Any]:
+    """What a click in the legend selects, and the opacity by which the others step back."""
+    pick = alt.selection_point(name="pick", fields=["contestant"], bind="legend")
+    return pick, alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
+
+
+def _identity(looks: dict[Contestant, _Look]) -> dict[str, Any]:
+    """Colour, shape and dashes, which share one legend."""
+    legend = alt.Legend(title=None, orient="right")
+    return {
+        "color": alt.Color("contestant:N", scale=_scale(looks, "color"), legend=legend),
+        "shape": alt.Shape("contestant:N", scale=_scale(looks, "shape"), legend=legend),
+        "strokeDash": alt.StrokeDash("contestant:N", scale=_scale(looks, "dash"), legend=legend),
+    }
+
+
+def _accuracy(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart]:
+    present = [row.contestant for row in _everyone(tables) if row.utility is not None]
+    looks = cast.looks(present)
+    values = _measurements(tables, looks)
+    if not values:
+        return
+    epsilons = sorted({table.epsilon for table in tables})
+    # Side by side within two fifths of the way to the next ε, so that intervals do not hide one another.
+    ratio = min((b / a for a, b in pairwise(epsilons)), default=2.0)
+    places = [look.name for who, look in looks.items() if not who.reference]
+    for value in values:
+        offset = 0.0 if value["reference"] else places.index(value["contestant"]) / max(1, len(places) - 1) - 0.5
+        value["x"] = value["epsilon"] * ratio ** (0.4 * offset)
+    pick, faint = _legend_selection()
+    identity = _identity(looks)
+    y, cut = _accuracy_axis(values)
+    x = alt.X(
+        "x:Q",
+        title="target ε (log scale)",
+        axis=alt.Axis(values=epsilons, format="~g", grid=False),
+        scale=alt.Scale(type="log", domain=[epsilons[0] * ratio**-0.35, epsilons[-1] * ratio**0.35], nice=False),
+    )
+    base = alt.Chart(_data(values)).encode(
+        x=x, y=y, color=identity["color"], opacity=faint, tooltip=list(_MEASUREMENT_TOOLTIP)
+    )
+    drawing = alt.layer(
+        # The selection is the first layer's, because Vega-Lite merges legends into that of the first.
+        base.mark_line(strokeWidth=1.5)
+        .encode(strokeDash=identity["strokeDash"])
+        .add_params(pick)
+        .properties(name="lines"),
+        base.transform_filter("!datum.reference").mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        # Where a reference has one ε only, there is no line to see.
+        base.transform_filter("datum.reference").mark_point(size=160, strokeWidth=1.5).encode(shape=identity["shape"]),
+        base.transform_filter("!datum.reference").mark_point(filled=True, size=70).encode(shape=identity["shape"]),
+    ).properties(width=520, height=320)
+    note = _best(looks, present)
+    yield _chart(
+        f"accuracy {setting}",
+        f"Accuracy against ε, {setting}",
+        f"Mean over seeds with 95 % interval{cut}. Dashed: references.{note}",
+        f"Test accuracy of {len(looks)} contestants and references on {setting} "
+        f"at ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}, with 95 % intervals over seeds.{note}",
+        drawing,
+    )
+
+
+def _cost(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart]:
+    present = [row.contestant for row in _everyone(tables) if row.utility is not None]
+    looks = cast.looks(present)
+    values = [value for value in _measurements(tables, looks) if value["examples"] > 0]
+    if not values:
+        return
+    pick, faint = _legend_selection()
+    identity = _identity(looks)
+    y, cut = _accuracy_axis(values)
+    x = alt.X(
+        "examples:Q",
+        title="examples processed (log scale)",
+        axis=alt.Axis(format=".2~s", values=_log_ticks(value["examples"] for value in values)),
+        scale=alt.Scale(type="log", nice=False, padding=14),
+    )
+    base = alt.Chart().encode(color=identity["color"], opacity=faint, tooltip=list(_MEASUREMENT_TOOLTIP))
+    contestants = base.transform_filter("!datum.reference")
+    drawing = (
+        alt.layer(
+            base.transform_filter("datum.reference")
+            .mark_rule(strokeWidth=1.5)
+            .encode(y=y, strokeDash=identity["strokeDash"])
+            .add_params(pick)
+            .properties(name="lines"),
+            contestants.mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
+            contestants.mark_point(filled=True, size=70).encode(x=x, y=y, shape=identity["shape"]),
+        )
+        .properties(width=210, height=240)
+        .facet(
+            facet=alt.Facet("panel:N", title=None, sort=_by("epsilon")),
+            columns=3,
+            data=_data(values),
+        )
+    )
+    note = _best(looks, present)
+    yield _chart(
+        f"cost {setting}",
+        f"Accuracy against cost, {setting}",
+        f"Mean over seeds with 95 % interval{cut}; cost in expectation. Dashed: accuracy of references.{note}",
+        f"Test accuracy against the number of examples processed on {setting}, one panel for each ε. "
+        f"References are horizontal lines.{note}",
+        drawing,
+    )

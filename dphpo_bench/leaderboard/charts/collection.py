@@ -1,0 +1,51 @@
+"""The charts of the leaderboard: Vega-Lite specifications, the same for static drawings and for the page.
+
+A contestant looks the same in every chart. Colours differ for the colour-blind, as far as twelve can, and stand out
+on white and on black alike; a shape of its own is the second channel. Names come from strangers: they are data in a
+specification, never part of an expression.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from altair.utils.schemapi import debug_mode
+
+from dphpo_bench.leaderboard.board import Board, Table
+from dphpo_bench.leaderboard.charts.accuracy import _accuracy, _cost
+from dphpo_bench.leaderboard.charts.budget import _budget_split
+from dphpo_bench.leaderboard.charts.frame import Chart
+from dphpo_bench.leaderboard.charts.looks import _cast, _distinct
+from dphpo_bench.leaderboard.charts.paths import _paths
+from dphpo_bench.leaderboard.charts.ranks import _rank_intervals
+
+
+def charts(board: Board) -> list[Chart]:
+    """All charts that `board` has the data for."""
+    with debug_mode(False):  # it validates each part of a chart when it is made
+        return _charts(board)
+
+
+def _charts(board: Board) -> list[Chart]:
+    cast = _cast(board)
+    settings: dict[str, list[Table]] = {}
+    for table in board.tables:
+        settings.setdefault(table.setting, []).append(table)
+    drawn = [
+        *(chart for overall in _distinct(board.overalls) for chart in _rank_intervals(overall, cast)),
+        *(chart for setting, tables in settings.items() for chart in _accuracy(setting, tables, cast)),
+        *(chart for setting, tables in settings.items() for chart in _cost(setting, tables, cast)),
+        *_budget_split(board, cast),
+        *(chart for setting, tables in settings.items() for chart in _paths(setting, tables, cast)),
+    ]
+    return list(_with_unique_names(drawn))
+
+
+def _with_unique_names(drawn: Iterable[Chart]) -> Iterator[Chart]:
+    taken: set[str] = set()
+    for chart in drawn:
+        stem = re.sub("[^a-z0-9]+", "-", chart.name.lower()).strip("-")[:60].strip("-")
+        name = next(name for number in range(1, len(taken) + 2) if (name := f"{stem}-{number}" if number > 1 else stem)
+                    not in taken)  # fmt: skip
+        taken.add(name)
+        yield replace(chart, name=name)

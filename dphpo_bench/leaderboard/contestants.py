@@ -1,0 +1,213 @@
+"""Who competes in a cell, and their scores by seed."""
+
+import hashlib
+import json
+import statistics as plain
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from itertools import count, groupby
+
+from dphpo_bench.base.text import one_line, value_text, varying_names
+from dphpo_bench.leaderboard.board import Contestant
+from dphpo_bench.leaderboard.standard import REFERENCES, Standard
+from dphpo_bench.leaderboard.statistics import Integers, Scores, draw
+from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, Setting
+
+MIN_SEEDS_TO_RANK = 2
+MAX_LABEL = 60
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A contestant on one task at one ε, with its runs by seed."""
+
+    contestant: Contestant
+    runs: Mapping[int, Run]
+
+    @property
+    def finished(self) -> list[Run]:
+        """Those that did not fail."""
+        return [run for run in self.runs.values() if run.accuracy is not None]
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it takes part in the ranking."""
+        return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK
+
+    def score(self, seed: int) -> float | None:
+        """The accuracy of this seed's run, 0 if it failed; None if there is none."""
+        run = self.runs.get(seed)
+        return None if run is None else run.accuracy or 0.0
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One task at one ε: a table in the making."""
+
+    setting: Setting
+    title: str
+    target: float
+    entries: Sequence[_Entry]
+    untuned: "_Entry | None"
+    oracle: "_Entry | None"
+
+    @property
+    def ranked(self) -> list[_Entry]:
+        """Who takes part in the ranking."""
+        return [entry for entry in self.entries if entry.ranked]
+
+    @cached_property
+    def by_contestant(self) -> "Mapping[Contestant, _Entry]":
+        """The entries by contestant."""
+        return {entry.contestant: entry for entry in self.entries}
+
+
+def _newest(runs: Sequence[Run]) -> tuple[list[Run], int]:
+    """The runs of the newest version of their task, with its model, and of their method; and how many others there are.
+
+    A method's newest version is that of a contestant on one setting at one ε.
+    """
+    tasks: Counter[tuple[object, ...]] = Counter()
+    for run in runs:
+        place = run.setting.task, run.setting.model
+        tasks[place] = max(tasks[place], run.task_version)
+    current = [run for run in runs if run.task_version == tasks[run.setting.task, run.setting.model]]
+    groups: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
+    for run in current:
+        groups[run.setting, run.target, run.method, run.parameters].append(run)
+    newest = [(max(run.method_version for run in group), group) for group in groups.values()]
+    kept = [run for version, group in newest for run in group if run.method_version == version]
+    return kept, len(runs) - len(kept)
+
+
+def _cells(runs: Sequence[Run], standard: Standard) -> list[_Cell]:
+    private = _privacy(runs)
+    contestants = _contestants(private.values())
+    titles = _titles({run.setting for run in runs})
+    groups: defaultdict[tuple[Setting, float], defaultdict[_PrivateWho, dict[int, Run]]]
+    groups = defaultdict(lambda: defaultdict(dict))
+    for run in sorted(runs, key=lambda run: (run.method, run.parameters, run.seed)):
+        groups[run.setting, run.target][private[run.path]][run.seed] = run
+    cells = []
+    for (setting, target), by_who in sorted(groups.items(), key=lambda item: (titles[item[0][0]], item[0][1])):
+        entries = {who: _Entry(contestants[who], by_seed) for who, by_seed in by_who.items()}
+        anchors = entries.get((*standard.untuned, True)), entries.get((*standard.oracle, False))
+        cells.append(_Cell(setting, titles[setting], target, list(entries.values()), *anchors))
+    return cells
+
+
+_PrivateWho = tuple[str, str, bool]
+"""Who, and whether it is private from end to end."""
+
+
+def _privacy(runs: Iterable[Run]) -> dict[str, _PrivateWho]:
+    """Whose each run is, by its path. Where it failed before it could say, it is as private as most of its like."""
+    votes = Counter((run.method, run.parameters, run.end_to_end_private) for run in runs)
+    found = {}
+    for run in runs:
+        who = run.method, run.parameters
+        private = run.end_to_end_private
+        if private is None:
+            private = run.method not in NOT_PRIVATE and votes[*who, False] <= votes[*who, True]
+        found[run.path] = (*who, private)
+    return found
+
+
+def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
+    """Contestants with their labels: methods, with the parameters in which contestants of one method differ."""
+    everyone = sorted(set(found))
+    labels: list[str] = []
+    for method, same in groupby(everyone, key=lambda who: who[0]):
+        group = list(same)
+        values = [_flat(who[1]) for who in group]
+        varying = varying_names(values)
+        for (_, parameters, private), each in zip(group, values, strict=True):
+            differences = [f"{name}={each[name]}" for name in varying if name in each]
+            if not private and (method, parameters, True) in group:
+                differences.append("not private")
+            labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
+    return {
+        who: Contestant(
+            method=who[0],
+            label=label,
+            parameters=who[1],
+            end_to_end_private=who[2],
+            reference=not who[2] or who[0] in REFERENCES,
+        )
+        for who, label in zip(everyone, _distinct(labels), strict=True)
+    }
+
+
+def _distinct(texts: Sequence[str]) -> list[str]:
+    """The texts; those that occur more than once get numbers that make them differ from all others."""
+    counts = Counter(texts)
+    taken = {text for text in texts if counts[text] == 1}
+    found = []
+    for text in texts:
+        if counts[text] > 1:
+            text = next(other for number in count(1) if (other := f"{text} #{number}") not in taken)
+            taken.add(text)
+        found.append(text)
+    return found
+
+
+def _flat(parameters: str) -> dict[str, str]:
+    return {name: value_text(value) for name, value in json.loads(parameters).items()}
+
+
+def _titles(settings: set[Setting]) -> dict[Setting, str]:
+    """Task and model; δ, data, structure and facts where these tell settings apart."""
+    ordered = sorted(settings, key=astuple)
+    titles = []
+    for (task, model), same in groupby(ordered, key=lambda one: (one.task, one.model)):
+        group = list(same)
+        told = [_told_apart(one) for one in group]
+        varying = [place for place, values in enumerate(zip(*told, strict=True)) if len(set(values)) > 1]
+        titles += [", ".join([f"{task} ({model})", *(texts[place] for place in varying)]) for texts in told]
+    return dict(zip(ordered, _distinct(titles), strict=True))
+
+
+def _told_apart(setting: Setting) -> tuple[str, ...]:
+    """What tells settings of one task and model apart; of hashes the beginning."""
+    data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
+    return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}"
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """How often each seed of a setting is drawn: the same draws for all contestants and all ε."""
+
+    seeds: Sequence[int]
+    weights: Integers
+
+
+def _seed_draws(cells: Sequence[_Cell]) -> dict[Setting, _Draws]:
+    seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
+    for cell in cells:
+        for entry in cell.ranked:
+            seeds[cell.setting].update(entry.runs)
+    return {setting: _Draws(sorted(found), draw(len(found), _stream(setting))) for setting, found in seeds.items()}
+
+
+def _stream(setting: Setting) -> int:
+    """A random stream of its own, so that new tasks do not change the tables of old ones."""
+    return int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8])
+
+
+def _scores(entries: Sequence[_Entry], draws: _Draws) -> Scores:
+    return Scores.of([[entry.score(seed) for seed in draws.seeds] for entry in entries])
+
+
+def _paired(*entries: _Entry | None) -> Iterable[tuple[float, ...]]:
+    """Scores of the seeds that all of them have."""
+    present = [entry for entry in entries if entry]
+    for seed in sorted(set.intersection(*(set(entry.runs) for entry in present))):
+        scores = [entry.score(seed) for entry in present]
+        yield tuple(one for one in scores if one is not None)
+
+
+def _median(runs: Iterable[Run], value: Callable[[Run], float | None]) -> float | None:
+    known = [each for each in map(value, runs) if each is not None]
+    return float(plain.median(known)) if known else None

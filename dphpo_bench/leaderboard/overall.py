@@ -1,0 +1,162 @@
+"""Ranks over all tasks and budgets."""
+
+import statistics as plain
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table
+from dphpo_bench.leaderboard.contestants import _Cell, _Draws, _median, _paired, _scores
+from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.leaderboard.statistics import draw, mean, mean_interval, middle, middle_ranks, ranks
+from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
+from dphpo_bench.leaderboard.submissions import Setting
+
+# ------------------------------------------------------------------------------------------------------ overall
+
+
+def _overalls(counted: Sequence[tuple[_Cell, Table]], draws: Mapping[Setting, _Draws]) -> tuple[Overall, ...]:
+    targets = sorted({cell.target for cell, _ in counted})
+    chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
+    return tuple(
+        _overall(target, [pair for pair in counted if target is None or pair[0].target == target], draws)
+        for target in chosen
+    )
+
+
+def _counted(pairs: Sequence[tuple[_Cell, Table]], standard: Standard) -> list[tuple[_Cell, Table]]:
+    """The tables that count: those of the standard in which at least half of its methods are ranked.
+
+    Of several with one task and model at one ε, which differ in data or δ, that one in which most of its methods are.
+    """
+    methods = standard.methods or {entry.contestant.method for cell, _ in pairs for entry in cell.ranked}
+    best: dict[tuple[str, str, float], tuple[int, tuple[_Cell, Table]]] = {}
+    for cell, table in pairs:
+        present = len(methods & {entry.contestant.method for entry in cell.ranked})
+        if not (present and 2 * present >= len(methods) and standard.may_count(cell.setting, cell.target)):
+            continue
+        key = cell.setting.task, cell.setting.model, cell.target
+        if key not in best or present > best[key][0]:
+            best[key] = present, (cell, table)
+    return [pair for _, pair in best.values()]
+
+
+def _missing(counted: Sequence[_Cell], standard: Standard) -> tuple[str, ...]:
+    present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
+    return tuple(
+        f"{task} ({model}), ε = {epsilon:g}"
+        for task, model in sorted(standard.tasks or ())
+        for epsilon in sorted(standard.epsilons or ())
+        if (task, model, epsilon) not in present
+    )
+
+
+def _overall(target: float | None, counted: Sequence[tuple[_Cell, Table]], draws: Mapping[Setting, _Draws]) -> Overall:
+    chosen = [cell for cell, _ in counted]
+    inside = Counter(entry.contestant for cell in chosen for entry in cell.ranked)
+    complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
+    mean_ranks, places = _overall_ranks(chosen, complete, draws)
+    everyone: defaultdict[Contestant, list[tuple[Row, _Cell]]] = defaultdict(list)
+    for cell, table in counted:
+        for row in (*table.rows, *table.references):
+            everyone[row.contestant].append((row, cell))
+    rows = [_overall_row(who, found, chosen, mean_ranks.get(who), places.get(who)) for who, found in everyone.items()]
+    return Overall(
+        epsilon=target,
+        tables=tuple(table.title for _, table in counted),
+        rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
+        incomplete=tuple(
+            sorted(
+                (row for row in rows if row.mean_rank is None and not row.contestant.reference),
+                key=lambda row: (-row.tables, row.contestant.label),
+            )
+        ),
+        references=tuple(
+            sorted((row for row in rows if row.contestant.reference), key=lambda row: row.contestant.label)
+        ),
+    )
+
+
+def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
+    return round(row.mean_rank.mean, 9) if row.mean_rank else 0.0, row.contestant.label
+
+
+def _overall_ranks(
+    cells: Sequence[_Cell], complete: Sequence[Contestant], draws: Mapping[Setting, _Draws]
+) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
+    """Of each complete contestant its mean rank, and its place by mean rank when tasks and seeds are drawn."""
+    if not complete:
+        return {}, {}
+    tasks = sorted({cell.setting.task for cell in cells})
+    task_weights = draw(len(tasks), stream=0)
+    observed: list[list[float]] = []
+    drawn = np.zeros((len(task_weights), len(complete)))
+    for cell in cells:
+        among = [cell.by_contestant[who] for who in complete]
+        scores = _scores(among, draws[cell.setting])
+        observed.append(ranks(scores.means).tolist())
+        # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
+        drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(draws[cell.setting].weights)
+    places = middle_ranks(ranks(-drawn))
+    tables = Counter(cell.setting.task for cell in cells)
+    drawn /= (task_weights @ np.array([[tables[task]] for task in tasks])).astype(np.float64)
+    mean_ranks = [
+        Estimate(mean(of_one), low, high)
+        for of_one, (low, high) in zip(zip(*observed, strict=True), middle(drawn), strict=True)
+    ]
+    return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
+
+
+def _overall_utility(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
+    """Mean accuracy over the cells; its interval from the seeds that all of them have."""
+    entries = [cell.by_contestant.get(who) for cell in cells]
+    if not entries or not all(entry and entry.finished for entry in entries):
+        return None
+    seeds = set.intersection(*({run.seed for run in entry.finished} for entry in entries if entry))
+    by_seed = [mean([entry.score(seed) or 0.0 for entry in entries if entry]) for seed in sorted(seeds)]
+    return mean_interval(by_seed) if by_seed else None
+
+
+def _overall_gap_closed(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
+    """Share of the gap closed, gaps summed over the cells with both anchors, from the seeds that all of them have."""
+    trios = [(cell.by_contestant.get(who), cell.untuned, cell.oracle) for cell in cells if cell.untuned and cell.oracle]
+    if not trios or any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
+        return None
+    by_seed = list(_paired(*(entry for trio in trios for entry in trio)))
+    means = [[mean(scores[which::3]) for which in range(3)] for scores in by_seed]
+    return ratio([own - low for own, low, _ in means], [high - low for _, low, high in means])
+
+
+def _overall_row(
+    who: Contestant,
+    found: Sequence[tuple[Row, _Cell]],
+    cells: Sequence[_Cell],
+    mean_rank: Estimate | None,
+    places: Ranks | None,
+) -> OverallRow:
+    rows = [row for row, _ in found]
+    relative = [
+        row.examples / once
+        for row, cell in found
+        if cell.untuned and (once := _median(cell.untuned.finished, lambda run: run.examples))
+    ]
+    seconds = [row.seconds for row in rows if row.seconds is not None]
+    return OverallRow(
+        contestant=who,
+        tables=len(rows),
+        seeds=min(row.seeds for row in rows),
+        failed=sum(row.failed for row in rows),
+        mean_rank=mean_rank,
+        ranks=places,
+        utility=_overall_utility(cells, who),
+        gap_closed=_overall_gap_closed(cells, who),
+        epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
+        accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
+        contradicted=any(row.contradicted for row in rows),
+        tuning_share=plain.median(row.tuning_share for row in rows),
+        runs=plain.median(row.runs for row in rows),
+        examples=plain.median(row.examples for row in rows),
+        seconds=plain.median(seconds) if seconds else None,
+        relative_cost=plain.median(relative) if relative else None,
+    )

@@ -1,0 +1,1 @@
+"""From events to ε: several bounds, and the tightest of them."""

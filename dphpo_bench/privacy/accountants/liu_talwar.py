@@ -1,0 +1,57 @@
+"""The (ε, δ) theorems of Liu and Talwar (2019, Private Selection from Private Candidates), as published.
+
+They are kept for comparison: later bounds need far less. We could not read the paper's own text. The theorem on
+random stopping is quoted after code that others published for it, the one on thresholds from memory; the latter
+follows from our own bound (docs/accounting.md), the former is held against brute force in the tests.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from dp_accounting.dp_event import DpEvent
+
+from dphpo_bench.privacy.accountants.profiles import Profile
+from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
+from dphpo_bench.privacy.run_counts import CappedGeometric
+
+
+def applies_to(event: DpEvent) -> bool:
+    """Whether a theorem is about this event; its runs may not select themselves."""
+    match event:
+        case BestOfDpEvent(runs=CappedGeometric(), low=1.0, high=1.0) | FirstAboveDpEvent():
+            return True
+        case _:
+            return False
+
+
+def random_stopping(runs: CappedGeometric, delta: float, base_epsilon: Callable[[float], float]) -> float:
+    """ε of the best of a geometric number of runs with a hard stop after T.
+
+    If a run is (ε₁, δ₁)-DP, the best is (3 ε₁ + 3 √(2 δ₁), √(2 δ₁) T + δ₂)-DP, where δ₂ = (1−γ)^T is the
+    probability to reach the hard stop. T fixes δ₂, and δ₁ takes the rest of δ.
+
+    Args:
+        runs: γ and T.
+        delta: of the whole selection.
+        base_epsilon: ε₁ of a single run at a δ₁.
+
+    Returns:
+        ε, infinite if the hard stop alone takes all of δ.
+    """
+    at_stop = math.exp(runs.cap * math.log1p(-1 / runs.mean))
+    root = (delta - at_stop) / runs.cap  # √(2 δ₁)
+    if root <= 0:
+        return math.inf
+    return 3 * base_epsilon(root**2 / 2) + 3 * root
+
+
+def threshold(stop: float, delta: float, base: Profile) -> float:
+    """ε of the first run above a threshold.
+
+    If a run is (ε₁, δ₁)-DP, the release is (2 ε₁ + ε₀, 3 e^(2 ε₁) δ₁ / (γ ε₀))-DP for every ε₀ ≤ 1. Given ε₁,
+    δ determines ε₀; the best ε₁ of a grid is taken.
+    """
+    first = np.unique(np.r_[0.0, np.geomspace(1e-5, base.reach, 4000), np.linspace(0, base.reach, 4000)])
+    slack = 3 * np.exp(2 * first) * base.delta(first) / (stop * delta)
+    return float(np.min(np.where(slack <= 1, 2 * first + slack, np.inf)))

@@ -1,0 +1,146 @@
+"""Rényi curves of trees of events, and the ε they give."""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from dp_accounting import dp_event, rdp
+from dp_accounting.dp_event import DpEvent
+from numpy.typing import NDArray
+
+from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, PureDpEvent
+from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
+
+Array = NDArray[np.float64]
+
+# Finer than the default at the large orders that small ε and small δ need.
+ORDERS = (*rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 80, 96, 160, 192, 384, 768, 1536)
+ROUGH_ORDERS = ORDERS[::5]
+
+# A logarithm of moments is a sum of up to thousands of terms in floating point, and can come out too small by
+# this much for each composed event. Without the allowance, RDP near zero can turn negative: ε would read 0.
+_ROUNDING = 1e-12
+
+
+def unsupported(event: DpEvent) -> DpEvent | None:
+    """The first part of a simplified tree that has no Rényi curve here, or None."""
+    for part in event_rules.multiset(event):
+        if is_native(part) or isinstance(part, PureDpEvent):
+            continue
+        match part:
+            case BestOfDpEvent(runs=TruncatedNegativeBinomial()) | FirstAboveDpEvent():
+                found = part if unsupported(part.event) else None
+            case BestOfDpEvent(runs=Poisson(mean=mean), low=1.0, high=1.0) if mean >= 1:
+                found = part if unsupported(part.event) else None
+            case _:
+                found = part
+        if found is not None:
+            return found
+    return None
+
+
+def is_native(event: DpEvent) -> bool:
+    """Whether the RDP of `dp_accounting` is asked about this event; a list of what the tests cover."""
+    if isinstance(event, dp_event.PoissonSampledDpEvent):
+        return isinstance(event.event, dp_event.GaussianDpEvent)
+    return isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent)
+
+
+def epsilon(event: DpEvent, delta: float, orders: Sequence[float] = ORDERS) -> float:
+    """ε of a simplified, supported tree at this δ."""
+    with _quiet_absl():  # orders whose series does not converge are left out with a warning; the rest bound ε
+        curve = _curve(event, np.array(orders, dtype=float))
+        return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
+
+
+def _curve(event: DpEvent, orders: Array) -> Array:
+    """ε(α) of a supported tree at each order α > 1."""
+    parts = event_rules.multiset(event)
+    native = {part: count for part, count in parts.items() if is_native(part)}
+    accountant = rdp.RdpAccountant(orders)
+    accountant.compose(event_rules.from_multiset(native))
+    total = np.asarray(accountant.rdp + _ROUNDING * sum(parts.values()) / (orders - 1))
+    for part, count in parts.items():
+        match part:
+            case PureDpEvent(epsilon=pure):
+                total = total + count * _pure(pure, orders)
+            case BestOfDpEvent(event=inner, runs=runs, low=low, high=high):
+                total = total + count * best_of(_curve(inner, orders), orders, runs, low, high)
+            case FirstAboveDpEvent(event=inner, stop_probability=stop):
+                curve = np.full(len(orders), np.inf)
+                whole = (orders > 2) & (orders == np.floor(orders))  # the rule needs α − 1 too; others are slow
+                at = orders[whole]
+                curve[whole] = first_above(_curve(inner, at), _curve(inner, at - 1), at, stop)
+                total = total + count * _monotone(curve, orders)
+    return total
+
+
+def _pure(epsilon: float, orders: Array) -> Array:
+    """Randomised response, the worst of all (ε, 0)-DP mechanisms at every order."""
+    moments = np.logaddexp(epsilon * orders, epsilon * (1 - orders)) - np.logaddexp(0, epsilon)
+    return np.asarray(np.maximum(moments, 0) / (orders - 1))
+
+
+def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: float = 1.0) -> Array:
+    """Papernot and Steinke (2022), Theorems 2 and 6; Wang et al. (2023) for bounded adaptive proposals.
+
+    Theorem 2 adds (1+η) min over α' of ((1 − 1/α') ε(α') + ln(1/γ)/α') + ln E[K]/(α−1). A density of proposals
+    between c and C adds (α/(α−1) + 1 + η) ln(C/c). Theorem 6 adds μ δ' + ln μ/(α−1), where a run is
+    (ln(1 + 1/(α−1)), δ')-DP.
+
+    Args:
+        base: ε(α) of a single run, shape (n,).
+        orders: α > 1, shape (n,).
+        runs: a truncated negative binomial number of runs, or a Poisson one with low = high = 1.
+        low: c.
+        high: C.
+    """
+    match runs:
+        case TruncatedNegativeBinomial(mean=mean, shape=shape):
+            constant = (1 + shape) * np.min((1 - 1 / orders) * base - math.log(runs.gamma) / orders)
+            adaptive = (orders / (orders - 1) + 1 + shape) * math.log(high / low)
+            curve = base + math.log(mean) / (orders - 1) + constant + adaptive
+        case Poisson(mean=mean) if low == high == 1:
+            compute_delta = rdp.rdp_privacy_accountant.compute_delta
+            deltas = [compute_delta(orders, base, math.log1p(1 / (order - 1)))[0] for order in orders]
+            curve = base + mean * np.array(deltas) + math.log(mean) / (orders - 1)
+        case _:
+            raise AssertionError(f"asked only about what `unsupported` lets pass, got {runs}")
+    return _monotone(curve, orders)
+
+
+def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:
+    """Papernot and Steinke (2022), Corollary 16: ε(α) + (α−2)/(α−1) ε(α−1) + 2 ln(1/γ)/(α−1).
+
+    Args:
+        base: ε(α) of a single run, shape (n,).
+        below: its ε(α−1).
+        orders: α > 2, shape (n,).
+        stop: γ.
+    """
+    return np.asarray(base + (orders - 2) / (orders - 1) * below - 2 * math.log(stop) / (orders - 1))
+
+
+def _monotone(curve: Array, orders: Array) -> Array:
+    """Rényi divergence grows with its order, so a bound at an order holds at all lower ones."""
+    ascending = np.argsort(orders)
+    result = np.empty_like(curve)
+    result[ascending] = np.minimum.accumulate(curve[ascending][::-1])[::-1]
+    return result
+
+
+@contextmanager
+def _quiet_absl() -> Iterator[None]:
+    logger = logging.getLogger("absl")
+
+    def drop(_: logging.LogRecord) -> bool:
+        return False
+
+    logger.addFilter(drop)
+    try:
+        yield
+    finally:
+        logger.removeFilter(drop)

@@ -1,0 +1,215 @@
+"""From an event to ε: several accountants, each asked only what it was tested on; the tightest one is quoted.
+
+Every number is an upper bound. Neighbouring datasets differ by one record added or removed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
+
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
+from dphpo_bench.base.text import shown
+from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy.accountants import liu_talwar, tilted
+from dphpo_bench.privacy.accountants import pld as distributions
+from dphpo_bench.privacy.accountants import rdp as renyi
+from dphpo_bench.privacy.accountants.pld import Bound, Rules
+from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
+from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
+from dphpo_bench.privacy.run_counts import CappedGeometric
+
+__all__ = ["ACCOUNTANTS", "RDP_ORDERS", "EpsilonReport", "epsilon", "epsilon_by"]
+
+ACCOUNTANTS: Mapping[str, str] = MappingProxyType(
+    {
+        "pld": "privacy loss distributions; everything but private selection",
+        "rdp": "Rényi DP; private selection by Papernot and Steinke (2022) and Wang et al. (2023)",
+        "profile": "private selection by privacy profiles, as in Koskela, Redberg and Wang (2024)",
+        "layer_cake": "private selection by privacy profiles, tight (derived)",
+        "liu_talwar": "private selection by the (ε, δ) theorems of Liu and Talwar (2019)",
+    }
+)
+"""The accountants by name, each with a line for display, in the order in which ties are quoted."""
+
+_WITHOUT_SELECTION = ("pld", "rdp")
+_BOUNDS: Mapping[str, Bound] = MappingProxyType({"profile": "profile", "layer_cake": "layer_cake"})
+
+
+@dataclass(frozen=True)
+class EpsilonReport:
+    """ε of one event at one δ, by each accountant.
+
+    Attributes:
+        epsilon: the quoted ε, the smallest of `by_accountant`.
+        quoted: name of the accountant it is from.
+        by_accountant: ε by each accountant that supports the event.
+        refused: the others, each with the reason.
+        delta: the δ that was asked.
+    """
+
+    epsilon: float
+    quoted: str
+    by_accountant: Mapping[str, float]
+    refused: Mapping[str, str]
+    delta: float
+
+
+class _RefusedError(Exception):
+    """An accountant has no bound for an event; the message is the reason."""
+
+
+def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> EpsilonReport:
+    """The ε of an event at this δ.
+
+    The event is simplified by theorems first (see `events.simplify`), then evaluated, once for each combination
+    of parts of the records that it names; the largest of these counts.
+
+    Args:
+        event: any tree of privacy events.
+        delta: δ in (0, 1).
+        accountant: a name in `ACCOUNTANTS` to ask only that one; None for all that support the event.
+        coarseness: how much wider than usual the grids of privacy losses are; above 1, fewer Rényi orders are
+            tried too. More is faster, and ε is an upper bound at any value, only a looser one.
+
+    Raises:
+        InvalidValueError: if a number is out of range.
+        UnknownNameError: if there is no accountant of this name.
+        UnsupportedEventError: if no accountant supports the event, or the named one does not.
+    """
+    if accountant is not None:
+        _check_name(accountant)
+    return _report(_exposures(event, delta), delta, None if accountant is None else (accountant,), coarseness)
+
+
+def epsilon_by(event: DpEvent, delta: float, accountant: str) -> float:
+    """What `epsilon` of all accountants says of this one, without asking the others.
+
+    The number is the same to the last bit. `epsilon(..., accountant=name)` may differ a little, since PLD is not
+    told there how wide its grid should be.
+
+    Raises:
+        InvalidValueError: if δ is out of range.
+        UnknownNameError: if there is no accountant of this name.
+        UnsupportedEventError: if it does not bound the event.
+    """
+    _check_name(accountant)
+    report = _report(_exposures(event, delta), delta, tuple({"rdp": 0, accountant: 0}), 1.0)
+    if accountant not in report.by_accountant:
+        raise UnsupportedEventError(f"The accountant {accountant} {report.refused[accountant]}.")
+    return report.by_accountant[accountant]
+
+
+def _check_name(accountant: str) -> None:
+    if not isinstance(accountant, str) or accountant not in ACCOUNTANTS:
+        raise UnknownNameError(
+            f"Expected an accountant in {', '.join(ACCOUNTANTS)}, got {shown(accountant, form=repr)}."
+        )
+
+
+def _exposures(event: DpEvent, delta: float) -> tuple[DpEvent, ...]:
+    if not 0 < delta < 1:
+        raise InvalidValueError(f"Expected 0 < delta < 1, got delta={delta}.")
+    return tuple(event_rules.exposures(event))
+
+
+@lru_cache(maxsize=1024)  # the harness asks for a plan's ε again when it verifies the run
+def _report(
+    trees: tuple[DpEvent, ...], delta: float, asked: tuple[str, ...] | None, coarseness: float
+) -> EpsilonReport:
+    """`epsilon` of what a record may be exposed to, the worst of these."""
+    selects = any(distributions.has_selection(tree) for tree in trees)
+    names = asked or (tuple(ACCOUNTANTS) if selects else _WITHOUT_SELECTION)
+    by_accountant: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    rough: dict[DpEvent, float] = {}
+    for name in sorted(names, key=lambda name: name != "rdp"):  # RDP first: its ε chooses the grid of PLD
+        try:
+            if name in _BOUNDS and not selects and not all(map(_is_extreme, trees)):
+                raise _RefusedError("is for private selection only")
+            found = [_one(name, tree, delta, coarseness, rough.get(tree)) for tree in trees]
+            by_accountant[name] = max(found)
+            if name == "rdp":
+                rough = dict(zip(trees, found, strict=True))
+        except _RefusedError as error:
+            refused[name] = str(error)
+    if not by_accountant:
+        reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
+        raise UnsupportedEventError(
+            f"No accountant bounds this event: {reasons}. Use events that one supports."
+            if asked is None or len(asked) > 1
+            else f"This accountant does not bound this event: {reasons}. Use another accountant, or other events."
+        )
+    ordered = {name: by_accountant[name] for name in ACCOUNTANTS if name in by_accountant}
+    quoted = min(ordered, key=lambda name: ordered[name])
+    return EpsilonReport(ordered[quoted], quoted, MappingProxyType(ordered), MappingProxyType(refused), delta)
+
+
+def _is_extreme(event: DpEvent) -> bool:
+    return isinstance(event, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
+
+
+@lru_cache(maxsize=1024)  # calibration asked each part of a plan by itself before the harness asks for all
+def _one(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None) -> float:
+    """ε of one simplified tree without parts, by one accountant.
+
+    Raises:
+        _RefusedError: if the accountant does not support it.
+    """
+    if _is_extreme(event):
+        return 0.0 if isinstance(event, dp_event.NoOpDpEvent) else math.inf
+    if name == "rdp":
+        _refuse(renyi.unsupported(event))
+        return renyi.epsilon(event, delta, RDP_ORDERS if coarseness <= 1 else renyi.ROUGH_ORDERS)
+    if name == "liu_talwar":
+        return _liu_talwar(event, delta, coarseness)
+    bound = _BOUNDS.get(name)
+    _refuse(distributions.unsupported(event, bound))
+    if distributions.rounding(event) > delta / 8:
+        if tilted.supports(event):
+            return tilted.epsilon(event, delta, coarseness)
+        releases = sum(event_rules.multiset(event).values())
+        raise _RefusedError(f"is not accurate at delta={delta} over {releases} releases")
+    return distributions.epsilon(event, Rules(bound, coarseness, delta), rough_epsilon)
+
+
+def _liu_talwar(event: DpEvent, delta: float, coarseness: float) -> float:
+    if not liu_talwar.applies_to(event) or distributions.has_selection(event.event):
+        raise _RefusedError(f"does not support {_name(event)}")
+    if isinstance(event, BestOfDpEvent) and isinstance(event.runs, CappedGeometric):
+
+        def base_epsilon(base_delta: float) -> float:
+            try:
+                return epsilon(event.event, base_delta, coarseness=coarseness).epsilon
+            except UnsupportedEventError as error:
+                raise _RefusedError(f"needs a bound for a single run: {error}") from None
+
+        return liu_talwar.random_stopping(event.runs, delta, base_epsilon)
+    _refuse(distributions.unsupported(event.event, None))
+    try:
+        base = distributions.profile(event.event, Rules(None, coarseness, delta))
+    except distributions.LossesTooLargeError:
+        return math.inf
+    return liu_talwar.threshold(event.stop_probability, delta, base)
+
+
+def _refuse(part: DpEvent | None) -> None:
+    if part is not None:
+        raise _RefusedError(f"does not support {_name(part)}")
+
+
+def _name(event: DpEvent) -> str:
+    name = type(event).__name__
+    match event:
+        case BestOfDpEvent(runs=runs, low=low, high=high):
+            adaptive = "" if low == high else ", adaptive"
+            name = f"{name} ({runs.describe()}{adaptive})"
+        case dp_event.PoissonSampledDpEvent() | FirstAboveDpEvent():
+            pass
+        case _:
+            return name
+    return f"{name} of {'; '.join(_name(part) for part in event_rules.multiset(event.event))}"

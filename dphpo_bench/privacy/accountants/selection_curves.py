@@ -1,0 +1,175 @@
+"""Privacy curves of private selection, from the curve δ of a single run. Proofs are in docs/accounting.md.
+
+Notation: u is the probability that a run beats the released output on one dataset, u' that on the neighbouring
+one, w(u) = f'(1 − u) with the generating function f of the number of runs K. The selected output y has density
+w(u(y)) Q(y), where Q is that of a single run, and the privacy of single runs bounds u' by
+U(u) = min over real e of e^e u + δ(e).
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from dphpo_bench.privacy.accountants.profiles import Array, Curve, Profile
+from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
+
+Weight = Callable[[Array], Array]
+
+LAYERS = 2000
+_CELLS_PER_LAYER = 10  # finding ρ is cheap; evaluating the curve costs one look-up for each layer and ε
+_CELLS_PER_FACTOR = 3
+
+
+def first_epsilon(curve: Curve, delta: float, largest: float) -> float:
+    """The least ε at which a curve is at most `delta`, up to a relative 1e-7 above it; infinity past `largest`."""
+
+    def is_enough(epsilon: float) -> bool:
+        return float(curve(np.array([epsilon]))[0]) <= delta
+
+    if is_enough(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while not is_enough(high):
+        low, high = high, 2 * high
+        if low > largest:
+            return math.inf
+    while high - low > 1e-7 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+# -------------------------------------------------------------------------------------------- profile bounds
+
+
+def best_of_profile(base: Profile, runs: RunCount, low: float, high: float) -> Curve | None:
+    """The curve of the best of K runs, from two values of the base curve.
+
+    For a truncated negative binomial K and all ε₁: δ(ε) ≤ C E[K] δ_Q(ε − ρ) with
+    ρ = (η+2) ln(C/c) + (η+1) ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁)). For a Poisson K of mean μ:
+    ρ = ln(C/c) + μ (C − c + C δ_Q(0)).
+
+    Args:
+        base: of a single run.
+        runs: the distribution of K.
+        low: c, and
+        high: C, the bounds of the density of adaptive proposals; both 1 for independent ones.
+
+    Returns:
+        The curve, or None if the distribution of K has no rule of this kind. For c = C = 1 this is the bound of
+        Koskela, Redberg and Wang (2024, arXiv:2402.06701).
+    """
+    spread = math.log(high / low)
+    match runs:
+        case TruncatedNegativeBinomial(shape=shape):
+            shift = (shape + 2) * spread + (shape + 1) * _log_ratio(base, runs.gamma)
+        case Poisson(mean=mean):
+            shift = spread + mean * (high - low + high * float(base.delta(0.0)))
+        case _:
+            return None
+    return lambda epsilon: np.minimum(high * runs.expected * base.delta(epsilon - shift), 1.0)
+
+
+def first_above_profile(base: Profile, stop: float) -> Curve:
+    """The curve of the first run above a threshold: δ(ε₂ + ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁))) ≤ δ_Q(ε₂)/γ."""
+    shift = _log_ratio(base, stop)
+    return lambda epsilon: np.minimum(base.delta(epsilon - shift) / stop, 1.0)
+
+
+def _log_ratio(base: Profile, gamma: float) -> float:
+    """The least ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁)) over a grid of ε₁; any ε₁ gives a bound."""
+    candidates = _epsilons(base)
+    return float(np.min(np.logaddexp(candidates, np.log((1 / gamma - 1) * base.delta(candidates) + 1e-300))))
+
+
+def _epsilons(base: Profile) -> Array:
+    """Values of ε to minimise over: dense near 0 and near where the curve ends."""
+    return np.unique(np.r_[0.0, np.geomspace(1e-5, base.reach, 1500), np.linspace(0.0, base.reach, 1500)])
+
+
+# ------------------------------------------------------------------------------------------ layer-cake bounds
+
+
+def best_of_layer_cake(base: Profile, runs: RunCount, layers: int = LAYERS) -> Curve:
+    """The curve of the best of any random number of independent runs.
+
+    δ(ε) ≤ w(1) δ_Q(ε − ρ(1)) + ∫ −w'(s) δ_Q(ε − ρ(s)) ds over s from 0 to 1, with ρ(s) the greatest
+    ln(w(r)/w(U(r))) over r ≤ s (docs/accounting.md, derived there). Each cell of the grid of s takes w at its
+    left end and U at its right end, so the sum is an upper bound for every grid.
+
+    Args:
+        base: of a single run.
+        runs: the distribution of K.
+        layers: about how many values of ρ are told apart.
+    """
+    edges = _edges(base, runs.weight, _CELLS_PER_LAYER * layers)
+    weights = runs.weight(edges)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = np.log(weights[:-1]) - np.log(runs.weight(_worst_beaten(base, edges[1:])))
+    # 0/0 where both weights underflow: nothing is known of the ratio there.
+    shifts = np.maximum.accumulate(np.where(np.isnan(ratios), np.inf, np.maximum(ratios, 0.0)))
+    # The layer of constant weight w(1) is that of the last cell.
+    shares = np.r_[weights[:-1] - weights[1:], weights[-1]]
+    shifts = np.r_[shifts, shifts[-1]]
+    shares, shifts = _joined(shares, shifts, layers)
+
+    def curve(epsilon: Array) -> Array:
+        return np.array([min(1.0, float(shares @ base.delta(one - shifts))) for one in epsilon])
+
+    return curve
+
+
+def _joined(shares: Array, shifts: Array, layers: int) -> tuple[Array, Array]:
+    """Cells of nearly one shift as one layer, which gets the greatest of them; `shifts` are ascending."""
+    finite = np.isfinite(shifts)
+    step = max(float(np.max(shifts, where=finite, initial=0.0)) / layers, 1e-300)
+    group = np.where(finite, np.floor(np.where(finite, shifts, 0.0) / step), np.inf)
+    starts = np.flatnonzero(np.r_[True, group[1:] > group[:-1]])
+    return np.add.reduceat(shares, starts), shifts[np.r_[starts[1:], len(shifts)] - 1]
+
+
+def first_above_layer_cake(base: Profile, stop: float, layers: int = LAYERS) -> Curve:
+    """The sharper curve of the first run above a threshold.
+
+    δ(ε) ≤ sup over p of δ_Q(ε − ln R(p)) / (γ + (1−γ) p), R(p) = (γ + (1−γ) U(p)) / (γ + (1−γ) p), where p is
+    the unknown probability to reach the threshold. Cells take the ends that make the bound larger.
+    """
+
+    def reach(p: Array) -> Array:
+        return np.asarray(stop + (1 - stop) * p)
+
+    edges = _edges(base, lambda p: 1 / reach(p), _CELLS_PER_FACTOR * layers)
+    factors = 1 / reach(edges[:-1])
+    shifts = np.log(reach(_worst_beaten(base, edges[1:])) * factors)
+
+    def curve(epsilon: Array) -> Array:
+        return np.array([min(1.0, float(np.max(factors * base.delta(one - shifts)))) for one in epsilon])
+
+    return curve
+
+
+def _worst_beaten(base: Profile, beaten: Array) -> Array:
+    """U(u), from above: the least of e^e u + δ_Q(e) over a grid of e of both signs."""
+    positive = _epsilons(base)
+    e = np.r_[-positive[:0:-1], positive]
+    slopes, intercepts = np.exp(e), base.delta(e)
+    # The lines cross from left to right as the slope falls, if the curve is convex; where rounding breaks this,
+    # a line that is not the least one is taken, which is a bound too.
+    crossings = (intercepts[:-1] - intercepts[1:]) / (slopes[1:] - slopes[:-1])
+    crossings = np.minimum.accumulate(crossings)[::-1]
+    best = len(e) - 1 - np.searchsorted(crossings, beaten)
+    least: Array = slopes[best] * beaten + intercepts[best]
+    return np.minimum(1.0, least)
+
+
+def _edges(base: Profile, weight: Weight, layers: int) -> Array:
+    """Cells of u from 0 to 1 over which neither ln w(u) nor ln w(U(u)) changes much."""
+    fine = np.r_[0.0, np.geomspace(1e-14, 1.0, 4000)]
+    tiny = 1e-200
+    progress = -np.log(weight(fine) + tiny) - np.log(weight(_worst_beaten(base, fine)) + tiny)
+    # A share of the points is spread evenly over the logarithm of u, lest flat stretches get a single cell.
+    progress = np.maximum.accumulate(progress - progress[0])
+    position = 0.9 * progress / max(progress[-1], tiny) + 0.1 * np.linspace(0, 1, len(fine))
+    edges = np.interp(np.linspace(0, 1, layers + 1), position, fine)
+    return np.unique(np.r_[0.0, edges, 1.0])

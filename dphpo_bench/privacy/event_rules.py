@@ -1,0 +1,273 @@
+"""Rewriting trees of privacy events by theorems."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
+
+from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
+from dphpo_bench.base.text import shown
+from dphpo_bench.privacy import run_counts
+from dphpo_bench.privacy.checks import number
+from dphpo_bench.privacy.events import (
+    BestOfDpEvent,
+    FirstAboveDpEvent,
+    PartDpEvent,
+    PureDpEvent,
+    _count,
+    _type_name,
+    best_of,
+    compose,
+    first_above,
+    gaussian,
+    laplace,
+    no_op,
+    non_private,
+    on_part,
+    poisson_sampled,
+    pure,
+    repeat,
+)
+
+NEGLIGIBLE_NOISE = 0.01
+"""Multipliers below this are accounted as no noise at all: ε is in the thousands, and exp(ε) overflows."""
+
+LARGEST_NOISE = 1e100
+"""Multipliers above this are accounted as this one, which costs more: squares of larger ones overflow."""
+
+SMALLEST_RATE = 1e-100
+"""Sample rates between 0 and this are accounted as this one, which costs more, for the like reason."""
+
+MAX_PURE_EPSILON = 1 / NEGLIGIBLE_NOISE
+"""A pure ε above this is accounted as no privacy, for the same reason."""
+MAX_EXPOSURES = 64
+
+
+# ------------------------------------------------------------------------------------------------ rewriting
+
+
+def frozen(event: DpEvent) -> DpEvent:
+    """The same event, of which nobody can change anything any more: exact types, tuples for lists.
+
+    Raises:
+        InvalidValueError: if the tree holds a number out of range.
+        UnsupportedEventError: if an event cannot be compared with others.
+    """
+    return from_multiset(multiset(event))
+
+
+def opened(kind: DpEvent) -> tuple[float, DpEvent]:
+    """Of a kind of batches Poisson(q; event): q, and the event, frozen.
+
+    Raises:
+        InvalidValueError: if it is another event, or if q is 0.
+    """
+    if type(kind) is not dp_event.PoissonSampledDpEvent:
+        raise InvalidValueError(
+            "Expected a kind of batches as the plan has it, poisson_sampled(rate, what may be asked), got "
+            f"{shown(kind)}."
+        )
+    rate = number("sample_rate", kind.sampling_probability, low=0, high=1)
+    if rate == 0:
+        raise InvalidValueError("Expected 0 < sample_rate <= 1, got sample_rate=0.")
+    return rate, frozen(kind.event)
+
+
+def multiset(event: DpEvent) -> Counter[DpEvent]:
+    """The events that are composed at the top of a tree, with their counts.
+
+    Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples and parts
+    too, numbers become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in
+    the order of a composition give equal results, so the keys serve to compare releases with a plan.
+
+    Raises:
+        InvalidValueError: if the tree holds a number out of range.
+        UnsupportedEventError: if an event cannot be compared with others.
+    """
+    counts: Counter[DpEvent] = Counter()
+    match event:
+        case dp_event.NoOpDpEvent():
+            pass
+        case dp_event.ComposedDpEvent(events=parts):
+            for part in parts:
+                counts.update(multiset(part))
+        case dp_event.SelfComposedDpEvent(event=part, count=times):
+            times = _count(times)
+            counts.update({key: times * count for key, count in multiset(part).items() if times})
+        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
+            inner = multiset(part)
+            sampled = poisson_sampled(rate, from_multiset(inner))
+            counts = inner if rate == 1 else Counter({sampled: 1})
+        case dp_event.GaussianDpEvent(noise_multiplier=noise):
+            counts[gaussian(noise)] = 1
+        case dp_event.LaplaceDpEvent(noise_multiplier=noise):
+            counts[laplace(noise)] = 1
+        case PureDpEvent(epsilon=epsilon):
+            counts[pure(epsilon)] = 1
+        case BestOfDpEvent(event=part, runs=runs, low=low, high=high):
+            counts[best_of(from_multiset(multiset(part)), runs, low, high)] = 1
+        case dp_event.RepeatAndSelectDpEvent(event=part, mean=mean, shape=shape):
+            runs = run_counts.Poisson(mean) if shape == math.inf else run_counts.TruncatedNegativeBinomial(mean, shape)
+            counts[best_of(from_multiset(multiset(part)), runs)] = 1
+        case FirstAboveDpEvent(event=part, stop_probability=stop):
+            counts[first_above(from_multiset(multiset(part)), stop)] = 1
+        case PartDpEvent(partition=partition, part=name, event=part):
+            # Whatever is in there for other parts of the same partition reads no record at all.
+            inner = multiset(restrict(part, {partition: name}))
+            counts.update({on_part(partition, name, key): count for key, count in inner.items()})
+        case _:
+            if type(event).__module__ != dp_event.__name__:  # it might say that it equals another
+                raise UnsupportedEventError(f"{_type_name(event)} is no event of dp_accounting or dphpo_bench.")
+            try:
+                counts[event] = 1
+            except TypeError:
+                raise UnsupportedEventError(f"{_type_name(event)} has no rule for its contents.") from None
+    return counts
+
+
+def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:
+    """The tree of a multiset, in one order whatever the order it was collected in."""
+    parts = [event if counts[event] == 1 else repeat(event, counts[event]) for event in sorted(counts, key=repr)]
+    if len(parts) == 1:
+        return parts[0]
+    return compose(*parts) if parts else no_op()
+
+
+def restrict(event: DpEvent, parts: Mapping[str, str]) -> DpEvent:
+    """What a record in the given parts is exposed to.
+
+    Args:
+        event: any tree.
+        parts: for each partition, by name, the part that the record is in. Partitions that are not named stay
+            as they are.
+
+    Returns:
+        The tree in which events on the record's own parts stand open, and those on other parts of the same
+        partitions are no releases; also inside selections and samples.
+    """
+    match event:
+        case PartDpEvent(partition=partition, part=name, event=inner):
+            if partition not in parts:
+                return on_part(partition, name, restrict(inner, parts))
+            return restrict(inner, parts) if parts[partition] == name else no_op()
+        case dp_event.ComposedDpEvent(events=inner):
+            return compose(*(restrict(one, parts) for one in inner))
+        case dp_event.SelfComposedDpEvent(event=inner, count=count):
+            return repeat(restrict(inner, parts), count)
+        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
+            return poisson_sampled(rate, restrict(inner, parts))
+        case BestOfDpEvent(event=inner, runs=runs, low=low, high=high):
+            return best_of(restrict(inner, parts), runs, low, high)
+        case dp_event.RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
+            return dp_event.RepeatAndSelectDpEvent(restrict(inner, parts), mean, shape)
+        case FirstAboveDpEvent(event=inner, stop_probability=stop):
+            return first_above(restrict(inner, parts), stop)
+        case _:
+            return event
+
+
+def partitions(event: DpEvent) -> dict[str, set[str]]:
+    """The partitions that a tree names, each with the parts it names."""
+    found: dict[str, set[str]] = {}
+    if isinstance(event, PartDpEvent):
+        found[event.partition] = {event.part}
+    inner = event.events if isinstance(event, dp_event.ComposedDpEvent) else [getattr(event, "event", None)]
+    for one in inner:
+        if one is not None:
+            for partition, parts in partitions(one).items():
+                found.setdefault(partition, set()).update(parts)
+    return found
+
+
+def exposures(event: DpEvent) -> list[DpEvent]:
+    """What records are exposed to, one simplified tree for each combination of parts; equal ones are joined.
+
+    ε of a tree is the largest ε of these trees (docs/accounting.md, parts). Records in parts that the tree does
+    not name are exposed to less than any of them.
+
+    Raises:
+        UnsupportedEventError: if there are more than `MAX_EXPOSURES` combinations.
+    """
+    choices = [[(partition, part) for part in sorted(parts)] for partition, parts in sorted(partitions(event).items())]
+    combinations = math.prod(len(choice) for choice in choices)
+    if combinations > MAX_EXPOSURES:
+        raise UnsupportedEventError(
+            f"The parts of this event have {combinations} combinations, more than {MAX_EXPOSURES}. "
+            "Use fewer partitions."
+        )
+    trees = (simplify(restrict(event, dict(combination))) for combination in itertools.product(*choices))
+    return list(dict.fromkeys(trees))
+
+
+def simplify(event: DpEvent) -> DpEvent:
+    """Rewrite a tree into an equivalent one that more accountants understand.
+
+    Used are only exact equivalences, proved in docs/accounting.md, but for noise above `LARGEST_NOISE` and rates below
+    `SMALLEST_RATE`, which are made worse:
+
+    - Gaussians of multipliers σᵢ on the same data are one Gaussian of the joint multiplier (Σ σᵢ⁻²)^(-1/2),
+      also inside a Poisson sample, where all of them see the same batch.
+    - A sample of rate 0 releases nothing. Noise of multiplier below `NEGLIGIBLE_NOISE` is no privacy, and
+      neither is anything composed with, or sampled from, a release that is not private.
+
+    What no rule covers is left as it stands, for the accountants to refuse by name.
+
+    Returns:
+        A single event, one repeated event, or a composition of these in an order of its own.
+
+    Raises:
+        InvalidValueError: if the tree holds a number out of range.
+    """
+    simple: Counter[DpEvent] = Counter()
+    for part, count in multiset(event).items():
+        # A rewritten part may itself be a composition, hence the second flattening.
+        for key, times in multiset(_simplify_part(part)).items():
+            simple[key] += times * count
+    if non_private() in simple:
+        return non_private()
+    gaussians = {key: count for key, count in simple.items() if isinstance(key, dp_event.GaussianDpEvent)}
+    if sum(gaussians.values()) > 1:
+        for key in gaussians:
+            del simple[key]
+        joint = _joint_noise_multiplier(gaussians)
+        simple[gaussian(joint)] = 1
+        if joint < NEGLIGIBLE_NOISE:
+            return non_private()
+    return from_multiset(simple)
+
+
+def _simplify_part(event: DpEvent) -> DpEvent:
+    match event:
+        case dp_event.GaussianDpEvent(noise_multiplier=noise) | dp_event.LaplaceDpEvent(noise_multiplier=noise):
+            return type(event)(min(noise, LARGEST_NOISE)) if noise >= NEGLIGIBLE_NOISE else non_private()
+        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
+            part = simplify(part)
+            if rate == 0:
+                return no_op()
+            # Whoever is in the sample is seen raw, hence no amplification of a release that is not private.
+            passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
+            return part if passes_through else poisson_sampled(max(rate, SMALLEST_RATE), part)
+        case PureDpEvent(epsilon=epsilon):
+            if epsilon > MAX_PURE_EPSILON:
+                return non_private()
+            return event if epsilon else no_op()
+        case BestOfDpEvent(event=part, runs=runs, low=low, high=high):
+            part = simplify(part)
+            passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
+            return part if passes_through else best_of(part, runs, low, high)
+        case FirstAboveDpEvent(event=part, stop_probability=stop):
+            part = simplify(part)
+            passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
+            return part if passes_through else first_above(part, stop)
+        case PartDpEvent(partition=partition, part=name, event=part):
+            return on_part(partition, name, simplify(part))
+        case _:
+            return event
+
+
+def _joint_noise_multiplier(gaussians: Mapping[DpEvent, int]) -> float:
+    inverses = sorted(math.sqrt(count) / key.noise_multiplier for key, count in gaussians.items())
+    return 1 / math.hypot(*inverses)

@@ -1,0 +1,1 @@
+"""Common kinds of methods and tasks, ready to be filled in."""

@@ -1,0 +1,248 @@
+"""One DP-SGD run as a value: its privacy event, its cost, and the training itself.
+
+Methods differ in how they choose a run's hyperparameters, not in how a run is done, so all of them train here.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.contract.method import Cost, Plan, Release
+from dphpo_bench.contract.task import MAX_STEPS, TaskFacts
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.calibration import calibrate
+from dphpo_bench.privacy.checks import number, positive, short_text, whole
+from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
+from dphpo_bench.training.clipping import parse_clipping
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
+
+    from dphpo_bench.session.session import Session
+    from dphpo_bench.training.clipping import Clipping
+
+Schedule = Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True)
+class DpSgd:
+    """T steps of DP-SGD (Abadi et al. 2016, Algorithm 1) with any optimiser.
+
+    Attributes:
+        sample_rate: rate q of the Poisson batches; 1 takes every record in every step.
+        steps: T.
+        noise_multiplier: σ, noise standard deviation / clipping sensitivity.
+        learning_rate: η, or its start for a schedule that falls.
+        optimizer: a `torch.optim` name.
+        clipping: as in `parse_clipping`.
+        schedule: "constant", or "cosine": η falls to zero along half a cosine (Loshchilov and Hutter 2017).
+        averaging: decay of the exponential average of weights that is returned; 0 returns the last ones.
+
+    Raises:
+        InvalidValueError: if a value is out of range.
+        UnknownNameError: if there is no such clipping rule.
+    """
+
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+    learning_rate: float
+    optimizer: str = "SGD"
+    clipping: str = "auto_s"
+    schedule: Schedule = "constant"
+    averaging: float = 0.99
+
+    def __post_init__(self) -> None:
+        # Exact types: what only looks like a number or a text could look at gradients without noise.
+        exact = {
+            "sample_rate": number("sample_rate", self.sample_rate, low=0, high=1),
+            "steps": whole("steps", self.steps, low=1, high=MAX_STEPS),
+            "noise_multiplier": number("noise_multiplier", self.noise_multiplier, low=0),
+            "learning_rate": positive("learning_rate", self.learning_rate),
+            "averaging": number("averaging", self.averaging, low=0, high=1),
+            **{name: short_text(name, getattr(self, name)) for name in ("optimizer", "clipping", "schedule")},
+        }
+        for name, value in exact.items():
+            object.__setattr__(self, name, value)
+        if self.schedule not in ("constant", "cosine"):
+            raise InvalidValueError(f"Expected schedule constant or cosine, got {self.schedule!r}.")
+        parse_clipping(self.clipping)
+
+    @classmethod
+    def of(
+        cls,
+        facts: TaskFacts,
+        *,
+        learning_rate: float | None = None,
+        optimizer: str | None = None,
+        clipping: str = "auto_s",
+        schedule: Schedule = "constant",
+        averaging: float = 0.99,
+    ) -> "DpSgd":
+        """A run with the schedule of a task, whose noise is still to be calibrated; None takes the task's default."""
+        return cls(
+            facts.sample_rate,
+            facts.steps,
+            0.0,
+            learning_rate or facts.learning_rate,
+            optimizer=optimizer or facts.optimizer,
+            clipping=clipping,
+            schedule=schedule,
+            averaging=averaging,
+        )
+
+    @property
+    def step(self) -> "DpEvent":
+        """Poisson(q; Gaussian σ), the kind of its batches."""
+        return poisson_sampled(self.sample_rate, gaussian(self.noise_multiplier))
+
+    @property
+    def event(self) -> "DpEvent":
+        """T × Poisson(q; Gaussian σ)."""
+        return repeat(self.step, self.steps)
+
+    @property
+    def release(self) -> Release:
+        """What the run lets out."""
+        return Release("clipped gradient sum", self.steps, self.noise_multiplier, self.sample_rate)
+
+    def cost(self, n_records: float) -> Cost:
+        """What the run computes on this many records, in expectation."""
+        return Cost(runs=1, steps=self.steps, examples=self.steps * self.sample_rate * n_records)
+
+    def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:
+        """The plan of a method that does this one run; its parameters are the fields of the run."""
+        return Plan(
+            budget=budget,
+            event=self.event,
+            training_event=self.event,
+            parameters=asdict(self),
+            releases=(self.release,),
+            cost=self.cost(facts.n_records),
+        )
+
+    def having(self, hyperparameters: Mapping[str, Any]) -> "DpSgd":
+        """The same run with some hyperparameters replaced.
+
+        Raises:
+            InvalidValueError: if one is not a hyperparameter of a run, or would change its privacy.
+        """
+        free = {"learning_rate", "optimizer", "clipping", "schedule", "averaging"}
+        unknown = sorted(hyperparameters.keys() - free)
+        if unknown:
+            raise InvalidValueError(f"Expected hyperparameters among {sorted(free)}, got {unknown[0]!r}.")
+        return replace(self, **hyperparameters)
+
+    def with_noise(self, noise_multiplier: float) -> "DpSgd":
+        """The same run with another noise multiplier."""
+        return replace(self, noise_multiplier=noise_multiplier)
+
+    def calibrated(self, budget: PrivacyBudget, accountant: str | None = None) -> "DpSgd":
+        """The same run with the least noise that keeps it, alone, within the budget.
+
+        Args:
+            budget: the (ε, δ) to stay within.
+            accountant: whose ε counts; None: the tightest.
+
+        Raises:
+            BudgetTooSmallError: if no noise within reach does.
+        """
+        return self.with_noise(calibrate(lambda noise: self.with_noise(noise).event, budget, accountant=accountant))
+
+    def rate_at(self, step: int) -> float:
+        """η of step 0 ≤ step < T."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
+
+    def train(self, session: "Session", label: str = "Training") -> "nn.Module":
+        """Train the task's model on the session's records.
+
+        Args:
+            session: where the records are; is charged `event`.
+            label: of the progress display.
+        """
+        return self.train_together([session], [self], label)[0]
+
+    @staticmethod
+    def train_together(sessions: "list[Session]", runs: "list[DpSgd]", label: str = "Training") -> "list[nn.Module]":
+        """Train one model for each session, step by step in turn.
+
+        Full batches of the same records share their matrix products where the models are linear; every run
+        has its own noise, and is charged to its own session.
+
+        Args:
+            sessions: one for each run.
+            runs: the runs; all of the same number of steps.
+            label: of the progress display.
+
+        Raises:
+            InvalidValueError: if the runs differ in their number of steps.
+        """
+        from dphpo_bench.session.batch import gradients_together
+        from dphpo_bench.training.averaging import WeightAverage
+        from dphpo_bench.training.optimizers import UpdateRule
+
+        if len({run.steps for run in runs}) != 1:
+            raise InvalidValueError("Expected runs of the same number of steps.")
+        models = [session.build_model() for session in sessions]
+        weights = [trainable(model) for model in models]
+        updates = [UpdateRule(run.optimizer, own) for run, own in zip(runs, weights, strict=True)]
+        averages = [WeightAverage(own, run.averaging) for run, own in zip(runs, weights, strict=True)]
+        clippings = [parse_clipping(run.clipping) for run in runs]
+        noise = [run.noise_multiplier for run in runs]
+        kinds = [run.step for run in runs]
+        with sessions[0].progress.track(label, runs[0].steps) as advance:
+            for step in range(runs[0].steps):
+                batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
+                gradients = gradients_together(batches, models, clippings, noise)
+                for run, update, average, gradient in zip(runs, updates, averages, gradients, strict=True):
+                    update.apply(update.direction(gradient), run.rate_at(step))
+                    average.update()
+                advance()
+        for own, average in zip(weights, averages, strict=True):
+            average.copy_to(own)
+        return models
+
+
+def dp_sgd_event(sample_rate: float, steps: int, noise_multiplier: float) -> "DpEvent":
+    """T × Poisson(q; Gaussian σ), the event of T steps of DP-SGD."""
+    return repeat(poisson_sampled(sample_rate, gaussian(noise_multiplier)), steps)
+
+
+def trainable(model: "nn.Module") -> "list[Tensor]":
+    """The parameters that training moves, in the order in which a session gives their gradients."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def noisy_gradients(
+    session: "Session",
+    model: "nn.Module",
+    *,
+    sample_rate: float,
+    steps: int,
+    clipping: "Clipping",
+    noise_multiplier: float,
+    label: str = "Training",
+) -> "Iterator[list[Tensor]]":
+    """One noisy mean gradient for each step, at the model's weights of that time.
+
+    For optimisers of their own kind: whoever iterates moves the weights in between.
+
+    Args:
+        session: where the records are; is charged `dp_sgd_event`.
+        model: whose gradients are wanted.
+        sample_rate: rate q of the Poisson batches.
+        steps: T.
+        clipping: the clipping rule.
+        noise_multiplier: σ, noise standard deviation / clipping sensitivity.
+        label: of the progress display.
+    """
+    kind = poisson_sampled(sample_rate, gaussian(noise_multiplier))
+    with session.progress.track(label, steps) as advance:
+        for _ in range(steps):
+            yield session.sample(kind).gradient(model, clipping, noise_multiplier)
+            advance()

@@ -1,0 +1,213 @@
+"""One trial of a search: a DP-SGD run with hyperparameters of its own, and a noisy score on held-out records.
+
+Training and scoring touch disjoint parts of the records, so a record pays for one of the two. Each part's noise
+is therefore calibrated against the whole budget (docs/accounting.md, parts).
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
+from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.contract.task import TaskFacts
+from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.calibration import calibrate
+from dphpo_bench.privacy.checks import inside, number
+from dphpo_bench.privacy.events import gaussian
+from dphpo_bench.privacy.holdout import held_out
+from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import nn
+
+    from dphpo_bench.contract.search_space import Proposals
+    from dphpo_bench.privacy.run_counts import RunCount
+    from dphpo_bench.session.selection import Scored
+    from dphpo_bench.session.session import Session
+
+TOGETHER = 16
+"""How many trials are trained at once, where that saves time; more would save little and hold more models."""
+
+Whole = Callable[["DpEvent"], "DpEvent"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a trial releases if it wins.
+
+    Attributes:
+        model: the trained model.
+        hyperparameters: what it was trained with, of those that were searched.
+    """
+
+    model: "nn.Module"
+    hyperparameters: Candidate
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Train on one part of the records, score on the other.
+
+    Attributes:
+        training: the run; a candidate's hyperparameters replace its fields of the same names.
+        score_noise: noise multiplier of the count of correct predictions, whose sensitivity is 1.
+        validation: expected share of the records that are held out for the score.
+    """
+
+    training: DpSgd
+    score_noise: float
+    validation: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score_noise", number("score_noise", self.score_noise, low=0))
+        object.__setattr__(self, "validation", inside("validation", self.validation))
+
+    @classmethod
+    def calibrated(
+        cls,
+        whole: Whole,
+        training: DpSgd,
+        budget: PrivacyBudget,
+        *,
+        validation: float,
+        accountant: str | None = None,
+    ) -> "Trial":
+        """The trial with the least noise, in both of its parts, that keeps a whole procedure within its budget.
+
+        Args:
+            whole: the event of the whole procedure, as a function of what a trial exposes a record to.
+            training: the run but for its noise multiplier.
+            budget: the (ε, δ) of the whole procedure.
+            validation: see above.
+            accountant: whose ε must meet the budget; None for the one that is tightest for the training.
+
+        Raises:
+            BudgetTooSmallError: if no noise within reach meets the budget.
+        """
+        noise = calibrate(lambda noise: whole(training.with_noise(noise).event), budget, accountant=accountant)
+        if accountant is None:
+            # Quoted is the accountant whose ε of the worse part is least, so one must bound both.
+            accountant = epsilon(whole(training.with_noise(noise).event), budget.delta).quoted
+        score_noise = calibrate(lambda noise: whole(gaussian(noise)), budget, accountant=accountant)
+        return cls(training.with_noise(noise), score_noise, validation)
+
+    @property
+    def event(self) -> "DpEvent":
+        """What one trial releases, each record being in one of the two parts."""
+        return held_out(self.training.event, gaussian(self.score_noise), self.validation)
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """What one trial lets out."""
+        return (self.training.release, Release("count of correct predictions", 1, self.score_noise, 1.0))
+
+    def cost(self, n_records: float, runs: float) -> Cost:
+        """What this many trials compute, on this many records, in expectation."""
+        steps = runs * self.training.steps
+        examples = steps * self.training.sample_rate * (1 - self.validation) + runs * self.validation
+        return Cost(runs=round(runs), steps=round(steps), examples=examples * n_records)
+
+    def best_of(self, session: "Session", runs: "RunCount", proposals: "Proposals | None" = None) -> "Trained | None":
+        """`Session.best_of` of such trials; None if there is no winner.
+
+        Raises:
+            DphpoBenchError: at a mistake that would fail every trial.
+        """
+        self.check(session)
+        best: Trained | None = session.best_of(self, runs, self.event, proposals=proposals)
+        return best
+
+    def check(self, session: "Session") -> None:
+        """Find mistakes before anything is charged: in a selection, a trial that raises is a trial that lost.
+
+        Raises:
+            InvalidValueError: if the search space holds what is no hyperparameter of a run.
+            UnknownNameError: if there is no such optimiser or clipping rule.
+        """
+        from dphpo_bench.training.optimizers import UpdateRule
+
+        run = self.training.having(session.facts.grid(1)[0])
+        UpdateRule(run.optimizer, trainable(session.build_model()))
+
+    def __call__(self, session: "Session") -> "Scored":
+        """One trial."""
+        return self.run([session])[0]
+
+    def run(self, sessions: "list[Session]", candidates: list[Candidate] | None = None) -> "list[Scored]":
+        """Run one trial on each session.
+
+        Args:
+            sessions: one for each trial.
+            candidates: hyperparameters of each; None draws them from the task's search space, independently.
+        """
+        from dphpo_bench.session.selection import Scored
+
+        chosen = candidates or [session.candidate() for session in sessions]
+        parts = [session.holdout(self.validation) for session in sessions]
+        runs = [self.training.having(candidate) for candidate in chosen]
+        models = DpSgd.train_together([training for training, _ in parts], runs)
+        return [
+            Scored(Trained(model, candidate), validation.score(model, self.score_noise))
+            for model, candidate, (_, validation) in zip(models, chosen, parts, strict=True)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """The trial as a plan's parameter."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Trial":
+        """The trial of a plan, its parameter "trial"."""
+        parameters = plan.parameters["trial"]
+        return cls(**{**parameters, "training": DpSgd(**parameters["training"])})
+
+
+def search_then_train(
+    budget: PrivacyBudget,
+    event: "DpEvent",
+    trial: Trial,
+    final: DpSgd,
+    facts: TaskFacts,
+    expected_runs: float,
+    *,
+    accountant: str | None = None,
+    searched: float = 1.0,
+) -> Plan:
+    """The plan of a search by trials whose winner's hyperparameters serve one final run on all records.
+
+    Args:
+        budget: the (ε, δ) of the whole procedure.
+        event: of the whole procedure.
+        trial: of the search.
+        final: the final run, but for what the search finds.
+        facts: of the task.
+        expected_runs: expected number of trials.
+        accountant: whose ε is quoted.
+        searched: share of the records that the search sees.
+    """
+    search, last = trial.cost(searched * facts.n_records, expected_runs), final.cost(facts.n_records)
+    return Plan(
+        budget=budget,
+        event=event,
+        training_event=final.event,
+        parameters={"trial": trial.to_json(), "final": asdict(final)},
+        releases=(*trial.releases, final.release),
+        cost=Cost(search.runs + 1, search.steps + last.steps, search.examples + last.examples),
+        accountant=accountant,
+    )
+
+
+def released(best: Trained | None, session: "Session") -> Outcome:
+    """What a method returns that releases the winner of a search.
+
+    Args:
+        best: the winner; None if there is none. The model's initial weights are released then: they do not
+            depend on the data.
+        session: where the initial weights come from.
+    """
+    if best is None:
+        return Outcome(session.build_model(), {"winner": None})
+    return Outcome(best.model, dict(best.hyperparameters))

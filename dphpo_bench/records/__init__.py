@@ -1,0 +1,1 @@
+"""What is kept of runs: writing, reading, tables."""

@@ -1,0 +1,171 @@
+"""Records read back from folders and files."""
+
+import math
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dphpo_bench.base.errors import InvalidValueError, RecordError
+from dphpo_bench.base.text import compact_json, one_line
+from dphpo_bench.records.filters import Only
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import read_record
+
+FILTERS = ("method", "task", "model", "epsilon", "seed", "status")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A record and where it lies.
+
+    Attributes:
+        path: relative to the folder that was read, with slashes; bytes that are no text are escaped.
+        record: the record.
+    """
+
+    path: str
+    record: RunRecord
+
+    @property
+    def parameters(self) -> str:
+        """The method's parameters as JSON text, the same for the same parameters."""
+        return compact_json(self.record.identity.parameters)
+
+    @property
+    def score(self) -> tuple[str, float] | None:
+        """Name and value of the metric to compare: the accuracy, else the first that was measured."""
+        metrics = self.record.metrics
+        if not metrics:
+            return None
+        name = "accuracy" if "accuracy" in metrics else next(iter(metrics))
+        return name, metrics[name]
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of all phases; None where the time of training is not told."""
+        return sum(self.record.seconds.values()) if "train" in self.record.seconds else None
+
+
+def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
+    """Read and validate every `*.json` in a folder and the folders in it.
+
+    Hidden files and folders are ignored, and no symbolic link is followed.
+
+    Returns:
+        What was read, sorted by task, model, ε, δ, method, parameters, the rest of the setting, and seed; and what was
+        skipped.
+
+    Raises:
+        InvalidValueError: if there is no such folder.
+    """
+    try:
+        problem = "" if stat.S_ISDIR(root.stat().st_mode) else "Not a directory"
+    except (OSError, ValueError) as error:  # the latter for a path with a null character
+        problem = getattr(error, "strerror", None) or str(error)
+    if problem:
+        raise InvalidValueError(f"Expected a folder of run records, got {root}: {problem}. Name one as RESULTS_DIR.")
+    found: list[Result] = []
+    skipped: list[RecordError] = []
+    for path in record_files(root, skipped.append):
+        try:
+            found.append(Result(path_text(path.relative_to(root)), read_record(path)))
+        except RecordError as error:
+            skipped.append(error)
+    return sorted(found, key=_order), skipped
+
+
+def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
+    """The results that `--only` texts such as "method=hyfreedp,task=mnist" ask for; see `FILTERS` for the fields.
+
+    Names are compared as they are shown.
+
+    Raises:
+        InvalidValueError: if a text is not of this form.
+        UnknownNameError: if there is no such field, or no result with that value.
+    """
+    if not only:
+        return list(results)
+    fields = [_fields(result) for result in results]
+    available = {name: {values[name] for values in fields} for name in FILTERS}
+    wanted = Only.parse(only, available)
+    return [result for result, values in zip(results, fields, strict=True) if wanted.matches(values)]
+
+
+def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
+    """One line for each of the first errors, and one that counts the others."""
+    lines = [f"Skipped: {one_line(str(error))}" for error in skipped[:shown]]
+    if len(skipped) > shown:
+        lines.append(f"Skipped: {len(skipped) - shown:,} more files.")
+    return lines
+
+
+def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Path]:
+    """Regular files that may be records. What a reader could miss without knowing is handed to `skip`."""
+
+    def unreadable(error: OSError) -> None:
+        skip(RecordError(f"Cannot read the folder {error.filename}: {error.strerror}."))
+
+    for folder, folders, files in os.walk(root, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in folders:
+            if Path(folder, name).is_symlink():
+                skip(RecordError(f"The folder {Path(folder, name)} is a symbolic link; links are not followed."))
+        for name in sorted(files):
+            if name.startswith(".") or not name.endswith(".json"):
+                continue
+            path = Path(folder, name)
+            try:
+                mode = path.lstat().st_mode
+            except OSError as error:
+                skip(RecordError(f"Cannot read the record {path}: {error.strerror}."))
+                continue
+            if stat.S_ISREG(mode):
+                yield path
+            elif stat.S_ISLNK(mode):
+                skip(RecordError(f"The record {path} is a symbolic link; links are not followed."))
+            else:  # a pipe would be waited for, forever
+                skip(RecordError(f"The record {path} is not a regular file."))
+
+
+def path_text(path: Path) -> str:
+    """The path with slashes; bytes that are no text are escaped."""
+    return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
+
+
+def _setting(result: Result) -> tuple[Any, ...]:
+    """All that runs share which differ in their seed alone: the first columns of `_SUMMARY_COLUMNS`."""
+    identity = result.record.identity
+    return (
+        identity.task,
+        identity.model,
+        identity.epsilon,
+        identity.delta,
+        identity.method,
+        result.parameters,
+        identity.method_version,
+        identity.task_version,
+        compact_json(identity.facts),
+        identity.model_fingerprint,
+        identity.data_fingerprint,
+    )
+
+
+def _order(result: Result) -> tuple[Any, ...]:
+    seed = result.record.identity.seed
+    return *_setting(result), math.inf if seed is None else seed, result.path
+
+
+def _fields(result: Result) -> dict[str, str | float | None]:
+    """What `--only` compares: names as they are shown, because the message about an unknown one shows them."""
+    identity = result.record.identity
+    return {
+        "method": one_line(identity.method),
+        "task": one_line(identity.task),
+        "model": one_line(identity.model),
+        "epsilon": identity.epsilon,
+        "seed": identity.seed,
+        "status": result.record.status,
+    }

@@ -1,0 +1,124 @@
+"""Where records lie: a folder, a file for each identity."""
+
+import tempfile
+from pathlib import Path
+
+from pydantic import (
+    ValidationError,
+)
+
+from dphpo_bench.base.errors import OtherRunError, RecordError
+from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.base.text import shown
+from dphpo_bench.records.record import MAX_RECORD_BYTES, Identity, RunRecord, _other_schema
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read and validate a record.
+
+    Raises:
+        RecordError: if the file is missing, too large, or not a valid record.
+    """
+    try:
+        data = read_whole(path, MAX_RECORD_BYTES)
+    except OSError as error:
+        raise RecordError(f"Cannot read the record {path}: {error.strerror}.") from error
+    if len(data) > MAX_RECORD_BYTES:
+        raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
+    try:
+        return RunRecord.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["loc"] == ("schema_version",):
+            raise RecordError(_other_schema(path, first["input"])) from None
+        where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
+        raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None
+
+
+class RecordStore:
+    """A folder of records, one file a run.
+
+    Args:
+        root: created when the first record is written.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def journal_of(self, identity: Identity) -> Path:
+        """Where a run of this identity keeps what must not be drawn twice; see `journal`."""
+        return self.root / ".unfinished" / f"{identity.key}.jsonl"
+
+    def path_of(self, identity: Identity) -> Path:
+        """Where the record of this identity lies."""
+        return self.root / identity.task / identity.method / f"{identity.key}.json"
+
+    def find(self, identity: Identity) -> RunRecord | None:
+        """The record of this identity, or None if there is none yet.
+
+        Raises:
+            OtherRunError: if what lies in its place is the record of another run.
+            RecordError: if what lies there is no record.
+        """
+        path = self.path_of(identity)
+        try:
+            record = read_record(path)
+        except RecordError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+        if record.identity != identity:
+            raise OtherRunError(f"{path} is the record of another run. Move it away; it is not overwritten.")
+        return record
+
+    def check_free(self, identity: Identity) -> None:
+        """Find out that the place of a record is not another run's. What is no record can be replaced.
+
+        Raises:
+            OtherRunError: if it is.
+        """
+        try:
+            self.find(identity)
+        except OtherRunError:
+            raise
+        except RecordError:
+            pass
+
+    def check_writable(self) -> None:
+        """Find out before the work, not after it, that records cannot be written.
+
+        Raises:
+            RecordError: if the folder cannot be created or written to.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as error:
+            raise RecordError(
+                f"Cannot write records to {self.root}: {error.strerror}. Name a writable folder with --results-dir."
+            ) from None
+
+    def write(self, record: RunRecord) -> Path:
+        """Write a record whole or not at all: temporary file, fsync, rename.
+
+        Returns:
+            Where it lies.
+
+        Raises:
+            RecordError: if it cannot be written there, or another run's record is; the message says where it was kept
+                instead.
+        """
+        path = self.path_of(record.identity)
+        try:
+            self.check_free(record.identity)
+            return write_whole(path, record.to_json())
+        except OtherRunError as error:
+            reason = str(error).rstrip(".")
+        except OSError as error:
+            reason = error.strerror or str(error)
+        try:
+            kept = write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, record.to_json())
+        except OSError:
+            raise RecordError(f"Cannot write the record {path}: {reason}.") from None
+        raise RecordError(f"Cannot write the record {path}: {reason}. It was kept at {kept}.")

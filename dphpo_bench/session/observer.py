@@ -1,0 +1,27 @@
+"""Who looks at what a session releases, as an attacker may."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Observer(Protocol):
+    """Who looks at what is released, as an attacker may; see `audit`."""
+
+    def gradient(self, model: "nn.Module", released: "Sequence[Tensor]", share: float, noise: float) -> None:
+        """A noisy mean gradient was released.
+
+        Args:
+            model: at the weights that it was computed at.
+            released: one tensor for each trainable parameter.
+            share: L2 norm of the most that one record can have added.
+            noise: standard deviation of the noise on each coordinate.
+        """
+
+    def trial(self) -> "Observer":
+        """An observer for one trial of a selection, whose releases stay secret unless it wins."""
+
+    def won(self, trial: "Observer") -> None:
+        """This trial won: all that it released is out."""

@@ -1,0 +1,248 @@
+"""The command `check`: the contracts run on plug-ins, without pytest, one line for each test."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, distributions, entry_points
+from importlib.util import find_spec
+from inspect import getdoc, isabstract
+from pathlib import Path
+from typing import Any
+
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RegistryError, UnknownNameError
+from dphpo_bench.base.text import one_line, unknown_name_message
+from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.task import Task
+from dphpo_bench.testing import ContractError, MethodContract, TaskContract
+
+GROUPS = ("dphpo_bench.methods", "dphpo_bench.tasks")
+PREFIX = "test_"
+MAX_REASON = 2000
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What one contract is checked on.
+
+    Attributes:
+        cls: the plug-in's class.
+        origin: where it comes from.
+        model: of a task, the model that it is checked at.
+    """
+
+    cls: type[Method] | type[Task]
+    origin: str
+    model: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """ "method" or "task"."""
+        return "method" if issubclass(self.cls, Method) else "task"
+
+    @property
+    def title(self) -> str:
+        """A line that names it."""
+        name = getattr(self.cls, "name", None) or "without a name"
+        at = f" ({self.model})" if self.model is not None else ""
+        return f"{self.kind} {name}{at}: {self.cls.__module__}:{self.cls.__qualname__} [{self.origin}]"
+
+    def make(self) -> Method | Task:
+        """A new instance, as the registry makes it."""
+        return self.cls() if issubclass(self.cls, Method) else self.cls(self.model)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of one test.
+
+    Attributes:
+        name: of the test's function.
+        description: its docstring.
+        reason: why it failed; None if it did not.
+        seconds: how long it took.
+    """
+
+    name: str
+    description: str
+    reason: str | None
+    seconds: float
+
+
+def subjects(plug_in: str) -> list[Subject]:
+    """What a name on the command line stands for; a task once for each of its models.
+
+    Args:
+        plug_in: a registered name, `module:Class`, or an installed distribution, which stands for all of its plug-ins.
+
+    Raises:
+        UnknownNameError: if there is nothing of this name.
+        RegistryError: if it cannot be loaded, or is no method and no task.
+    """
+    if ":" in plug_in:
+        _look_here_for(plug_in.partition(":")[0])
+        return _with_models(_load(EntryPoint(plug_in, plug_in, ""), plug_in), "not installed as a plug-in")
+    points = [point for group in GROUPS for point in entry_points(group=group)]
+    found = [point for point in points if point.name == plug_in]
+    if not found:
+        try:
+            found = [point for point in distribution(plug_in).entry_points if point.group in GROUPS]
+        except (PackageNotFoundError, ValueError):
+            providers = {each.name for each in distributions() if any(p.group in GROUPS for p in each.entry_points)}
+            available = {point.name for point in points} | providers
+            raise UnknownNameError(unknown_name_message("plug-in", plug_in, available)) from None
+        if not found:
+            raise UnknownNameError(
+                f"The distribution {plug_in!r} has no plug-in: no entry point in {' or '.join(GROUPS)}. Declare one in "
+                "its pyproject.toml and install it again."
+            )
+    made = []
+    for point in dict.fromkeys(found):
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist else plug_in
+        cls = _load(point, f"{point.name} = {point.value}")
+        expected = Method if point.group == GROUPS[0] else Task
+        if not issubclass(cls, expected):
+            raise RegistryError(f"{point.value} is an entry point in {point.group}, but no {expected.__name__}.")
+        if getattr(cls, "name", None) != point.name:
+            raise RegistryError(
+                f"The entry point {point.name} = {point.value} names a class whose `name` is "
+                f"{getattr(cls, 'name', None)!r}. Make the two equal."
+            )
+        made += _with_models(cls, origin)
+    return made
+
+
+def run_contract(subject: Subject) -> Iterator[Checked]:
+    """Run the tests of a plug-in's contract, each on an instance of its own."""
+    contract = MethodContract() if subject.kind == "method" else TaskContract()
+    for name in [name for name in vars(type(contract)) if name.startswith(PREFIX)]:
+        test: Callable[[Any], None] = getattr(contract, name)
+        start = time.perf_counter()
+        reason = _failure(test, subject)
+        yield Checked(name, (getdoc(test) or name).splitlines()[0], reason, time.perf_counter() - start)
+
+
+def check(plug_ins: Iterable[str], *, as_json: bool) -> int:
+    """Check plug-ins and print what came of it.
+
+    Args:
+        plug_ins: names as in `subjects`.
+        as_json: print one JSON object at the end rather than lines as they come.
+
+    Returns:
+        The exit code: 0 if all tests pass, 1 if not.
+
+    Raises:
+        DphpoBenchError: if a name stands for nothing.
+    """
+    chosen = list(dict.fromkeys(subject for plug_in in plug_ins for subject in subjects(plug_in)))
+    say = _ignore if as_json else _say
+    start = time.perf_counter()
+    results: list[tuple[Subject, list[Checked]]] = []
+    for subject in chosen:
+        say(subject.title)
+        results.append((subject, []))
+        for checked in run_contract(subject):
+            results[-1][1].append(checked)
+            say(f"  ✓ {checked.description}" if checked.reason is None else f"  ✗ {checked.description}")
+            if checked.reason is not None:
+                say(f"    {checked.name}: {checked.reason}")
+    every = [checked for _, tests in results for checked in tests]
+    failed = [checked for checked in every if checked.reason is not None]
+    if as_json:
+        _say(json.dumps(_as_json(results, len(failed)), indent=1))
+    else:
+        outcome = f"{len(failed)} of {len(every)} tests fail" if failed else f"All {len(every)} tests pass"
+        what = f"{len(chosen)} plug-ins" if len(chosen) > 1 else "1 plug-in"
+        say(f"{outcome} ({what}, {time.perf_counter() - start:.0f} seconds).")
+    return 1 if failed else 0
+
+
+def _as_json(results: list[tuple[Subject, list[Checked]]], failed: int) -> dict[str, Any]:
+    rows = [
+        {
+            "kind": subject.kind,
+            "name": getattr(subject.cls, "name", None),
+            "model": subject.model,
+            "class": f"{subject.cls.__module__}:{subject.cls.__qualname__}",
+            "origin": subject.origin,
+            "tests": [{**asdict(test), "passed": test.reason is None} for test in tests],
+        }
+        for subject, tests in results
+    ]
+    return {"failed": failed, "plug_ins": rows}
+
+
+def _failure(test: Callable[[Any], None], subject: Subject) -> str | None:
+    try:
+        test(subject.make())
+    except (ContractError, DphpoBenchError) as error:
+        return one_line(str(error), MAX_REASON)
+    except (Exception, SystemExit) as error:  # whatever a plug-in raises
+        return one_line(f"{type(error).__name__}: {error}{_where(error)}", MAX_REASON)
+    return None
+
+
+def _where(error: BaseException) -> str:
+    trace = error.__traceback__
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+
+
+def _look_here_for(module: str) -> None:
+    """Let a module that is installed nowhere be found in the working directory.
+
+    Only then: a package's folder there would be taken for the package.
+    """
+    try:
+        known = find_spec(module) is not None
+    except (ImportError, ValueError):
+        known = False
+    except Exception:  # the package that it is in cannot be imported; `_load` says so
+        known = True
+    here = str(Path.cwd())
+    if not known and here not in sys.path:
+        sys.path.append(here)
+
+
+def _load(point: EntryPoint, shown: str) -> type[Method] | type[Task]:
+    module, _, name = point.value.partition(":")
+    if not (module and name):
+        raise InvalidValueError(f"Expected module:Class, got {shown!r}.")
+    try:
+        found: Any = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (Exception, SystemExit) as error:
+        raise RegistryError(f"Cannot load {shown}: {type(error).__name__}: {error}.") from None
+    if not (isinstance(found, type) and issubclass(found, Method | Task)):
+        raise RegistryError(f"{shown} is neither a subclass of dphpo_bench.Method nor of dphpo_bench.Task.")
+    if isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise RegistryError(f"{shown} lacks {missing}. Define what its base class leaves open.")
+    return found
+
+
+def _with_models(cls: type[Method] | type[Task], origin: str) -> list[Subject]:
+    if issubclass(cls, Method):
+        return [Subject(cls, origin)]
+    models = getattr(cls, "models", None)
+    if not (isinstance(models, tuple) and models):
+        raise RegistryError(
+            f"{cls.__module__}:{cls.__qualname__} names no models. Set the class attribute models, a tuple of names."
+        )
+    return [Subject(cls, origin, model) for model in models]
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _ignore(line: str) -> None:
+    del line

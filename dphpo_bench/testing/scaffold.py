@@ -1,0 +1,126 @@
+"""The command `new`: a package with one method or one task, ready to install, to check and to be changed."""
+
+import keyword
+import re
+import sys
+from importlib.metadata import entry_points, version
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+from typing import Annotated, Literal
+
+import typer
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+
+Kind = Literal["method", "task"]
+
+NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+MAX_NAME = 50
+FILES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "module.py": "{name}.py",
+    "test_contract.py": "test_contract.py",
+}
+"""Template → file of the package."""
+
+app = typer.Typer(help="Write a package with a method or a task of your own, ready to install.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(help="As --method or --task will be given it, such as two_rates.")]
+OutputOption = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="The package's folder is made in this one.")
+]
+
+
+@app.command("method")
+def method_command(name: NameArgument, output: OutputOption = Path()) -> None:
+    """Write a small private tuning method: its source, its entry point, its contract test."""
+    _say_next("method", name, write_package("method", name, output))
+
+
+@app.command("task")
+def task_command(name: NameArgument, output: OutputOption = Path()) -> None:
+    """Write a small task on data that scikit-learn packages: its source, its entry point, its contract test."""
+    _say_next("task", name, write_package("task", name, output))
+
+
+def write_package(kind: Kind, name: str, parent: Path) -> Path:
+    """Write an installable package with one plug-in.
+
+    Args:
+        kind: what the plug-in is.
+        name: of the plug-in, its module and the package's folder.
+        parent: where the folder is made.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InvalidValueError: if the name cannot be one, is taken, or the folder exists or cannot be written.
+    """
+    check_name(kind, name)
+    folder = parent / name
+    values = {
+        "name": name,
+        "class_name": class_name(name),
+        "distribution": name.replace("_", "-"),
+        "version": version("dphpo-bench"),
+    }
+    templates = files("dphpo_bench") / "templates" / kind
+    try:
+        folder.mkdir(parents=True)
+        for template, target in FILES.items():
+            text = (templates / f"{template}.template").read_text(encoding="utf-8")
+            (folder / target.format(name=name)).write_text(Template(text).substitute(values), encoding="utf-8")
+    except FileExistsError:
+        raise InvalidValueError(
+            f"{folder} exists, and nothing is overwritten. Remove it, or name another place with --output."
+        ) from None
+    except OSError as error:
+        raise InvalidValueError(f"Cannot write {folder}: {error.strerror}. Name another place with --output.") from None
+    return folder
+
+
+def check_name(kind: Kind, name: str) -> None:
+    """Refuse a name that no plug-in, or no module of this installation, can have.
+
+    Raises:
+        InvalidValueError: if it is not lower-case words joined by underscores, or stands for something else already.
+    """
+    written = shown(name, form=repr)
+    if not (NAME.fullmatch(name) and len(name) <= MAX_NAME):
+        raise InvalidValueError(
+            f"Expected a name of at most {MAX_NAME} lower-case letters and digits, with single underscores between "
+            f"words, got {written}. Try {_suggested(name)!r}."
+        )
+    if keyword.iskeyword(name) or keyword.iskeyword(class_name(name)):
+        raise InvalidValueError(f"{written} is a word of Python's own. Try {'my_' + name!r}.")
+    if name.startswith("test"):
+        raise InvalidValueError(f"pytest would take a module {written} for tests. Try {'my_' + name!r}.")
+    if name in {point.name for point in entry_points(group=f"dphpo_bench.{kind}s")}:
+        raise InvalidValueError(f"A {kind} {written} is installed already. Try {'my_' + name!r}.")
+    if name in sys.stdlib_module_names or find_spec(name) is not None:
+        raise InvalidValueError(f"A module {written} is installed already. Try {'my_' + name!r}.")
+
+
+def class_name(name: str) -> str:
+    """ "two_rates" → "TwoRates"."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _suggested(name: str) -> str:
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+    made = "_".join(words)[:MAX_NAME].strip("_")
+    return made if NAME.fullmatch(made) else "my_method"
+
+
+def _say_next(kind: Kind, name: str, folder: Path) -> None:
+    made = ", ".join(target.format(name=name) for target in FILES.values())
+    run = f"--method {name} --task digits" if kind == "method" else f"--method dp_sgd --task {name}"
+    sys.stdout.write(
+        f"Wrote {folder}: {made}. Next:\n"
+        f"  pip install -e {folder}\n  dphpo-bench check {name}\n  dphpo-bench run {run}\n"
+    )

@@ -1,0 +1,241 @@
+"""Attacks on whole procedures: what the attacker sees, and what he shows."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import dphpo_bench as bench
+from dphpo_bench.audit import attacks as auditing
+from dphpo_bench.audit.attacks import Transcript, audit
+from dphpo_bench.base.errors import AuditError, InvalidValueError
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.leaderboard.submissions import MIN_CONFIDENCE
+from dphpo_bench.records.store import read_record
+from dphpo_bench.session.session import Session
+from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.randomness import Streams
+from tests.conftest import asking
+
+M = 40
+
+
+def experiment(task: bench.Task, name: str, seed: int = 0) -> Any:
+    train = task.load_train(DataSource.resolve())
+    return auditing._SETUPS[name](task, train, M, Streams(seed))
+
+
+def rows(split: bench.Split) -> list[tuple[float, ...]]:
+    return [
+        (*inputs, float(label)) for inputs, label in zip(split.inputs.tolist(), split.targets.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", auditing.ATTACKS)
+def test_canaries_are_in_as_the_coins_say(tiny_task, name: str) -> None:
+    made = experiment(tiny_task, name)
+    found = set(rows(made.records))
+    assert [row in found for row in rows(made.canaries)] == made.members.tolist()
+    assert 5 < made.members.sum() < 35  # a fixed seed
+    n_base = {"black_box": 600 - M, "white_box": 600 - M // 2}[name]
+    assert len(made.records) == n_base + made.members.sum()
+    assert (experiment(tiny_task, name, seed=1).members != made.members).any()
+
+
+def test_black_box_canaries_are_records_with_wrong_labels(tiny_task) -> None:
+    train = dict(
+        zip(
+            map(tuple, tiny_task._split(600, 1).inputs.tolist()), tiny_task._split(600, 1).targets.tolist(), strict=True
+        )
+    )
+    canaries = experiment(tiny_task, "black_box").canaries
+    labels = [train[tuple(inputs)] for inputs in canaries.inputs.tolist()]
+    assert all(right != wrong for right, wrong in zip(labels, canaries.targets.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_a_gradient_canary_has_weights_of_its_own(tiny_task, model: str) -> None:
+    task = type(tiny_task)(model)
+    made = experiment(task, "white_box")
+    built, plain = made.task.build_model(), task.build_model()
+    plain.load_state_dict(dict(zip(plain.state_dict(), list(built.state_dict().values())[-4:], strict=True))) if (
+        model == "mlp"
+    ) else plain.load_state_dict({"weight": built.weight[:, :5], "bias": built.bias})
+    inputs = torch.randn(7, 5)
+    assert torch.allclose(built(torch.cat([inputs, torch.zeros(7, M)], 1)), plain(inputs), atol=1e-6)
+
+    for index in (0, M - 1):
+        loss = functional.cross_entropy(
+            built(made.canaries.inputs[index : index + 1]), made.canaries.targets[index : index + 1]
+        )
+        gradients = torch.autograd.grad(loss, list(built.parameters()))
+        own = made.transcript._tags(gradients)
+        assert own[:, index].norm() > 0
+        assert own.norm() == own[:, index].norm()
+        assert own.norm() ** 2 > 0.97 * sum(gradient.norm() ** 2 for gradient in gradients)
+    gradient_engine(built)  # the engine takes it
+
+
+def test_a_transcript_adds_log_likelihood_ratios() -> None:
+    """Two canaries, three classes, a linear model at zero: p = 1/3, so the direction is (p − e_y) / ‖p − e_y‖."""
+    canaries = bench.Split(10 * torch.eye(2), torch.tensor([0, 2]))
+    model = nn.Linear(2, 3)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    transcript = Transcript(canaries, lambda tensors: tensors[0])
+    gradient = torch.tensor([[3.0, 1.0], [0.0, 0.0], [0.0, -2.0]])
+    transcript.gradient(model, [gradient, torch.zeros(3)], share=0.5, noise=2.0)
+    length = math.sqrt(6) / 3
+    expected = np.array([-2 / 3 * 3, (1 / 3 * 1 - 2 / 3 * -2)]) / length * 0.5 / 4
+    assert transcript.scores.numpy() == pytest.approx(expected)
+    lost, won = transcript.trial(), transcript.trial()
+    lost.gradient(model, [gradient], share=1.0, noise=1.0)
+    won.gradient(model, [gradient], share=0.5, noise=2.0)
+    won.gradient(model, [torch.full((3, 2), torch.nan)], share=0.5, noise=2.0)
+    transcript.won(won)
+    assert transcript.scores.numpy() == pytest.approx(2 * expected)
+    assert transcript.releases == 3
+
+
+def test_only_the_winner_of_a_selection_is_seen(tiny_task, budget) -> None:
+    """All trials train for as many steps; the attacker sees those of one."""
+
+    class Watch(Transcript):
+        total = 0
+
+        def gradient(self, *arguments: Any, **named: Any) -> None:
+            Watch.total += 1
+            super().gradient(*arguments, **named)
+
+        def trial(self) -> "Watch":
+            return Watch(self._canaries, self._tags)
+
+    made = experiment(tiny_task, "white_box")
+    watch = Watch(made.canaries, made.transcript._tags)
+    checked = bench.plan(bench.make_method("papernot_steinke"), made.task, budget)
+    steps = bench.Trial.of(checked.plan).training.steps
+    auditing.execute(checked, made.task, made.records, seed=0, observer=watch)
+    assert watch.releases == steps
+    assert Watch.total > 3 * steps
+
+
+@dataclass(frozen=True)
+class Unclipped(bench.Method):
+    """Charges the ledger as it should, and goes around the session for a gradient without noise."""
+
+    name = "unclipped"
+    summary = "Fools the ledger."
+    reference = "a test"
+    tuning = ()
+    end_to_end_private = True
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        event = bench.gaussian(60.0)
+        return bench.Plan(budget, event, event, {}, (), bench.Cost(1, 1, 1.0))
+
+    def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
+        model = session.build_model()
+        # Charged, and thrown away.
+        session.sample(asking(1.0, bench.gaussian(60.0))).gradient(model, bench.AutoS(), 60.0)
+        total = session._own(0).engine(model).clipped_sum(session._train.inputs, session._train.targets, bench.AutoS())
+        with torch.no_grad():
+            for weight, gradient in zip(model.parameters(), total.gradients, strict=True):
+                weight -= 0.01 * gradient
+        return bench.Outcome(model)
+
+
+def test_a_method_that_fools_the_ledger_is_refuted(tiny_task) -> None:
+    """False-alarm rate 1e-6, the error probability of the bound; δ is far smaller, or nothing could be so certain."""
+    low = bench.PrivacyBudget(0.5, 1e-10)
+    assert bench.run(Unclipped(), tiny_task, low, seed=0).record.status == "ok"
+    found = audit(Unclipped(), tiny_task, low, canaries=200, confidence=1 - 1e-6)
+    assert found.refutes
+    assert found.attack == "white box: released model"
+    assert found.bound.epsilon > 1.5 > 0.5 >= found.claimed
+
+
+def test_an_honest_method_is_not_refuted_and_shows_its_leak(fixed_noise, tiny_task) -> None:
+    method = fixed_noise(noise_multiplier=0.6, steps=20)
+    found = audit(method, tiny_task, bench.PrivacyBudget(200.0, 1e-5), canaries=250)
+    assert 1.0 < found.bound.epsilon < found.claimed
+    assert found.attack == "white box: released gradients"
+    again = audit(method, tiny_task, bench.PrivacyBudget(200.0, 1e-5), canaries=250)
+    assert again == found
+    both = audit(method, tiny_task, bench.PrivacyBudget(200.0, 1e-5), canaries=250, runs=2)
+    assert both.bound.guesses.canaries == 500
+
+
+def test_what_is_not_private_is_found_out(tiny_task, budget) -> None:
+    found = audit(bench.make_method("nonprivate"), tiny_task, budget, canaries=100)
+    assert found.bound.epsilon > 1.0
+    assert found.claimed == math.inf
+    assert not found.refutes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"canaries": 301}, "Expected 2 <= canaries <= 300, half of the records, got 301"),
+        ({"canaries": 1}, "got 1"),
+        ({"runs": 0}, "Expected runs >= 1"),
+        ({"attacks": ()}, "got none"),
+        ({"attacks": ("grey_box",)}, "Expected attacks among black_box, white_box, got grey_box"),
+        ({"confidence": 1.0}, "Expected 0 < confidence < 1"),
+    ],
+)
+def test_mistakes(fixed_noise, tiny_task, budget, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        audit(fixed_noise(), tiny_task, budget, **options)
+
+
+def test_a_run_that_fails_cannot_be_attacked(fixed_noise, tiny_task, budget) -> None:
+    with pytest.raises(AuditError, match=r"fixed_noise is failed: ZeroDivisionError"):
+        audit(fixed_noise(fault="raise"), tiny_task, budget)
+    with pytest.raises(AuditError, match=r"fixed_noise is over_budget: The plan does not cover"):
+        audit(fixed_noise(extra_steps=1), tiny_task, budget)
+
+
+def test_the_records_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    from dphpo_bench.cli import commands as cli
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["dphpo-bench", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(exit_.value.code or 0), printed.out, printed.err
+
+    options = ["--method", "dp_sgd", "--task", "digits", "--epsilon", "8", "--delta", "1e-5", "--quiet"]
+    code, out, _ = call("audit", *options, "--results-dir", str(tmp_path), "--json")
+    assert code == 0
+    found = json.loads(out)
+    record = read_record(Path(found["record"]))
+    assert record.audit.lower_bound == found["bound"]["epsilon"] > 0.3
+    assert record.audit.attack == found["attack"]
+    assert record.audit.canaries == 300
+    assert record.audit.confidence == 0.95 >= MIN_CONFIDENCE
+    assert record.audit.lower_bound < record.privacy.epsilon <= 8
+
+    code, out, _ = call("audit", *options, "--results-dir", str(tmp_path), "--attack", "black_box", "--canaries", "50")
+    assert code == 0
+    assert "loss of wrong labels" in out
+    later = read_record(Path(found["record"]))  # the same record, with the later audit
+    assert later.audit.canaries == 50
+    assert later.model_copy(update={"audit": record.audit}) == record
+
+    def claim_less(*arguments: Any, **named: Any) -> Any:
+        return replace(audit(*arguments, **named), claimed=0.1)
+
+    monkeypatch.setattr(auditing, "audit", claim_less)
+    code, _, err = call("audit", *options, "--results-dir", str(tmp_path), "--attack", "white_box")
+    assert code == 3
+    assert err.startswith("Refuted: the audit shows ε ≥ ")
+    assert err.endswith("where 0.1 is claimed.\n")
+    assert read_record(Path(found["record"])).audit.lower_bound > 0.1  # the refutation is on record

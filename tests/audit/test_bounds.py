@@ -1,0 +1,155 @@
+"""Lower bounds on ε from guesses: published values, exact coverage, and mechanisms whose ε is known."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import get_epsilon_gaussian
+from scipy.stats import binom
+
+from dphpo_bench.audit.bounds import SHARES, Guesses, best_bounds, guess, lower_bound, p_value
+from dphpo_bench.base.errors import InvalidValueError
+
+
+def test_published_p_value() -> None:
+    assert p_value(Guesses(100, 100, 75), math.log(3), 0.0) == pytest.approx(0.55347, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("canaries", "guessed", "correct", "delta", "expected"),
+    [
+        (100, 100, 75, 0.0, 0.702214),
+        (100, 100, 75, 1e-4, 0.699467),
+        (1000, 100, 75, 1e-4, 0.672985),
+        (100_000, 1510, 1439, 1e-5, 2.675851),
+        (1000, 600, 600, 1e-5, 5.2704),
+        (100, 100, 100, 1e-5, 3.49),
+        (1000, 1000, 1000, 1e-5, 5.78),
+        (5000, 5000, 5000, 1e-5, 7.28),
+    ],
+)
+def test_published_bounds(canaries: int, guessed: int, correct: int, delta: float, expected: float) -> None:
+    digits = len(str(expected).partition(".")[2])
+    bound = lower_bound(Guesses(canaries, guessed, correct), delta)
+    assert bound.epsilon == pytest.approx(expected, abs=0.6 * 10**-digits)
+
+
+@pytest.mark.parametrize("guessed", [1, 10, 250])
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
+def test_all_right_without_delta_in_closed_form(guessed: int, confidence: float) -> None:
+    expected = max(0.0, -math.log((1 - confidence) ** (-1 / guessed) - 1))
+    bound = lower_bound(Guesses(guessed, guessed, guessed), 0.0, confidence)
+    assert bound.epsilon == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("canaries", "epsilon", "wrong"),
+    [(100, 1.0, 0.0441), (1000, 1.0, 0.0463), (1000, 3.0, 0.0477)],
+)
+def test_exact_coverage_on_randomised_response(canaries: int, epsilon: float, wrong: float) -> None:
+    """Each coin is reported, and flipped with probability 1 / (1 + e^ε): the number of right guesses is binomial."""
+    counts = np.arange(canaries + 1)
+    chances = binom.pmf(counts, canaries, 1 / (1 + math.exp(-epsilon)))
+    above = np.array([p_value(Guesses(canaries, canaries, int(v)), epsilon, 0.0) < 0.05 for v in counts])
+    assert chances[above].sum() == pytest.approx(wrong, abs=6e-5)
+    assert chances[above.argmax() - 1 :].sum() > 0.05  # one right guess less would be one too few
+
+
+def test_expected_bound_on_randomised_response() -> None:
+    chances = binom.pmf(np.arange(101), 100, 1 / (1 + math.exp(-1.0)))
+    bounds = [lower_bound(Guesses(100, 100, v), 0.0).epsilon for v in range(101)]
+    assert chances @ np.array(bounds) == pytest.approx(0.62, abs=0.006)
+    assert bounds == sorted(bounds)
+
+
+@pytest.mark.parametrize("canaries", [1, 3, 12, 200])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-3, 0.05])
+def test_the_theorem_on_exact_mechanisms_with_delta(canaries: int, epsilon: float, delta: float) -> None:
+    """Randomised response that reveals each coin, or all of them at once, with probability δ is (ε, δ)-DP."""
+    right = 1 / (1 + math.exp(-epsilon))
+    counts = np.arange(canaries + 1)
+    each = binom.sf(counts - 1, canaries, delta + (1 - delta) * right)
+    at_once = delta + (1 - delta) * binom.sf(counts - 1, canaries, right)
+    bounds = np.array([p_value(Guesses(canaries, canaries, int(v)), epsilon, delta) for v in counts])
+    assert (each <= bounds + 1e-12).all()
+    assert (at_once <= bounds + 1e-12).all()
+    assert (np.diff(bounds) <= 1e-12).all()
+
+
+def gaussian_sum(mu: float, canaries: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A vector that has one coordinate for each canary, with noise of standard deviation 1/μ."""
+    members = rng.random(canaries) < 0.5
+    return members + rng.normal(0, 1 / mu, canaries), members
+
+
+def test_bounds_on_a_gaussian_sum_are_right_as_often_as_they_say() -> None:
+    """False-alarm rate: each bound is wrong with probability 5 % at most, so more than
+    `allowed` of 200 are wrong with probability below 1e-7."""
+    rng = np.random.default_rng(0)
+    delta, mu = 1e-5, 1.0
+    epsilon = get_epsilon_gaussian(1 / mu, delta)
+    bounds = [best_bounds([gaussian_sum(mu, 400, rng)], delta, 0.95)[0].epsilon for _ in range(200)]
+    allowed = binom.isf(1e-7, 200, 0.05)
+    assert sum(bound > epsilon for bound in bounds) <= allowed < 40
+    assert max(bounds) > 0
+
+
+@pytest.mark.parametrize(("mu", "least"), [(1.0, 0.25), (2.0, 0.35), (4.0, 0.25)])
+def test_bounds_on_a_gaussian_sum_show_much_of_its_epsilon(mu: float, least: float) -> None:
+    """A one-run bound cannot be tight for a Gaussian; a fixed seed, so no false alarms."""
+    delta = 1e-6
+    epsilon = get_epsilon_gaussian(1 / mu, delta)
+    (bound,) = best_bounds([gaussian_sum(mu, 20_000, np.random.default_rng(1))], delta, 0.95)
+    assert least * epsilon < bound.epsilon <= epsilon
+
+
+def test_several_attacks_pay_for_their_number() -> None:
+    """Attacks that know nothing: all bounds are 0 in 95 % of audits. False-alarm rate below 1e-7."""
+    rng = np.random.default_rng(2)
+    shown = 0
+    for _ in range(300):
+        members = rng.random(100) < 0.5
+        bounds = best_bounds([(rng.normal(size=100), members) for _ in range(3)], 0.0, 0.95)
+        shown += any(bound.epsilon > 0 for bound in bounds)
+    assert shown <= binom.isf(1e-7, 300, 0.05)
+    attack = (np.arange(100.0), np.arange(100) >= 50)
+    (alone,) = best_bounds([attack], 0.0, 0.95)
+    assert alone.guesses == Guesses(100, 100, 100)
+    assert alone.epsilon == lower_bound(alone.guesses, 0.0, 1 - 0.05 / len(SHARES)).epsilon
+    first, second = best_bounds([attack, attack], 0.0, 0.95, [0.9, 0.1])
+    assert second.epsilon < first.epsilon < alone.epsilon
+    assert first.epsilon == pytest.approx(lower_bound(alone.guesses, 0.0, 1 - 0.9 * 0.05 / len(SHARES)).epsilon)
+
+
+def test_a_large_delta_leaves_one_number_of_guesses() -> None:
+    attack = (np.arange(1000.0), np.arange(1000) >= 500)
+    (bound,) = best_bounds([attack], 1e-4, 0.95)
+    assert bound.guesses == Guesses(1000, 500, 500)
+    assert bound.epsilon == lower_bound(bound.guesses, 1e-4, 0.95).epsilon > 1
+
+
+def test_guesses_are_the_extremes() -> None:
+    scores = np.array([0.1, 5.0, -3.0, 0.2, np.nan, 4.0, -2.0, 0.0])
+    members = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
+    assert guess(scores, members, 0.5) == Guesses(8, 4, 2)  # in: 1 and 5; out: 2 and 6
+    assert guess(scores, members, 0.01) == Guesses(8, 2, 1)
+    assert guess(np.full(8, np.nan), members, 1.0).guessed == 8
+    assert guess(np.array([np.inf, -np.inf]), np.array([True, False]), 1.0) == Guesses(2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: Guesses(10, 11, 5),
+        lambda: Guesses(10, 5, 6),
+        lambda: lower_bound(Guesses(10, 5, 5), 0.0, 1.0),
+        lambda: lower_bound(Guesses(10, 5, 5), 1.0),
+        lambda: guess(np.zeros(1), np.zeros(1, dtype=bool), 0.5),
+        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))] * 2, 0.0, 0.9, [0.9, 0.2]),
+        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))], 0.0, 0.9, [0.0]),
+    ],
+)
+def test_mistakes(call) -> None:
+    with pytest.raises(InvalidValueError, match="Expected"):
+        call()

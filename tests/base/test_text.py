@@ -1,0 +1,24 @@
+"""Unknown names get help."""
+
+import pytest
+
+from dphpo_bench.base.text import unknown_name_message
+
+AVAILABLE = ["cifar10", "digits", "fashion_mnist", "mnist"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("cifar", "cifar10"), ("CIFAR10", "cifar10"), ("minst", "mnist"), ("fash", "fashion_mnist")],
+)
+def test_close_names_are_suggested(name: str, meant: str) -> None:
+    assert f"Did you mean {meant!r}?" in unknown_name_message("task", name, AVAILABLE)
+
+
+def test_far_names_only_get_the_list() -> None:
+    message = unknown_name_message("task", "zzzz", AVAILABLE)
+    assert message == "Unknown task 'zzzz'. Available: cifar10, digits, fashion_mnist, mnist."
+
+
+def test_nothing_available() -> None:
+    assert unknown_name_message("task", "x", []).endswith("Available: none.")

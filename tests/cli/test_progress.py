@@ -1,0 +1,55 @@
+"""Progress for people: bars inside bars on a terminal, few lines in a log."""
+
+import io
+
+import pytest
+
+from dphpo_bench.cli import progress as display
+from dphpo_bench.cli.progress import TerminalProgress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def nested(progress: TerminalProgress) -> None:
+    with progress.track("Trials", 2) as advance:
+        for _ in range(2):
+            with progress.track("Training", 3) as step:
+                step(3)
+            advance()
+    with progress.track("Final run", 1) as advance:
+        advance()
+
+
+def test_bars_stand_below_one_another_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rich allows one live display at a time: a second one would raise."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    nested(TerminalProgress())
+    shown = terminal.getvalue()
+    assert "Trials" in shown
+    assert "Final run" in shown
+
+
+def test_a_log_shows_the_outermost_work(capsys: pytest.CaptureFixture[str]) -> None:
+    nested(TerminalProgress())
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" done")[0] for line in lines] == ["Trials: 2", "Trials:", "Final run: 1", "Final run:"]
+
+
+def test_long_work_inside_other_work_reports_to_the_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "LOG_SECONDS", 0.0)
+    nested(TerminalProgress())
+    assert "Training: 3 of 3" in capsys.readouterr().err
+
+
+def test_a_display_ends_with_the_work_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    progress = TerminalProgress()
+    with pytest.raises(ZeroDivisionError), progress.track("Trials", 2), progress.track("Training", 3):
+        raise ZeroDivisionError
+    nested(progress)

@@ -1,0 +1,111 @@
+"""Plug-ins are found by entry points; broken, unknown and duplicate ones are handled in one line each."""
+
+import sys
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+
+from dphpo_bench.base.errors import InvalidValueError, RegistryError, UnknownNameError
+from dphpo_bench.contract import registry
+
+PLUG_IN = """
+from dataclasses import dataclass
+import dphpo_bench as bench
+
+@dataclass(frozen=True)
+class Toy(bench.Method):
+    name = "toy"
+    summary = "A stranger's method."
+    reference = "none"
+    tuning = ()
+    end_to_end_private = True
+    depth: int = 3
+    rate: float | None = None
+
+    def plan(self, facts, budget): ...
+    def run(self, plan, session): ...
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Install throw-away distributions: their modules and their entry points."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def add(distribution: str, group: str, name: str, value: str, source: str = "") -> None:
+        info = tmp_path / f"{distribution}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{name} = {value}\n")
+        module = value.partition(":")[0]
+        (tmp_path / f"{module}.py").write_text(source)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return add
+
+
+def test_built_ins_arrive_by_entry_points() -> None:
+    points = Distribution.from_name("dphpo-bench").entry_points
+    declared = {point.name for point in points if point.group == "dphpo_bench.methods"}
+    assert declared == set(registry.methods())
+    assert len(declared) == 19
+    assert {"hyfreedp", "liu_talwar", "papernot_steinke", "linear_scaling", "propose_test", "auto_clipping"} < declared
+    assert {"cifar10", "digits", "fashion_mnist", "mnist"} == set(registry.tasks())
+    assert all(item.origin.startswith("dphpo-bench ") for item in registry.tasks().values())
+
+
+def test_a_strangers_method_stands_beside_the_built_ins(install) -> None:  # type: ignore[no-untyped-def]
+    install("stranger", "dphpo_bench.methods", "toy", "stranger_toy:Toy", PLUG_IN)
+    assert registry.methods()["toy"].origin == "stranger 1.0"
+    method = registry.make_method("toy", {"depth": "5", "rate": "0.5"})
+    assert method.parameters == {"depth": 5, "rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("", "Toy"),
+    ],
+)
+def test_a_broken_plug_in_is_one_warning_that_names_it(install, source: str, reason: str) -> None:  # type: ignore[no-untyped-def]
+    install("broken", "dphpo_bench.methods", "toy", "broken_toy:Toy", source)
+    with pytest.warns(UserWarning, match="broken_toy:Toy") as caught:
+        found = registry.methods()
+    assert len(caught) == 1
+    assert reason in str(caught[0].message)
+    assert "hyfreedp" in found
+    assert "toy" not in found
+
+
+def test_a_class_under_another_name_is_skipped(install) -> None:  # type: ignore[no-untyped-def]
+    install("misnamed", "dphpo_bench.methods", "joy", "misnamed_toy:Toy", PLUG_IN)
+    with pytest.warns(UserWarning, match="whose `name` is 'joy'"):
+        assert "joy" not in registry.methods()
+
+
+def test_duplicates_are_an_error(install) -> None:  # type: ignore[no-untyped-def]
+    install("copycat", "dphpo_bench.methods", "hyfreedp", "copycat:Toy", PLUG_IN)
+    with pytest.raises(RegistryError, match=r"Two plug-ins provide the method 'hyfreedp'.*copycat 1\.0"):
+        registry.methods()
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean 'hyfreedp'"):
+        registry.make_method("hyfree")
+    with pytest.raises(UnknownNameError, match=r"Unknown task 'cifar'. Did you mean 'cifar10'\? Available: cifar10"):
+        registry.make_task("cifar")
+    with pytest.raises(UnknownNameError, match="Unknown model"):
+        registry.make_task("digits", "resnet")
+
+
+def test_parameters_are_read_by_their_types() -> None:
+    assert registry.make_method("hyfreedp", {"update_interval": "10"}).parameters["update_interval"] == 10
+    with pytest.raises(UnknownNameError, match="Did you mean 'update_interval'"):
+        registry.make_method("hyfreedp", {"update_intervall": "10"})
+    with pytest.raises(InvalidValueError, match="update_interval='many'"):
+        registry.make_method("hyfreedp", {"update_interval": "many"})
+    with pytest.raises(InvalidValueError, match="rule='magic'"):
+        registry.make_method("hyfreedp", {"rule": "magic"})

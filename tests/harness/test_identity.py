@@ -1,0 +1,238 @@
+"""Identities: two configurations never share a record's name, and no text of a source file is part of one."""
+
+import contextlib
+import importlib
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from torch import nn
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError, OtherRunError, SealedDataError
+from dphpo_bench.contract.task import Metric, default_search_space
+from dphpo_bench.harness.recording import identity_of, task_identity
+from dphpo_bench.records.record import Identity
+from dphpo_bench.testing import Blobs
+
+SOURCE = bench.DataSource.resolve("unused", "unused")
+BUDGET = bench.PrivacyBudget(3.0, 1e-4)
+X = torch.randn(120, 5, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(120) % 3
+
+
+def identity(method: bench.Method, task: bench.Task, seed: int | None = 0) -> Identity:
+    return identity_of(method, task_identity(task, task.facts, SOURCE), BUDGET, seed)
+
+
+def own(model: Any = None, **changes: Any) -> bench.ArrayTask:
+    return bench.ArrayTask("own", (X, Y), model or (lambda: nn.Linear(5, 3)), **changes)
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def test_runs_of_other_configurations_leave_records_of_their_own(fixed_noise, tmp_path: Path) -> None:
+    tasks = [
+        own(),
+        own(epochs=2),
+        own(batch_size=60),
+        own(learning_rate=0.5),
+        own(optimizer="SGD"),
+        own(mlp),
+        own(version="2"),
+        own(test=(X[:9], Y[:9])),
+    ]
+    paths = [bench.run(fixed_noise(), task, BUDGET, seed=0, results_dir=tmp_path).path for task in tasks]
+    again = bench.run(fixed_noise(), own(), BUDGET, seed=0, results_dir=tmp_path).path
+    assert len(set(paths)) == len(tasks)
+    assert again == paths[0]
+    assert len(list(tmp_path.rglob("*.json"))) == len(tasks)
+
+
+def test_weights_that_runs_start_from_are_part_of_the_identity(fixed_noise) -> None:
+    module = nn.Linear(5, 3)
+    task = own(module)
+    before = identity(fixed_noise(), task).key
+    assert identity(fixed_noise(), own(module)).key == before
+    with torch.no_grad():
+        module.weight[0, 0] += 1  # present weights: also after the task was made
+    assert identity(fixed_noise(), task).key != before
+
+
+def test_weights_that_follow_the_seed_are_not(fixed_noise) -> None:
+    task = own()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = identity(fixed_noise(), task).key
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert identity(fixed_noise(), task).key == one
+
+
+CHANGED: dict[str, Any] = {
+    "task": "other",
+    "model": "other",
+    "n_records": 601,
+    "input_shape": (6,),
+    "n_classes": 4,
+    "batch_size": 99,
+    "epochs": 3.5,
+    "optimizer": "SGD",
+    "learning_rate": 0.06,
+    "metric": None,  # there is only one
+    "loss_bound": 5.0,
+    "search_space": lambda: {"learning_rate": FloatDistribution(1e-4, 2.0, log=True)},
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(bench.TaskFacts)])
+def test_every_public_fact_is_part_of_the_identity(fixed_noise, name: str) -> None:
+    facts = Blobs().facts
+    assert name in facts.to_json()
+    if CHANGED[name] is not None:
+        changed = replace(facts, **{name: CHANGED[name]})
+        one, other = (
+            identity_of(fixed_noise(), task_identity(Blobs(), each, SOURCE), BUDGET, 0) for each in (facts, changed)
+        )
+        assert one.key != other.key
+
+
+def test_facts_come_back_from_json() -> None:
+    def space() -> dict[str, Any]:
+        return {**default_search_space(), "optimizer": CategoricalDistribution(["SGD", "AdamW"])}
+
+    facts = replace(Blobs().facts, search_space=space, epochs=3, learning_rate=float("inf"))
+    of_task = task_identity(Blobs(), facts, SOURCE)
+    made = identity_of(bench.make_method("dp_sgd"), of_task, BUDGET, 0)
+    again = Identity.model_validate_json(made.model_dump_json())
+    assert (again, again.key) == (made, made.key)
+    assert made.facts["epochs"] == 3.0
+    assert made.facts["search_space"]["optimizer"]["attributes"] == {"choices": ["SGD", "AdamW"]}
+
+
+PLUG_IN = """
+from dataclasses import dataclass
+import dphpo_bench as bench
+from dphpo_bench.testing.plain_dp_sgd import PlainDpSgd
+from dphpo_bench.testing import Blobs
+
+@dataclass(frozen=True)
+class Mine(PlainDpSgd):
+    name = "mine"
+
+class Task(Blobs):
+    name = "mine"
+"""
+
+
+def test_a_comment_renames_nothing_and_a_version_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def key(text: str) -> str:
+        (tmp_path / "dphpo_bench_own_plug_in.py").write_text(text)
+        importlib.invalidate_caches()
+        monkeypatch.delitem(importlib.sys.modules, "dphpo_bench_own_plug_in", raising=False)  # type: ignore[attr-defined]
+        module = importlib.import_module("dphpo_bench_own_plug_in")
+        return identity(module.Mine(), module.Task()).key
+
+    before = key(PLUG_IN)
+    assert key(PLUG_IN + "# a comment\n") == before
+    renamed = {
+        key(
+            PLUG_IN.replace(f"class {one}", f"class {one}", 1).replace(
+                'name = "mine"', 'name = "mine"; version = 2', count
+            )
+        )
+        for one, count in (("Mine", 1), ("Task", -1))
+    }
+    assert len({before, *renamed}) == 3
+
+
+@pytest.mark.parametrize("version", [0, -1, True, "2", 1.0, None])
+def test_a_version_is_an_integer_from_one(fixed_noise, version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Wrong(fixed_noise):
+        pass
+
+    Wrong.version = version
+    with pytest.raises(InvalidValueError, match="Expected the version of fixed_noise to be an integer >= 1, got"):
+        identity(Wrong(), Blobs())
+    monkeypatch.setattr(Blobs, "version", version)
+    with pytest.raises(InvalidValueError, match="Expected the version of blobs to be an integer >= 1, got"):
+        identity(fixed_noise(), Blobs())
+
+
+def test_a_model_that_opens_the_records_is_refused(fixed_noise) -> None:
+    """Kept on the task, they would be in every model that a session builds."""
+
+    class Pretrains(Blobs):
+        def build_model(self) -> nn.Module:
+            with contextlib.suppress(SealedDataError):
+                self.load_train(SOURCE)
+            return super().build_model()
+
+    with pytest.raises(SealedDataError, match="load_train of task blobs was called"):
+        bench.run(fixed_noise(), Pretrains(), BUDGET, seed=0)
+
+
+def test_a_task_that_cannot_be_identified_says_why(fixed_noise) -> None:
+    class Broken(Blobs):
+        def build_model(self) -> nn.Module:
+            raise ZeroDivisionError("no layers")
+
+    with pytest.raises(InvalidValueError, match="Task blobs builds no model linear: ZeroDivisionError: no layers"):
+        bench.run(fixed_noise(), Broken(), BUDGET, seed=0)
+
+
+def test_a_place_that_is_taken_is_found_before_the_work(fixed_noise, tmp_path: Path, monkeypatch) -> None:
+    one = bench.run(fixed_noise(), Blobs(), BUDGET, seed=0, results_dir=tmp_path).path
+    other = bench.run(fixed_noise(), Blobs(), BUDGET, seed=1, results_dir=tmp_path).path
+    assert one is not None
+    assert other is not None
+    one.write_text(other.read_text())
+    monkeypatch.setattr(fixed_noise, "run", lambda *_: pytest.fail("the method ran"))
+    with pytest.raises(OtherRunError, match="another run"):
+        bench.run(fixed_noise(), Blobs(), BUDGET, seed=0, results_dir=tmp_path)
+
+
+@pytest.mark.parametrize("metric", [Metric("roc_auc", True), Metric("accuracy", False), Metric("Accuracy", True)])
+def test_a_metric_that_is_not_computed_is_refused(metric: Metric) -> None:
+    with pytest.raises(InvalidValueError, match="the only one that the harness computes") as caught:
+        replace(Blobs().facts, metric=metric)
+    assert metric.name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+OUTCOMES: list[tuple[str, Callable[[Any], Any]]] = [
+    ("failed", lambda method: method(fault="raise")),
+    ("over_budget", lambda method: method(extra_steps=1)),
+]
+
+
+@pytest.mark.parametrize(("status", "made"), OUTCOMES)
+def test_a_run_that_did_not_end_well_raises(fixed_noise, tmp_path: Path, status: str, made: Any) -> None:
+    with pytest.raises(
+        bench.RunFailedError, match=f"The run of fixed_noise on blobs ended with status {status}: "
+    ) as one:
+        bench.run(made(fixed_noise), Blobs(), BUDGET, seed=0, results_dir=tmp_path)
+    error = one.value
+    assert "\n" not in str(error)
+    assert str(error.path) in str(error)
+    assert bench.read_record(error.path) == error.record
+    assert error.record.status == status
+    again = pickle.loads(pickle.dumps(error))  # as from a process of a pool
+    assert (str(again), again.record, again.path) == (str(error), error.record, error.path)
+    result = bench.run(made(fixed_noise), Blobs(), BUDGET, seed=0, results_dir=tmp_path, check=False)
+    assert (result.record.status, result.model, result.path) == (status, None, error.path)
+
+
+def test_without_a_folder_the_error_says_that_nothing_was_written(fixed_noise) -> None:
+    with pytest.raises(bench.RunFailedError, match=r"a bug in the method\. No record was written\. With check=False"):
+        bench.run(fixed_noise(fault="raise"), Blobs(), BUDGET, seed=0)

@@ -1,0 +1,81 @@
+"""What is drawn once stays drawn, also when the process dies."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dphpo_bench.base.errors import RecordError
+from dphpo_bench.harness.journal import Journal
+
+DIES = """
+import os, sys
+from pathlib import Path
+from dphpo_bench.journal import Journal
+journal = Journal(Path(sys.argv[1]))
+journal.once("runs", lambda: 12345)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_value_is_drawn_once(tmp_path: Path) -> None:
+    draws = iter([7, 8])
+    for journal in (Journal(), Journal(tmp_path / "j.jsonl")):
+        draws = iter([7, 8])
+        assert [journal.once("a", lambda d=draws: next(d)) for _ in range(3)] == [7, 7, 7]
+
+
+def test_it_outlives_a_killed_process(tmp_path: Path) -> None:
+    path = tmp_path / "private" / "run.jsonl"
+    died = subprocess.run([sys.executable, "-c", DIES, str(path)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert Journal(path).once("runs", lambda: 0) == 12345
+
+
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "private" / "run.jsonl"
+    Journal(path).once("seed", lambda: 2**127)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_torn_line_is_drawn_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    journal = Journal(path)
+    journal.once("a", lambda: 1)
+    with path.open("a") as file:
+        file.write('["b", 2')  # the process died here
+    journal = Journal(path)
+    assert journal.once("b", lambda: 3) == 3
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [["a", 1], ["b", 3]]
+
+
+def test_discarded_when_the_run_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    journal = Journal(path)
+    journal.once("a", lambda: 1)
+    journal.discard()
+    assert not path.exists()
+    journal.discard()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_unreadable_journal_is_one_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text("")
+    path.chmod(0)
+    with pytest.raises(RecordError, match="Cannot read the journal"):
+        Journal(path)
+
+
+@pytest.mark.parametrize("text", ["not json\n", '{"a": 1}\n', '["a", "b"]\n', '["a"]\n'])
+def test_a_journal_of_anything_else_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(text)
+    with pytest.raises(RecordError, match="not a journal"):
+        Journal(path)

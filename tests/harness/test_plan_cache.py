@@ -1,0 +1,131 @@
+"""Kept plans: made once, by one process, and never trusted for what they cost."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.distributions import FloatDistribution
+
+import dphpo_bench as bench
+from dphpo_bench.harness.plan_cache import PlanCache
+
+
+@pytest.fixture
+def counting(fixed_noise):
+    """A method that counts how often it plans."""
+
+    @dataclass(frozen=True)
+    class Counting(fixed_noise):
+        planned = 0
+        extra: Any = None
+
+        def plan(self, facts, budget):
+            type(self).planned += 1
+            made = super().plan(facts, budget)
+            return replace(made, parameters={**made.parameters, "extra": self.extra})
+
+    return Counting
+
+
+def test_a_plan_is_made_once_for_all_who_want_it(counting, tiny_task, budget, tmp_path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        plans = list(threads.map(lambda _: PlanCache(tmp_path).plan(counting(), tiny_task, budget), range(12)))
+    assert counting.planned == 1
+    assert all(plan == plans[0] for plan in plans)
+    assert plans[0] == counting().plan(tiny_task.facts, budget)
+
+
+def test_another_parameter_budget_or_model_is_another_plan(counting, tiny_task, budget, tmp_path) -> None:
+    cache = PlanCache(tmp_path)
+    cache.plan(counting(), tiny_task, budget)
+    cache.plan(counting(steps=7), tiny_task, budget)
+    cache.plan(counting(), type(tiny_task)("mlp"), budget)
+    cache.plan(counting(), tiny_task, bench.PrivacyBudget(2.0, budget.delta))
+    assert counting.planned == 4
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"budget": {}}', "[" * 10**5])
+def test_a_damaged_plan_is_made_again(counting, tiny_task, budget, tmp_path, content: str) -> None:
+    cache = PlanCache(tmp_path)
+    good = cache.plan(counting(), tiny_task, budget)
+    (path,) = tmp_path.glob("*.json")
+    path.write_text(content)
+    assert cache.plan(counting(), tiny_task, budget) == good
+    assert counting.planned == 2
+    assert cache.plan(counting(), tiny_task, budget) == good
+    assert counting.planned == 2
+
+
+@pytest.mark.parametrize("value", [(1, 2), {1: 2}, {1, 2}, object(), b"x"], ids=lambda value: type(value).__name__)
+def test_a_plan_that_json_changes_is_made_each_time(counting, tiny_task, budget, tmp_path, value) -> None:
+    counting.parameters = {}  # what is planned, not what is asked for, is at stake
+    cache = PlanCache(tmp_path)
+    for _ in range(2):
+        assert cache.plan(counting(extra=value), tiny_task, budget).parameters["extra"] is value
+    assert counting.planned == 2
+
+
+def test_a_forged_plan_cannot_under_report(counting, tiny_task, budget, tmp_path) -> None:
+    """Neither by an event cheaper than the releases, nor by one dearer than the budget."""
+    cache = PlanCache(tmp_path)
+    cache.plan(counting(), tiny_task, budget)
+    (path,) = tmp_path.glob("*.json")
+    good = path.read_text()
+
+    def forge(noise: float) -> None:
+        forged = json.loads(good)
+        event = bench.repeat(bench.poisson_sampled(tiny_task.facts.sample_rate, bench.gaussian(noise)), 6)
+        plan = replace(bench.Plan.from_json(forged), event=event, training_event=event)
+        path.write_text(json.dumps(plan.to_json()))
+
+    forge(100.0)
+    record = bench.run(counting(), tiny_task, budget, seed=0, plans=cache, check=False).record
+    assert record.status == "over_budget"
+    forged = json.loads(good)
+    forged["budget"]["delta"] = 0.9
+    path.write_text(json.dumps(forged))
+    record = bench.run(counting(), tiny_task, budget, seed=0, plans=cache).record  # it is made again
+    assert record.privacy == bench.run(counting(), tiny_task, budget, seed=0).record.privacy
+    assert bench.Plan.from_json(json.loads(path.read_text())).budget == budget
+    forge(0.3)
+    with pytest.raises(bench.DphpoBenchError, match="more than the budget"):
+        bench.run(counting(), tiny_task, budget, seed=0, plans=cache)
+
+
+def test_a_plan_for_another_budget_is_refused(counting, tiny_task, budget) -> None:
+    class Elsewhere(counting):
+        def plan(self, facts, budget):
+            return replace(super().plan(facts, budget), budget=bench.PrivacyBudget(3.0, 0.9))
+
+    with pytest.raises(bench.InvalidValueError, match=r"to plan for .*delta=0.0001.*, got .*delta=0.9"):
+        bench.run(Elsewhere(), tiny_task, budget, seed=0)
+
+
+def test_other_facts_are_another_plan_even_from_the_same_code(
+    counting, tiny_task, budget, tmp_path, monkeypatch
+) -> None:
+    cache = PlanCache(tmp_path)
+    cache.plan(counting(), tiny_task, budget)
+    monkeypatch.setattr(type(tiny_task), "n_records", 700)
+    assert cache.plan(counting(), tiny_task, budget) == counting().plan(tiny_task.facts, budget)
+    narrow = {"learning_rate": FloatDistribution(0.1, 0.2)}
+    monkeypatch.setattr(type(tiny_task), "facts", replace(tiny_task.facts, search_space=lambda: narrow))
+    cache.plan(counting(), tiny_task, budget)
+    assert len(list(tmp_path.glob("*.json"))) == 3
+
+
+def test_what_was_typed_into_an_interpreter_is_planned_each_time(counting, tiny_task, budget, tmp_path) -> None:
+    names = {"base": counting}
+    exec("class Typed(base): pass", names)
+    names["Typed"].__module__ = "nowhere"
+    PlanCache(tmp_path).plan(names["Typed"](), tiny_task, budget)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_plan_that_cannot_be_kept_is_made_and_logged(counting, tiny_task, budget, caplog) -> None:
+    plan = PlanCache(Path("/proc/none")).plan(counting(), tiny_task, budget)
+    assert plan == counting().plan(tiny_task.facts, budget)
+    assert "Cannot keep the plan of fixed_noise" in caplog.text

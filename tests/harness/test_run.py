@@ -1,0 +1,293 @@
+"""Plan, run, verify: what the harness believes, refuses and records."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
+from dphpo_bench.cli.progress import TerminalProgress
+from dphpo_bench.harness import attempt
+from dphpo_bench.harness import run as harness
+from dphpo_bench.privacy.events import best_of, gaussian
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.run_counts import geometric
+from dphpo_bench.testing.runs import trials_in
+
+
+def test_a_plan_over_budget_is_refused_before_data_is_read(fixed_noise, tiny_task, budget, monkeypatch) -> None:
+    monkeypatch.setattr(type(tiny_task), "load_train", lambda *_: pytest.fail("private data were read"))
+    with pytest.raises(PlanOverBudgetError, match=r"costs epsilon=.*more than the budget epsilon=3"):
+        bench.run(fixed_noise(noise_multiplier=0.5), tiny_task, budget, seed=0)
+
+
+def test_a_delta_of_one_over_n_is_warned_about(fixed_noise, tiny_task) -> None:
+    with pytest.warns(UserWarning, match="not below 1/N"):
+        bench.plan(fixed_noise(), tiny_task, bench.PrivacyBudget(3, 1 / tiny_task.n_records))
+
+
+def test_a_finished_run(fixed_noise, plain_run) -> None:
+    result = plain_run(fixed_noise())
+    record = result.record
+    assert record.status == "ok"
+    assert record.error is None
+    assert record.privacy.recomputed.by_accountant == record.privacy.planned.by_accountant
+    assert 0 < record.privacy.epsilon <= 3
+    assert record.metrics["accuracy"] > 0.6  # three classes: chance is 1/3
+    assert record.released == {"steps": 6}
+    assert result.path is None
+
+
+def test_more_releases_than_planned_are_refused_and_recorded(fixed_noise, plain_run) -> None:
+    result = plain_run(fixed_noise(extra_steps=1))
+    assert result.record.status == "over_budget"
+    assert result.record.metrics == {}
+    assert result.record.released == {}
+    assert result.model is None
+    assert result.record.privacy.recomputed.epsilon <= result.record.privacy.planned.epsilon
+
+
+def test_a_method_that_swallows_the_refusal_is_recorded_all_the_same(fixed_noise, plain_run) -> None:
+    class Stubborn(fixed_noise):
+        def run(self, plan, session):
+            try:
+                return super().run(plan, session)
+            except bench.DphpoBenchError:
+                return self._end(session.build_model())
+
+    assert plain_run(Stubborn(extra_steps=2)).record.status == "over_budget"
+
+
+def test_verification_does_not_rely_on_the_ledgers_own_refusal(fixed_noise, tiny_task, budget) -> None:
+    checked = bench.plan(fixed_noise(), tiny_task, budget)
+    ledger = Ledger()  # no allowance: refuses nothing
+    for _ in range(7):
+        ledger.open_batch(tiny_task.facts.sample_rate, bench.gaussian(4.0))
+    recomputed, status, error = attempt._verify(checked, ledger, "ok", None)
+    assert status == "over_budget"
+    assert recomputed is not None
+    assert recomputed.epsilon > checked.epsilon.epsilon
+    assert error is not None
+    assert "more than the planned" in error
+
+
+def test_fewer_releases_than_planned_quote_the_plan(fixed_noise, plain_run) -> None:
+    privacy = plain_run(fixed_noise(extra_steps=-3)).record.privacy
+    assert privacy.recomputed.epsilon < privacy.planned.epsilon == privacy.epsilon
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"), [("raise", "ZeroDivisionError: a bug in the method"), ("nan", "not finite")]
+)
+def test_a_failure_is_a_result(fixed_noise, plain_run, fault: str, message: str) -> None:
+    result = plain_run(fixed_noise(fault=fault))
+    assert result.record.status == "failed"
+    assert message in result.record.error
+    assert result.record.privacy.recomputed.epsilon > 0
+    assert result.model is None
+
+
+def test_an_interrupt_leaves_no_record(fixed_noise, plain_run, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        plain_run(fixed_noise(fault="interrupt"), results_dir=tmp_path)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(fixed_noise, plain_run) -> None:
+    def weights(seed: int | None) -> torch.Tensor:
+        model = plain_run(fixed_noise(), seed=seed).model
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+    assert not torch.equal(weights(None), weights(None))
+
+
+def test_tasks_at_one_seed_have_draws_of_their_own(fixed_noise, tiny_task, plain_run, monkeypatch) -> None:
+    """Else a search that is lucky on one task would be lucky on all."""
+
+    class Drawing(fixed_noise):
+        def _end(self, model):
+            return bench.Outcome(model, self.drawn)
+
+        def run(self, plan, session):
+            object.__setattr__(self, "drawn", session.candidate())
+            return super().run(plan, session)
+
+    one, again = (plain_run(Drawing()).record.released for _ in range(2))
+    monkeypatch.setattr(type(tiny_task), "facts", replace(tiny_task.facts, task="another"))
+    assert one == again != plain_run(Drawing()).record.released
+
+
+def test_without_a_seed_two_runs_differ(fixed_noise, plain_run) -> None:
+    one, two = (plain_run(fixed_noise(), seed=None).model for _ in range(2))
+    assert not torch.equal(one.weight, two.weight)
+
+
+def test_the_global_generator_neither_matters_nor_moves(fixed_noise, plain_run) -> None:
+    torch.manual_seed(5)
+    first = plain_run(fixed_noise()).record.metrics
+    after = torch.rand(1)
+    torch.manual_seed(6)
+    assert plain_run(fixed_noise()).record.metrics == first
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(1), after)
+
+
+def test_initial_weights_are_shared_by_methods_at_one_seed(fixed_noise, plain_run) -> None:
+    class Untrained(fixed_noise):
+        name = "untrained"
+
+        def run(self, plan, session):
+            return bench.Outcome(session.build_model())
+
+    @dataclass(frozen=True)
+    class Other(Untrained):
+        name = "other"
+
+    one, two = (plain_run(cls(), seed=4).model for cls in (Untrained, Other))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+
+def test_raw_access_makes_epsilon_infinite(fixed_noise, plain_run) -> None:
+    class Oracle(fixed_noise):
+        end_to_end_private = False
+
+        def plan(self, facts, budget):
+            from dphpo_bench.privacy.events import non_private
+
+            return bench.Plan(budget, non_private(), non_private(), {}, (), bench.Cost(1, 0, 0.0))
+
+        def run(self, plan, session):
+            assert len(session.nonprivate()) == session.facts.n_records
+            return bench.Outcome(session.build_model())
+
+    privacy = plain_run(Oracle()).record.privacy
+    assert privacy.epsilon == math.inf
+    assert privacy.recomputed.epsilon == math.inf
+    assert not privacy.end_to_end_private
+
+
+def test_raw_access_that_was_not_planned_is_refused(fixed_noise, plain_run) -> None:
+    class Thief(fixed_noise):
+        def run(self, plan, session):
+            session.nonprivate()
+            pytest.fail("raw data were handed out")
+
+    assert plain_run(Thief()).record.status == "over_budget"
+
+
+def test_a_task_that_lies_about_n_is_refused(fixed_noise, tiny_task, budget, monkeypatch) -> None:
+    monkeypatch.setattr(type(tiny_task), "load_train", lambda self, _: self._split(599, 1))
+    with pytest.raises(DataError, match="declares N=600 public training records but loads 599"):
+        bench.run(fixed_noise(), tiny_task, budget, seed=0)
+
+
+def test_an_unwritable_folder_is_found_before_the_work(fixed_noise, tiny_task, budget, tmp_path) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    with pytest.raises(RecordError, match="--results-dir"):
+        bench.run(fixed_noise(fault="raise"), tiny_task, budget, results_dir=blocker / "results")
+
+
+def test_an_unknown_device_is_a_clear_error() -> None:
+    with pytest.raises(InvalidValueError, match="Cannot use device 'abacus'"):
+        harness.resolve_device("abacus")
+
+
+def test_only_infinity_excuses_a_reference_from_the_budget(fixed_noise, tiny_task, budget) -> None:
+    class Careless(fixed_noise):
+        end_to_end_private = False
+
+    with pytest.raises(PlanOverBudgetError):
+        bench.plan(Careless(noise_multiplier=0.5), tiny_task, budget)
+
+
+def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
+    fixed_noise, tiny_task, budget, tmp_path, monkeypatch
+) -> None:
+    def missing(*_: object) -> bench.Split:
+        raise DataError("test.parquet is gone")
+
+    monkeypatch.setattr(type(tiny_task), "load_test", missing)
+    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, results_dir=tmp_path, check=False)
+    assert result.record.status == "failed"
+    assert result.record.error == "test.parquet is gone"
+    assert result.path is not None
+    assert bench.read_record(result.path) == result.record
+
+
+def test_released_values_that_json_cannot_hold_fail_the_run(fixed_noise, plain_run) -> None:
+    class Leaky(fixed_noise):
+        def _end(self, model):
+            return bench.Outcome(model, {"weights": torch.zeros(3)})
+
+    record = plain_run(Leaky()).record
+    assert record.status == "failed"
+    assert "JSON" in record.error
+    assert record.released == {}
+
+
+def searching(interrupted: bool = False) -> bench.Method:
+    """A private selection whose trials release nothing but noise; it is interrupted if asked to."""
+
+    class Searching(bench.Method):
+        name, summary, reference, tuning = "searching", "Searches.", "a test", ()
+        end_to_end_private = True
+        parameters: ClassVar[dict[str, object]] = {}
+        event = best_of(gaussian(50.0), geometric(20))
+
+        def plan(self, facts, budget):
+            return bench.Plan(budget, self.event, self.event, {}, (), bench.Cost(20, 0, 0.0), accountant="profile")
+
+        def run(self, plan, session):
+            def trial(own):
+                return bench.Scored(None, own.score(own.build_model(), 50.0))
+
+            session.best_of(trial, geometric(20), gaussian(50.0))
+            if interrupted:
+                raise KeyboardInterrupt
+            return bench.Outcome(session.build_model())
+
+    return Searching()
+
+
+def test_the_accountant_of_the_plan_is_the_one_quoted(plain_run) -> None:
+    privacy = plain_run(searching()).record.privacy
+    assert privacy.planned.accountant == privacy.recomputed.accountant == "profile"
+    assert privacy.epsilon == privacy.planned.by_accountant["profile"]
+    assert min(privacy.planned.by_accountant.values()) < privacy.epsilon  # another bound is tighter, and stored
+
+
+def test_the_number_of_trials_is_not_in_the_record(tiny_task, budget, tmp_path) -> None:
+    record = bench.run(searching(), tiny_task, budget, results_dir=tmp_path).record
+    assert "train" not in record.seconds
+    assert record.peak_memory_bytes is None
+    assert (record.created.hour, record.created.minute, record.created.second) == (0, 0, 0)
+    assert record.cost.runs == 20  # the expected number
+    assert "train" in bench.run(searching(), tiny_task, budget, seed=0).record.seconds
+
+
+def test_the_number_of_trials_is_not_in_the_log(tiny_task, budget, capsys) -> None:
+    bench.run(searching(), tiny_task, budget, progress=TerminalProgress())
+    shown = capsys.readouterr().err
+    assert "is a secret" in shown
+    assert "Selection" not in shown
+    bench.run(searching(), tiny_task, budget, seed=0, progress=TerminalProgress())
+    assert "Selection: " in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path) -> None:
+    """Without the journal, five geometric numbers of mean 20 agree with a probability below 1e-6."""
+    with trials_in(lambda count: list(range(count))) as counts:
+        for _ in range(5):
+            with pytest.raises(KeyboardInterrupt):
+                bench.run(searching(interrupted=True), tiny_task, budget, results_dir=tmp_path)
+        bench.run(searching(), tiny_task, budget, results_dir=tmp_path)
+    assert len(counts) == 6
+    assert len(set(counts)) == 1
+    assert not list((tmp_path / ".unfinished").iterdir())  # recorded, so forgotten

@@ -1,0 +1,158 @@
+"""Whole runs and sessions with secure noise: what they draw from, what they refuse, what their records say."""
+
+import sys
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+import torch
+
+from dphpo_bench.base.errors import InvalidValueError, RecordError
+from dphpo_bench.cli.commands import app
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.privacy.events import gaussian, poisson_sampled, pure, repeat
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.run_counts import UniformCount
+from dphpo_bench.session.sealed import SealedUtilities
+from dphpo_bench.session.selection import Scored
+from dphpo_bench.session.session import Session
+from dphpo_bench.training.randomness import Streams
+from tests.conftest import asking
+
+
+@pytest.fixture
+def only_secure(monkeypatch) -> None:
+    """Nothing may draw from a torch generator."""
+    monkeypatch.setattr(Streams, "generator", lambda *_, **__: pytest.fail("drawn from a torch generator"))
+
+
+@pytest.fixture
+def open_session(tiny_task, tmp_path):
+    def make(seed: int = 0) -> Session:
+        train = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
+        return Session(tiny_task, train, Ledger(), Streams(seed, secure=True))
+
+    return make
+
+
+def flat(result: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in result.model.parameters()])
+
+
+class TestRun:
+    def test_a_record_says_which_noise_it_was(self, fixed_noise, plain_run, only_secure) -> None:
+        result = plain_run(fixed_noise(), seed=None, secure_noise=True)
+        assert result.record.status == "ok"
+        assert result.record.identity.seed is None
+        assert result.record.environment["noise"] == f"opendp {version('opendp')}, discrete"
+        assert result.record.metrics["accuracy"] > 0.6  # three classes: chance is 1/3
+        assert not torch.equal(flat(result), flat(plain_run(fixed_noise(), seed=None, secure_noise=True)))
+
+    def test_so_does_any_other(self, fixed_noise, plain_run) -> None:
+        assert plain_run(fixed_noise()).record.environment["noise"] == "torch, not hardened"
+
+    def test_a_seed_is_refused(self, fixed_noise, plain_run) -> None:
+        with pytest.raises(InvalidValueError, match="no seed with secure noise, got 0: whoever knows"):
+            plain_run(fixed_noise(), seed=0, secure_noise=True)
+
+    def test_without_opendp_no_data_are_read(self, fixed_noise, plain_run, tiny_task, monkeypatch) -> None:
+        monkeypatch.setattr(type(tiny_task), "load_train", lambda *_: pytest.fail("private data were read"))
+        monkeypatch.setitem(sys.modules, "opendp.measurements", None)
+        with pytest.raises(InvalidValueError, match="dphpo-bench\\[secure\\]"):
+            plain_run(fixed_noise(), seed=None, secure_noise=True)
+
+    def test_the_command_line_refuses_a_seed_with_it(self) -> None:
+        from typer.testing import CliRunner
+
+        done = CliRunner().invoke(app, ["run", "-m", "dp_sgd", "-t", "digits", "--secure-noise", "--seed", "0"])
+        assert isinstance(done.exception, InvalidValueError)
+        assert done.exception.exit_code == 2
+        assert "\n" not in str(done.exception)
+
+
+class TestSecondChances:
+    def run(self, plain_run, method, path, **options) -> Any:
+        return plain_run(method, **{"seed": None, "secure_noise": True, "results_dir": path, **options})
+
+    @pytest.mark.parametrize("again", [True, False])
+    def test_an_interrupted_run_is_not_started_anew(self, fixed_noise, plain_run, tmp_path, again: bool) -> None:
+        """Also not with other noise: what the first try drew is lost either way."""
+        with pytest.raises(KeyboardInterrupt):
+            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)
+        (journal,) = (tmp_path / ".unfinished").iterdir()
+        with pytest.raises(RecordError, match=r"second release: count ε and δ of both runs, and remove .*\.jsonl"):
+            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path, secure_noise=again)
+        journal.unlink()
+        with pytest.raises(KeyboardInterrupt):
+            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)
+
+    def test_nor_is_one_that_had_other_noise(self, fixed_noise, plain_run, tmp_path) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path, secure_noise=False)
+        with pytest.raises(RecordError, match="second release"):
+            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)
+
+    def test_a_finished_run_leaves_nothing_behind(self, fixed_noise, plain_run, tmp_path) -> None:
+        for _ in range(2):
+            assert self.run(plain_run, fixed_noise(), tmp_path).record.status == "ok"
+            assert not list((tmp_path / ".unfinished").iterdir())
+
+    def test_a_mistake_before_any_release_does_not_count(self, fixed_noise, plain_run, tmp_path) -> None:
+        class Mistaken(fixed_noise):
+            def run(self, plan, session):
+                session.sample(poisson_sampled(0.0, gaussian(1.0)))
+
+        for _ in range(2):
+            with pytest.raises(InvalidValueError, match="rate"):
+                self.run(plain_run, Mistaken(), tmp_path)
+
+    def test_copies_of_the_process_draw_noise_of_their_own(self, open_session) -> None:
+        """Trials run in copies. Were the state of a generator copied with them, all would have the same noise.
+
+        Scores are numbers on a fine grid: two of eight are equal with a probability below 1e-12.
+        """
+
+        def trial(own: Session) -> Scored:
+            return Scored(own.score(own.build_model(), 9.0), 0.0)
+
+        assert open_session().score(open_session().build_model(), 9.0)  # the generator is in use before the copies
+        drawn = [open_session().best_of(trial, UniformCount(1, 2), gaussian(9.0)) for _ in range(8)]
+        assert len(set(drawn)) == 8
+
+
+class TestSession:
+    def test_every_release(self, open_session, only_secure) -> None:
+        session = open_session()
+        model = session.build_model()
+        batch = session.sample(asking(0.5, gaussian(1e-3), gaussian(2e-3), repeat(gaussian(1e-3), 3)))
+        zero = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        gradient, share = batch.gradient_and_quantile(model, 1.0, 1e-3, 1e-3)
+        losses = batch.losses(model, zero, [0.0, 1.0], 2.0, 1e-3)
+        (change,) = batch.loss_changes(model, zero, [1.0], 0.5, 1e-3)
+        assert [part.dtype for part in gradient] == [parameter.dtype for parameter in model.parameters()]
+        assert 0 <= share <= 1.5
+        assert abs(losses[0] - losses[1]) < 1e-3
+        assert abs(change) < 1e-3
+        assert 0 <= session.score(model, 1e-3) <= 1.01
+        assert 0 <= session.uniform("a choice") < 1
+
+    def test_sealed_utilities(self, open_session, only_secure) -> None:
+        sealed = SealedUtilities(open_session(), [0.2, 0.9], 0.01)
+        assert sealed.open_test(5.0).first(0.5) == 1  # false alarm below e^-30
+        assert sealed._session._ledger.event == pure(5.0)
+
+    def test_parts_fit_together_wherever_they_are_made(self, open_session, tiny_task, only_secure) -> None:
+        session = open_session(seed=2**255 + 1)
+        training, validation = session.holdout(0.25)
+        rows = torch.cat([training._rows, validation._rows]).sort().values
+        assert torch.equal(rows, torch.arange(tiny_task.n_records))
+        inner = session.subsample(asking(0.5, gaussian(1.0)))
+        assert set(inner.holdout(0.25)[0]._rows.tolist()) <= set(training._rows.tolist())
+        assert set(inner.holdout(0.25)[1]._rows.tolist()) <= set(validation._rows.tolist())
+
+    def test_batches_of_one_stream_differ(self, open_session) -> None:
+        session, kind = open_session(), asking(0.5, gaussian(1.0))
+        one, two = session.sample(kind)._indices, session.sample(kind)._indices
+        assert one.tolist() != two.tolist()
+        assert one.tolist() == open_session().sample(kind)._indices.tolist()
+        assert one.tolist() != open_session(seed=1).sample(kind)._indices.tolist()

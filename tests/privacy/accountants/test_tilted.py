@@ -1,0 +1,168 @@
+"""Composition under an exponential tilt: an upper bound, and a tight one, at δ from 1e-5 to 1e-18."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import pld
+from dp_accounting.dp_event import DpEvent
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+from scipy.stats import binom
+
+from dphpo_bench.privacy.accountants import liu_talwar, tilted
+from dphpo_bench.privacy.accountants import rdp as renyi
+from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.privacy.event_rules import simplify
+from dphpo_bench.privacy.events import best_of, compose, gaussian, laplace, no_op, poisson_sampled, pure, repeat
+from dphpo_bench.privacy.run_counts import CappedGeometric
+from tests.privacy import contour
+
+DELTAS = (1e-5, 1e-10, 1e-13, 1e-15, 1e-18)
+
+
+def sgd(noise: float, rate: float, steps: int) -> DpEvent:
+    return repeat(poisson_sampled(rate, gaussian(noise)), steps)
+
+
+def log_delta_of_gaussian(epsilon: float, noise: float) -> float:
+    """ln δ(ε) = ln(Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)), μ = 1/σ (Dong, Roth and Su 2022, Corollary 2.13)."""
+    first = log_ndtr(-epsilon * noise + 0.5 / noise)
+    with np.errstate(divide="ignore"):
+        return float(first + np.log(-np.expm1(epsilon + log_ndtr(-epsilon * noise - 0.5 / noise) - first)))
+
+
+def is_just_above(steps: list[contour.Step], epsilon: float, delta: float) -> None:
+    """The contour integral at ε is at most δ, and above it at an ε smaller by 1e-4 of itself."""
+    assert contour.delta(steps, epsilon) <= delta * (1 + 1e-6)
+    assert contour.delta(steps, epsilon * (1 - 1e-4)) > delta
+
+
+class TestGaussians:
+    @pytest.mark.parametrize("delta", DELTAS)
+    @pytest.mark.parametrize("noise", [0.1, 0.5, 1.0, 3.0, 10.0])
+    def test_agrees_with_the_closed_form(self, noise: float, delta: float) -> None:
+        exact = brentq(lambda eps: log_delta_of_gaussian(eps, noise) - math.log(delta), 1e-3, 500, xtol=1e-12)
+        found = tilted.epsilon(gaussian(noise), delta)
+        assert exact <= found <= exact * (1 + 1e-4)
+
+    @pytest.mark.parametrize("noise", [0.02, 300.0, 1e100])
+    def test_extremes_are_bounded(self, noise: float) -> None:
+        assert log_delta_of_gaussian(tilted.epsilon(gaussian(noise), 1e-15), noise) <= math.log(1e-15)
+
+
+class TestSampledGaussians:
+    @pytest.mark.parametrize("delta", DELTAS)
+    @pytest.mark.parametrize(
+        ("noise", "rate", "steps"),
+        [(1.8785542, 0.02, 500), (0.8, 0.02, 500), (4.0, 0.2, 250), (1.1, 256 / 60000, 14040)],
+    )
+    def test_is_just_above_the_contour_integral(self, noise: float, rate: float, steps: int, delta: float) -> None:
+        is_just_above([(noise, rate, steps)], tilted.epsilon(sgd(noise, rate, steps), delta), delta)
+
+    @pytest.mark.parametrize("delta", [1e-12, 1e-15])
+    def test_several_kinds_of_steps(self, delta: float) -> None:
+        steps = [(8.0, 0.1638, 293), (20.0, 0.08, 73), (30.0, 1.0, 1)]
+        event = compose(*(sgd(*step) for step in steps[:2]), gaussian(30.0))
+        is_just_above(steps, tilted.epsilon(simplify(event), delta), delta)
+
+    @pytest.mark.parametrize("delta", [1e-5, 1e-10])
+    @pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.02, 500), (2.0, 0.3, 1), (1.23, 0.01, 2000)])
+    def test_agrees_with_dp_accounting(self, noise: float, rate: float, steps: int, delta: float) -> None:
+        # Both are upper bounds on grids of their own.
+        accountant = pld.PLDAccountant(value_discretization_interval=2e-4)
+        other = accountant.compose(sgd(noise, rate, steps)).get_epsilon(delta)
+        assert tilted.epsilon(sgd(noise, rate, steps), delta) == pytest.approx(other, rel=3e-3)
+
+    @pytest.mark.parametrize("delta", DELTAS)
+    @pytest.mark.parametrize(
+        ("noise", "rate", "steps"), [(2.0, 0.3, 1), (0.3, 0.001, 10), (1.0, 1e-6, 100), (5.0, 0.01, 10**6)]
+    )
+    def test_is_below_renyi(self, noise: float, rate: float, steps: int, delta: float) -> None:
+        assert 0 <= tilted.epsilon(sgd(noise, rate, steps), delta) <= renyi.epsilon(sgd(noise, rate, steps), delta)
+
+    @pytest.mark.parametrize("delta", [1e-5, 1e-15])
+    @pytest.mark.parametrize("rate", [0.01, 0.3, 0.9])
+    def test_one_step_is_just_above_quadrature(self, rate: float, delta: float) -> None:
+        # In the tail, δ of the mixture is q times that of the Gaussian at β = (e^ε − 1 + q)/q.
+        noise = 1.5
+
+        def excess(eps: float) -> float:
+            inner = math.log1p(math.expm1(eps) / rate)
+            return log_delta_of_gaussian(inner, noise) + math.log(rate) - math.log(delta)
+
+        exact = brentq(excess, 1e-3, 100, xtol=1e-12)
+        assert exact <= tilted.epsilon(poisson_sampled(rate, gaussian(noise)), delta) <= exact * (1 + 2e-3)
+
+    def test_a_coarser_grid_costs_more(self) -> None:
+        fine, coarse = (tilted.epsilon(sgd(1.0, 0.02, 500), 1e-15, coarseness) for coarseness in (1.0, 8.0))
+        assert fine < coarse < 1.01 * fine
+
+
+class TestParts:
+    """What the proof adds to δ is enough for errors that are known."""
+
+    @pytest.mark.parametrize("removal", [True, False])
+    @pytest.mark.parametrize("part", [gaussian(0.7), poisson_sampled(0.02, gaussian(1.3))])
+    def test_one_release_is_dominated(self, part: DpEvent, removal: bool) -> None:
+        # H of the pair at the edges, exactly, against the discretised masses: equal but for rounding, from above.
+        interval = 0.01
+        losses = tilted._discretised(part, 1, interval, 9.0, removal=removal)
+        at = losses.at(interval)
+        rate, noise = tilted._of(part)
+        for eps in at[(at > 0) & (at < 5)][::37]:
+            if removal:
+                exact = rate * math.exp(log_delta_of_gaussian(math.log1p(math.expm1(eps) / rate), noise))
+            else:
+                left = rate - (1 - rate) * math.expm1(eps)
+                if left <= 0:
+                    continue
+                inner = math.log(rate) + eps - math.log(left)
+                exact = left * math.exp(log_delta_of_gaussian(inner, noise))
+            found = -np.expm1(np.minimum(eps - at, 0.0)) @ losses.masses + losses.infinite
+            assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-5) + 1e-17
+
+    @pytest.mark.parametrize("count", [1, 7, 500])
+    def test_the_bound_on_rounding_covers_the_transform(self, count: int) -> None:
+        # A binomial number of steps of 1: masses are known to the last digits.
+        size, masses = 1024, np.array([0.7, 0.3])
+        part = tilted._Losses(0, masses, 0.0, count)
+        found = tilted._composed([part], 0.0, 1.0, size)
+        exact = binom.pmf(np.arange(size), count, 0.3)
+        assert np.all(found >= exact * (1 - 1e-11))
+        assert np.max(found - exact) < 1e-9
+
+    def test_what_is_supported(self) -> None:
+        assert tilted.supports(simplify(compose(sgd(1.0, 0.1, 3), gaussian(2.0), gaussian(3.0))))
+        for event in (
+            no_op(),
+            laplace(1.0),
+            pure(1.0),
+            compose(gaussian(1.0), pure(1.0)),
+            poisson_sampled(0.1, laplace(1.0)),
+            poisson_sampled(0.1, compose(gaussian(1.0), laplace(1.0))),
+            best_of(gaussian(1.0), CappedGeometric(10, 20)),
+        ):
+            assert not tilted.supports(simplify(event))
+
+
+@pytest.mark.parametrize(
+    ("mean", "expected", "by_renyi"), [(10, 6.4123, 6.6783), (30, 6.6887, 6.9608), (100, 6.9791, 7.2575)]
+)
+def test_liu_and_talwars_theorem_for_approximate_dp(mean: int, expected: float, by_renyi: float) -> None:
+    """A run of ε = 1 at δ = 1e-5, a tenth of δ for the hard stop; the run is then asked at δ near 1e-15."""
+    asked: list[tuple[float, float]] = []
+    base = sgd(1.8785542, 0.02, 500)
+
+    def tight(delta: float) -> float:
+        asked.append((delta, tilted.epsilon(base, delta)))
+        return asked[-1][1]
+
+    runs = CappedGeometric(mean, math.ceil(math.log(1 / 1e-6) * mean))
+    found = epsilon(best_of(base, runs), 1e-5, accountant="liu_talwar").epsilon
+    assert found == liu_talwar.random_stopping(runs, 1e-5, tight) == pytest.approx(expected, abs=1e-4)
+    (delta, of_run) = asked[0]
+    assert 1e-17 < delta < 1e-14
+    is_just_above([(1.8785542, 0.02, 500)], of_run, delta)
+    loose = liu_talwar.random_stopping(runs, 1e-5, lambda delta: renyi.epsilon(base, delta))
+    assert loose == pytest.approx(by_renyi, abs=1e-4)

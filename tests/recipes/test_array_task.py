@@ -1,0 +1,116 @@
+"""Tasks from a user's own data and model."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.recipes.array_task import ArrayTask, default_batch_size
+
+X = np.random.default_rng(0).normal(size=(100, 5))
+Y = np.arange(100) % 3
+SOURCE = DataSource.resolve("unused", "unused")
+
+
+def make(**changes: Any) -> ArrayTask:
+    arguments: dict[str, Any] = {"name": "mine", "train": (X, Y), "model": nn.Linear(5, 3), **changes}
+    return ArrayTask(**arguments)
+
+
+def test_facts_are_inferred() -> None:
+    facts = make(test=(X[:10], Y[:10])).facts
+    assert (facts.task, facts.model, facts.n_records) == ("mine", "Linear", 100)
+    assert (facts.input_shape, facts.n_classes, facts.batch_size) == ((5,), 3, 25)
+
+
+def test_default_batch_size() -> None:
+    assert [default_batch_size(n) for n in (1, 3, 1000, 50_000)] == [1, 1, 250, 8192]
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        (X, Y),
+        (X.tolist(), Y.tolist()),
+        (torch.tensor(X), torch.tensor(Y, dtype=torch.int32)),
+        TensorDataset(torch.tensor(X), torch.tensor(Y)),
+        [X, Y],
+    ],
+)
+def test_arrays_tensors_and_datasets_are_the_same(train: Any) -> None:
+    split = make(train=train).load_train(SOURCE)
+    assert split.inputs.dtype == torch.float32
+    torch.testing.assert_close(split.inputs, torch.tensor(X).float())
+    assert torch.equal(split.targets, torch.tensor(Y))
+
+
+def test_every_run_gets_its_own_copy_of_the_module() -> None:
+    module = nn.Linear(5, 3)
+    task = make(model=module)
+    first, second = task.build_model(), task.build_model()
+    assert isinstance(first, nn.Linear)
+    assert isinstance(second, nn.Linear)
+    with torch.no_grad():
+        first.weight.zero_()
+    assert torch.equal(second.weight, module.weight)
+    assert second.training
+
+
+def test_factory_follows_the_seed() -> None:
+    task = make(model=lambda: nn.Linear(5, 3))
+    torch.manual_seed(1)
+    first = task.build_model()
+    torch.manual_seed(1)
+    assert torch.equal(next(first.parameters()), next(task.build_model().parameters()))
+
+
+def test_without_test_data_the_test_split_is_empty() -> None:
+    split = make().load_test(SOURCE)
+    assert split.inputs.shape == (0, 5)
+    assert len(split) == 0
+
+
+def test_number_of_classes_never_comes_from_labels() -> None:
+    assert make(model=nn.Linear(5, 7)).facts.n_classes == 7
+
+
+def test_fingerprint_tells_nothing_about_the_records() -> None:
+    assert make().fingerprint(SOURCE) == make(train=(X + 1, Y)).fingerprint(SOURCE)
+    assert make().fingerprint(SOURCE) != make(version="2").fingerprint(SOURCE)
+    assert make().fingerprint(SOURCE) != make(train=(torch.tensor(X).half(), Y)).fingerprint(SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": X}, "Expected train to be .inputs, labels. or a torch Dataset"),
+        ({"train": (X, Y[:-1])}, r"got \(100, 5\) and \(99,\)"),
+        ({"train": (X[:, 0], Y)}, "Expected train inputs of shape"),
+        ({"train": (X[:0], Y[:0])}, "at least one record in train"),
+        ({"train": TensorDataset(torch.zeros(0, 5), torch.zeros(0))}, "at least one record"),
+        ({"train": (X, Y.astype(float))}, "Expected integer class labels in train"),
+        ({"train": (X, Y + 1)}, "Expected train labels from 0 to 2, got 1 to 3"),
+        ({"train": (X, Y - 1)}, "Expected train labels from 0 to 2, got -1 to 1"),
+        ({"train": (np.where(X > 2, np.nan, X), Y)}, "Expected finite inputs in train"),
+        ({"train": (np.array(["a", "b"]), Y[:2])}, "Expected train inputs to be numbers"),
+        ({"test": (X[:, :4], Y)}, r"Expected test inputs of shape \(n, 5\)"),
+        ({"model": nn.Linear(4, 3)}, r"The model does not accept inputs of shape \(1, 5\)"),
+        ({"model": nn.Linear(5, 1)}, "Expected model outputs of shape"),
+        ({"model": lambda: 3}, "Expected model to be or to return a torch.nn.Module, got int"),
+        ({"model": functools.cache(lambda: nn.Linear(5, 3))}, "make a new module at each call, got the same one twice"),
+        ({"n_classes": 4}, "Expected a model with n_classes=4 outputs, got 3"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 101}, "batch_size=101"),
+        ({"epochs": 0}, "epochs > 0"),
+    ],
+)
+def test_mistakes_get_one_clear_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message) as error:
+        make(**changes)
+    assert "\n" not in str(error.value)

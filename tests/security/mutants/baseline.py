@@ -1,0 +1,159 @@
+"""Two methods with nothing wrong; each mutant overrides one step of one of them."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import BudgetTooSmallError
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Training(bench.Method):
+    """DP-SGD (Abadi et al. 2016, Algorithm 1), with nothing wrong.
+
+    Attributes:
+        max_grad_norm: clipping threshold C.
+        learning_rate: η.
+    """
+
+    name = "training"
+    summary = "DP-SGD with nothing wrong."
+    reference = "Abadi et al. 2016, Deep Learning with Differential Privacy, Algorithm 1"
+    tuning: ClassVar[tuple[str, ...]] = ()
+    end_to_end_private = True
+
+    max_grad_norm: float = 1.0
+    learning_rate: float = 0.5
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """T steps at the least noise that meets the budget."""
+        rate, steps = facts.sample_rate, facts.steps
+        noise = calibrated_noise(rate, steps, budget)
+        event = self.event(rate, steps, noise)
+        return bench.Plan(
+            budget=budget,
+            event=event,
+            training_event=event,
+            parameters={"sample_rate": rate, "steps": steps, "noise_multiplier": noise},
+            releases=(bench.Release("clipped gradient sum", steps, noise, rate),),
+            cost=bench.Cost(runs=1, steps=steps, examples=float(steps * facts.batch_size)),
+        )
+
+    def event(self, rate: float, steps: int, noise: float) -> "DpEvent":
+        """T × Poisson(q; Gaussian σ)."""
+        return bench.dp_sgd_event(rate, steps, noise)
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """T steps."""
+        model = session.build_model()
+        for _ in range(plan.parameters["steps"]):
+            gradient = self.planned_gradient(plan, session, model)
+            descend(model, gradient, self.learning_rate)
+        return bench.Outcome(model, {"learning_rate": self.learning_rate})
+
+    def planned_gradient(self, plan: bench.Plan, session: "bench.Session", model: "nn.Module") -> "list[Tensor]":
+        """With what the plan says."""
+        return self.gradient(session, model, plan.parameters["sample_rate"], plan.parameters["noise_multiplier"])
+
+    def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
+        """The noisy mean gradient of one Poisson batch."""
+        return self.asked(session, model, rate, noise, bench.Abadi(self.max_grad_norm))
+
+    def asked(
+        self, session: "bench.Session", model: "nn.Module", rate: float, noise: float, clipping: bench.Clipping
+    ) -> "list[Tensor]":
+        """The same under a clipping rule."""
+        kind = bench.poisson_sampled(rate, bench.gaussian(noise))
+        return session.sample(kind).gradient(model, clipping, noise)
+
+
+@dataclass(frozen=True)
+class Search(bench.Method):
+    """The best of a random number of trials (Papernot and Steinke 2022), with nothing wrong.
+
+    A trial takes two full-batch steps on one half of the records and is scored on the other.
+    """
+
+    name = "search"
+    summary = "Best of a random number of trials, with nothing wrong."
+    reference = "Papernot and Steinke 2022, Hyperparameter tuning with Rényi differential privacy"
+    tuning = ("learning rate",)
+    end_to_end_private = True
+
+    steps: ClassVar[int] = 2
+    noise: ClassVar[float] = 16.0
+    score_noise: ClassVar[float] = 12.0
+    validation: ClassVar[float] = 0.5
+
+    @property
+    def runs(self) -> "bench.RunCount":
+        """Distribution of the number of trials."""
+        return bench.UniformCount(3, 6)
+
+    @property
+    def trial_event(self) -> "DpEvent":
+        """What one trial releases, each record being in one of the two parts."""
+        training = bench.repeat(bench.gaussian(self.noise), self.steps)
+        return bench.held_out(training, bench.gaussian(self.score_noise), self.validation)
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        """Noise is fixed: a budget that it does not meet is refused."""
+        event = self.event()
+        if bench.epsilon(event, budget.delta).epsilon > budget.epsilon:
+            raise BudgetTooSmallError(f"Expected a budget that the noise of {self.name} meets, got {budget}.")
+        return bench.Plan(
+            budget=budget,
+            event=event,
+            training_event=event,
+            parameters={},
+            releases=(bench.Release("clipped gradient sum", self.steps, self.noise, 1.0),),
+            cost=bench.Cost(round(self.runs.expected), self.steps, self.steps * float(facts.n_records)),
+        )
+
+    def event(self) -> "DpEvent":
+        """Of the whole procedure."""
+        return bench.best_of(self.trial_event, self.runs)
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """Search and release the winner."""
+        best = session.best_of(self.trial, self.runs, self.trial_event)
+        return self.outcome(best, session)
+
+    def trial(self, session: "bench.Session") -> "bench.Scored":
+        """Train on one part, score on the other."""
+        training, validation = session.holdout(self.validation)
+        model, rate = self.train(training, session.candidate())
+        return bench.Scored((model, rate), validation.score(model, self.score_noise))
+
+    def train(self, session: "bench.Session", candidate: Any) -> "tuple[nn.Module, float]":
+        """Two full-batch steps."""
+        model, rate = session.build_model(), candidate["learning_rate"]
+        everybody = bench.poisson_sampled(1.0, bench.gaussian(self.noise))
+        for _ in range(self.steps):
+            descend(model, session.sample(everybody).gradient(model, bench.AutoS(), self.noise), rate)
+        return model, rate
+
+    def outcome(self, best: "tuple[nn.Module, float] | None", session: "bench.Session") -> bench.Outcome:
+        """The winner; the initial weights if there is none."""
+        model, rate = best or (session.build_model(), None)
+        return bench.Outcome(model, {"learning_rate": rate})
+
+
+def descend(model: "nn.Module", gradient: "list[Tensor]", learning_rate: float) -> None:
+    """One step of plain gradient descent."""
+    import torch
+
+    with torch.no_grad():
+        for weights, slope in zip(bench.trainable(model), gradient, strict=True):
+            weights -= learning_rate * slope
+
+
+@cache
+def calibrated_noise(rate: float, steps: int, budget: bench.PrivacyBudget) -> float:
+    """σ of T steps of DP-SGD; kept, because the mutants ask for the same ones."""
+    return bench.calibrate(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)

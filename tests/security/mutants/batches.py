@@ -1,0 +1,67 @@
+"""Batches that are not what the accountant takes them for."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dphpo_bench as bench
+from tests.security.mutants.baseline import Training, descend
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class FixedBatches(Training):
+    """An epoch is a shuffled list that is cut into batches, each record in one of them, accounted as Poisson samples.
+
+    As `DataLoader(shuffle=True)` with a Poisson accountant, in the examples of several libraries. With a session
+    the nearest thing are parts of a partition; they are charged without amplification, and the ledger does not find
+    them in the plan.
+    """
+
+    name = "fixed_batches"
+
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        """T steps, from one batch to the next."""
+        model, noise = session.build_model(), plan.parameters["noise_multiplier"]
+        rest, batches = session, []
+        for left in range(round(1 / plan.parameters["sample_rate"]), 1, -1):
+            rest, batch = rest.holdout(1 / left)
+            batches.append(batch)
+        batches.append(rest)
+        for step in range(plan.parameters["steps"]):
+            batch = batches[step % len(batches)]
+            gradient = self.asked(batch, model, 1.0, noise, bench.Abadi(self.max_grad_norm))
+            descend(model, gradient, self.learning_rate)
+        return bench.Outcome(model)
+
+
+@dataclass(frozen=True)
+class DrawnBatchSize(Training):
+    """Divides by the number of records drawn, which one record changes: Opacus' AdaClip does so with its count.
+
+    A batch of the session has no length.
+    """
+
+    name = "drawn_batch_size"
+
+    def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
+        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
+        expected = session.expected_records * rate
+        mean = batch.gradient(model, bench.Abadi(self.max_grad_norm), noise)
+        return [gradient * expected / len(batch) for gradient in mean]  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class RateOfALoader(Training):
+    """Samples at 1 / (number of whole batches) and accounts for B / N, as when the last batch is dropped.
+
+    The ledger compares the rate of the batch with the plan's, and refuses.
+    """
+
+    name = "rate_of_a_loader"
+
+    def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
+        rate = 1 / math.floor(1 / rate)
+        return self.asked(session, model, rate, noise, bench.Abadi(self.max_grad_norm))

@@ -1,0 +1,73 @@
+"""Losses of a gradient's own batch, accounted as what they are not."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dphpo_bench as bench
+from tests.security.mutants.baseline import Training
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
+
+RADIUS = 0.01
+
+
+@dataclass(frozen=True)
+class ProbesApart(Training):
+    """One batch's gradient and losses accounted as independently subsampled (Liu and Bu 2025, equation 9).
+
+    Algorithm 1 of that paper asks the losses of the gradient's batch. The session charges a batch as one sample of
+    all that is asked of it, and the ledger does not find that in the plan.
+
+    Attributes:
+        loss_noise: multiplier of the noise on each of the three losses.
+    """
+
+    name = "probes_apart"
+
+    loss_noise: float = 1.5
+
+    def event(self, rate: float, steps: int, noise: float) -> "DpEvent":
+        gradients = bench.dp_sgd_event(rate, steps, 2 * noise)
+        return bench.compose(gradients, bench.dp_sgd_event(rate, 3 * steps, self.loss_noise * noise))
+
+    def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
+        losses = bench.repeat(bench.gaussian(self.loss_noise * noise), 3)
+        batch = session.sample(bench.poisson_sampled(rate, bench.compose(bench.gaussian(2 * noise), losses)))
+        gradient = batch.gradient(model, bench.Abadi(self.max_grad_norm), 2 * noise)
+        batch.losses(model, gradient, (-RADIUS, 0.0, RADIUS), 1.0, self.loss_noise * noise)
+        return gradient
+
+
+@dataclass(frozen=True)
+class ProbesLongGradients(Training):
+    """Probes the losses where the noisy gradient is long, of a tenth of the batches at most, as the plan has them.
+
+    What the plan counts is right, and which batches these are depends on their answers: those that seem to hold the
+    record are asked more. A batch is bound to what may be asked when it is opened, and refuses the losses.
+
+    Attributes:
+        loss_noise: multiplier of the noise on each of the three losses.
+    """
+
+    name = "probes_long_gradients"
+
+    loss_noise: float = 1.5
+
+    def event(self, rate: float, steps: int, noise: float) -> "DpEvent":
+        gradient = bench.gaussian(2 * noise)
+        losses = bench.repeat(bench.gaussian(self.loss_noise * noise), 3)
+        probes = math.ceil(steps / 10)
+        return bench.compose(
+            bench.repeat(bench.poisson_sampled(rate, gradient), steps - probes),
+            bench.repeat(bench.poisson_sampled(rate, bench.compose(gradient, losses)), probes),
+        )
+
+    def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
+        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(2 * noise)))
+        gradient = batch.gradient(model, bench.Abadi(self.max_grad_norm), 2 * noise)
+        if sum(float(part.norm()) for part in gradient) > 0.1:
+            batch.losses(model, gradient, (-RADIUS, 0.0, RADIUS), 1.0, self.loss_noise * noise)
+        return gradient

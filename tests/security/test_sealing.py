@@ -1,0 +1,1004 @@
+"""What a careless plug-in might do with a session, and why it gets nowhere."""
+
+import contextvars
+import copy
+import inspect
+import logging
+import os
+import pickle
+import re
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError, SealedDataError
+from dphpo_bench.contract import registry
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness import attempt
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.batch import gradients_together
+from dphpo_bench.session.session import Session
+from dphpo_bench.testing.runs import trials_in
+from dphpo_bench.training.randomness import Streams
+from tests.conftest import TinyTask
+
+TRIAL = bench.gaussian(8.0)
+RUNS = bench.UniformCount(3, 6)
+STEP = bench.poisson_sampled(0.1, bench.gaussian(8.0))
+
+
+@dataclass(frozen=True)
+class Probe(bench.Method):
+    """Plans two steps of DP-SGD and a best-of, and runs whatever the test hands it."""
+
+    name = "probe"
+    summary = "Runs what a test hands it."
+    reference = "a test"
+    tuning = ()
+    end_to_end_private = True
+
+    body: Any = field(default=None, compare=False)
+    while_planning: Any = field(default=None, compare=False)
+    event: Any = field(default=None, compare=False)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {}
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        if self.while_planning:
+            self.while_planning()
+        event = self.event or bench.compose(bench.repeat(STEP, 2), bench.best_of(TRIAL, RUNS))
+        return bench.Plan(budget, event, event, {}, (), bench.Cost(1, 1, 1.0))
+
+    def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
+        return self.body(session)
+
+
+def finish(session: Session) -> bench.Outcome:
+    return bench.Outcome(session.build_model())
+
+
+def run(body: Any, task: bench.Task | None = None, event: Any = None, **options: Any) -> Any:
+    options = {"seed": 0, "check": False, **options}
+    return bench.run(Probe(body, event=event), task or TinyTask(), bench.PrivacyBudget(8.0, 1e-4), **options).record
+
+
+class Built(TinyTask):
+    """The tiny task with another model."""
+
+    def __init__(self, build: Any) -> None:
+        super().__init__()
+        self.build_model = build
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("what", ["session", "batch", "closure"])
+def test_what_releases_cannot_be_copied(copied: Any, what: str) -> None:
+    """A deep copy had a ledger of its own and repeated the noise."""
+
+    def body(session: Session) -> bench.Outcome:
+        batch = session.sample(STEP)
+        copied({"session": session, "batch": batch, "closure": [session]}[what])
+        return finish(session)
+
+    if (what, copied) == ("closure", copy.copy):
+        pytest.skip("a shallow copy of a list copies no session")
+    record = run(body)
+    assert record.status == "failed"
+    assert re.search(r"no copy of it.*Session\.fork", record.error)
+
+
+@pytest.mark.parametrize("which", ["load_train", "load_test"])
+def test_a_method_that_opens_data_by_itself_is_over_budget(which: str) -> None:
+    def body(session: Session) -> bench.Outcome:
+        with suppress(bench.DphpoBenchError):  # known all the same
+            getattr(TinyTask(), which)(DataSource.resolve())
+        return finish(session)
+
+    record = run(body)
+    assert record.status == "over_budget"
+    assert f"{which} of task tiny was called by the method" in record.error
+
+
+def test_a_plan_that_opens_data_is_refused() -> None:
+    def peek() -> None:
+        with pytest.raises(SealedDataError):
+            TinyTask().load_train(DataSource.resolve())
+
+    with pytest.raises(SealedDataError, match="sees no data while it plans"):
+        bench.plan(Probe(while_planning=peek), TinyTask(), bench.PrivacyBudget(8.0, 1e-4))
+
+
+def test_nothing_is_released_after_the_run() -> None:
+    kept: list[Any] = []
+
+    def body(session: Session) -> bench.Outcome:
+        kept.extend([session, session.sample(STEP)])
+        return finish(session)
+
+    assert run(body).status == "ok"
+    session, batch = kept
+    with pytest.raises(OverBudgetError, match="comes too late"):
+        batch.gradient(session.build_model(), bench.AutoS(), 8.0)
+    with pytest.raises(OverBudgetError, match="comes too late"):
+        session.nonprivate()
+
+
+def test_raw_records_are_taken_back(tiny_task) -> None:
+    kept = []
+
+    class Raw(Probe):
+        end_to_end_private = False
+
+        def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+            return bench.Plan(budget, bench.non_private(), bench.non_private(), {}, (), bench.Cost(1, 1, 1.0))
+
+        def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
+            kept.extend([session.nonprivate(), session.holdout(0.5)[0].nonprivate()])
+            assert len(kept[0]) == 600
+            return finish(session)
+
+    data = tiny_task.load_train(DataSource.resolve())
+    task = bench.ArrayTask("own", (data.inputs, data.targets), nn.Linear(5, 3))
+    assert bench.run(Raw(), task, bench.PrivacyBudget(8.0, 1e-4), seed=0).record.status == "ok"
+    assert [split.inputs.numel() + split.targets.numel() for split in kept] == [0, 0]
+    assert torch.equal(task.load_train(DataSource.resolve()).inputs, data.inputs)  # the curator still has them
+
+
+def test_the_order_of_trials_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trial(own: Session) -> bench.Scored:
+        score = own.score(own.build_model(), 8.0)
+        return bench.Scored(score, score)
+
+    def body(session: Session) -> bench.Outcome:
+        return bench.Outcome(session.build_model(), {"score": session.best_of(trial, RUNS, TRIAL)})
+
+    ordered = run(body, seed=5).released
+    monkeypatch.setattr(Session, "_order", staticmethod(lambda count: list(reversed(range(count)))))
+    assert run(body, seed=5).released == ordered
+
+
+def test_of_equal_trials_the_first_wins_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(session: Session) -> bench.Outcome:
+        who = session.best_of(lambda own: bench.Scored(own.uniform("who"), 0.5), RUNS, TRIAL)
+        return bench.Outcome(session.build_model(), {"who": who})
+
+    ordered = run(body).released
+    monkeypatch.setattr(Session, "_order", staticmethod(lambda count: list(reversed(range(count)))))
+    assert run(body).released == ordered
+
+
+@pytest.mark.parametrize("name", ["facts", "progress", "device", "expected_records"])
+def test_what_a_session_says_of_itself_is_not_to_be_changed(name: str) -> None:
+    def body(session: Session) -> bench.Outcome:
+        with pytest.raises(AttributeError):
+            setattr(session, name, None)
+        return finish(session)
+
+    assert run(body).status == "ok"
+
+
+@pytest.mark.parametrize(("seed", "shown"), [(0, True), (None, False)])
+def test_an_error_quotes_nothing_where_data_may_be_private(seed: int | None, shown: bool) -> None:
+    def body(session: Session) -> bench.Outcome:
+        session.sample(STEP).gradient(session.build_model(), bench.AutoS(), 8.0)
+        raise ValueError("the record is 12345")
+
+    error = run(body, seed=seed).error
+    assert ("12345" in error) == shown
+    assert "ValueError" in error
+    assert shown or "test_sealing.py:" in error
+
+
+def test_an_error_of_a_plug_ins_own_says_no_more_for_being_of_our_kind() -> None:
+    def body(session: Session) -> bench.Outcome:
+        session.sample(STEP).gradient(session.build_model(), bench.AutoS(), 8.0)
+        raise bench.InvalidValueError("the record is 12345")
+
+    assert "12345" not in run(body, seed=None).error
+
+
+def test_an_error_of_the_engine_is_shown() -> None:
+    def body(session: Session) -> bench.Outcome:
+        session.sample(bench.poisson_sampled(0.1, bench.gaussian(4.0)))
+        return finish(session)
+
+    record = run(body, seed=None)
+    assert record.status == "over_budget"
+    assert "does not cover the release" in record.error
+
+
+def test_an_error_without_a_traceback_has_a_line_too() -> None:
+    assert attempt.reason_of(ValueError("x"), hide=True).startswith("ValueError; its text may")
+
+
+def test_a_method_that_opens_data_while_it_is_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class Early(Probe):
+        def __post_init__(self) -> None:
+            with suppress(bench.DphpoBenchError):
+                TinyTask().load_test(DataSource.resolve())
+
+    monkeypatch.setattr(registry, "methods", lambda: {"early": registry.Registered(Early, "a test")})
+    with pytest.raises(SealedDataError, match="load_test of task tiny was called by the method"):
+        registry.make_method("early")
+
+
+def test_records_read_by_a_class_that_is_no_task_are_sealed_too() -> None:
+    class Reader:
+        def load_test(self, source: DataSource) -> bench.Split:
+            return TinyTask().load_test(source)
+
+    class Mixed(Reader, TinyTask):
+        pass
+
+    Mixed().load_test(DataSource.resolve())
+
+    def body(session: Session) -> bench.Outcome:
+        with suppress(bench.DphpoBenchError):
+            Mixed().load_test(DataSource.resolve())
+        return finish(session)
+
+    assert run(body).status == "over_budget"
+
+
+class Ensemble(nn.Module):
+    """Outputs of shape (n, classes, 1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Linear(5, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.model(inputs)], dim=-1)
+
+
+def test_pairs_are_not_counted() -> None:
+    """Outputs of shape (n, classes, 1) were compared with labels as n times n pairs: one record moved a score by n."""
+
+    def body(session: Session) -> bench.Outcome:
+        with pytest.raises(InvalidValueError, match=r"outputs of shape \(n, classes\), got \('n', 3, 1\)"):
+            session.score(session.build_model(), 8.0)
+        return bench.Outcome(nn.Linear(5, 3))
+
+    assert run(body, Built(Ensemble), event=TRIAL).status == "ok"
+
+
+def test_lent_records_that_want_gradients_are_taken_back() -> None:
+    """Emptying them raised, and the run left no record."""
+
+    def body(session: Session) -> bench.Outcome:
+        session.nonprivate().inputs.requires_grad_()
+        return finish(session)
+
+    class Raw(Probe):
+        end_to_end_private = False
+
+    method = Raw(body, event=bench.non_private())
+    assert bench.run(method, TinyTask(), bench.PrivacyBudget(8.0, 1e-4), seed=0).record.status == "ok"
+
+
+@pytest.mark.parametrize("where", ["run", "trial"])
+def test_leaving_python_is_a_failure(where: str) -> None:
+    def body(session: Session) -> bench.Outcome:
+        if where == "run":
+            sys.exit(0)
+        assert session.best_of(lambda _: sys.exit(0), RUNS, TRIAL) is None
+        return finish(session)
+
+    record = run(body)
+    assert (record.status, record.error) == (("failed", "SystemExit: 0") if where == "run" else ("ok", None))
+
+
+# ------------------------------------------------------------------------------------------- who looks on
+
+
+class Watching(nn.Linear):
+    """Keeps what it sees outside of itself."""
+
+    seen: ClassVar[list[torch.Tensor]] = []
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen.append(inputs)
+        return super().forward(inputs)
+
+
+def own_class(model: nn.Linear) -> nn.Module:
+    other = Watching(5, 3)
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+def own_forward(model: nn.Linear) -> nn.Module:
+    model.forward = Watching.forward.__get__(own_class(model))  # type: ignore[method-assign]
+    return model
+
+
+def own_hook(model: nn.Linear) -> nn.Module:
+    model.register_forward_hook(lambda *met: Watching.seen.append(met[1][0]))
+    return model
+
+
+def own_getter(model: nn.Linear) -> nn.Module:
+    class Getter(nn.Linear):
+        def __getattr__(self, name: str) -> Any:
+            Watching.seen.extend(self.__dict__.get("met", []))
+            return super().__getattr__(name)
+
+    model.__class__ = Getter
+    return model
+
+
+@pytest.mark.parametrize("disguise", [own_class, own_forward, own_hook, own_getter])
+@pytest.mark.parametrize("query", ["gradient", "losses", "score", "together"])
+def test_a_method_s_model_meets_no_record(disguise: Any, query: str) -> None:
+    """Its weights are taken, and the run is the one of the model that the task built."""
+
+    def body(session: Session, disguise: Any = disguise) -> bench.Outcome:
+        model = disguise(session.build_model())
+        released: Any = None
+        if query == "score":
+            released = session.score(model, 8.0)
+        elif query == "together":
+            batches = [session.sample(WHOLE), session.sample(WHOLE)]
+            found = gradients_together(batches, [model, session.build_model()], [bench.AutoS()] * 2, [8.0, 8.0])
+            released = [float(part.sum()) for part in found[0]]
+        else:
+            batch = session.sample(ASKED)
+            along = batch.gradient(model, bench.AutoS(), 8.0)
+            released = [float(part.sum()) for part in along]
+            if query == "losses":
+                released = batch.losses(model, along, (0.0, 0.1), 1.0, 8.0)
+        return bench.Outcome(session.build_model(), {"released": released})
+
+    Watching.seen.clear()
+    event = bench.compose(bench.gaussian(8.0), ASKED, WHOLE, WHOLE)
+    watched = run(body, event=event)
+    assert watched.status == "ok"
+    assert Watching.seen == []
+    assert watched.released == run(lambda session: body(session, lambda model: model), event=event).released
+
+
+WHOLE = bench.poisson_sampled(1.0, bench.gaussian(8.0))
+ASKED = bench.poisson_sampled(0.1, bench.repeat(bench.gaussian(8.0), 3))
+
+
+def test_a_layer_that_is_exchanged_after_the_check_is_not_run() -> None:
+    def body(session: Session) -> bench.Outcome:
+        model = session.build_model()
+        batch = session.sample(ASKED)
+        batch.gradient(model, bench.AutoS(), 8.0)
+        model[0] = own_class(model[0])
+        batch.gradient(model, bench.AutoS(), 8.0)
+        model[1] = nn.Sequential(nn.Tanh(), Watching(3, 3))
+        with pytest.raises(InvalidValueError, match="a model as the task builds it"):
+            batch.gradient(model, bench.AutoS(), 8.0)
+        return finish(session)
+
+    Watching.seen.clear()
+    built = Built(lambda: nn.Sequential(nn.Linear(5, 3), nn.Tanh()))
+    assert run(body, built, event=ASKED).status == "ok"
+    assert Watching.seen == []
+
+
+class SeesAll(TorchDispatchMode):
+    """Every operation and its tensors."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+class SeesFunctions(TorchFunctionMode):
+    """Every function and its tensors."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "mode", [SeesAll, SeesFunctions, lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)]
+)
+def test_modes_of_torch_that_see_everything_are_refused(mode: Any) -> None:
+    def body(session: Session) -> bench.Outcome:
+        model = session.build_model()
+        batch = session.sample(STEP)
+        with mode(), pytest.raises(InvalidValueError, match="no mode of torch"):
+            batch.gradient(model, bench.AutoS(), 8.0)
+        with mode(), pytest.raises(InvalidValueError, match="no mode of torch"):
+            session.score(model, 8.0)
+        return finish(session)
+
+    assert run(body, event=bench.compose(STEP, TRIAL)).status == "ok"
+
+
+def test_torchs_own_default_device_is_no_watcher() -> None:
+    def body(session: Session) -> bench.Outcome:
+        with torch.device("cpu"):
+            session.sample(STEP).gradient(session.build_model(), bench.AutoS(), 8.0)
+        return finish(session)
+
+    assert run(body).status == "ok"
+
+
+class Spy(torch.Tensor):
+    """A tensor that sees what it is computed with."""
+
+    met: ClassVar[list[Any]] = []
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.met.append(args)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("where", ["direction", "weights"])
+def test_tensors_that_see_what_they_meet_are_refused(where: str) -> None:
+    def body(session: Session) -> bench.Outcome:
+        model = session.build_model()
+        direction = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        if where == "direction":
+            direction = [part.as_subclass(Spy) for part in direction]
+        else:
+            model.weight = nn.Parameter(model.weight.detach().as_subclass(Spy))
+        Spy.met.clear()
+        batch = session.sample(ASKED)
+        with pytest.raises(InvalidValueError, match=r"Expected a torch\.Tensor, got a Spy"):
+            batch.losses(model, direction, (0.1,), 1.0, 8.0)
+        assert not any(len(tensor) > 5 for args in Spy.met for tensor in args if isinstance(tensor, torch.Tensor))
+        return finish(session)
+
+    assert run(body, event=ASKED).status == "ok"
+
+
+class Choosy(nn.Module):
+    """Raises where a record has a large first number: a bit without noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Linear(5, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if len(inputs) > 6 and (inputs[:, 0] > 4).any():  # not the six that it is tried with
+            raise ValueError(f"the record is {inputs[0]}")
+        return self.model(inputs)
+
+
+def test_an_exception_of_a_model_is_the_end_of_a_run() -> None:
+    def body(session: Session) -> bench.Outcome:
+        model = session.build_model()
+        with pytest.raises(ModelFailedError) as caught:
+            session.score(model, 8.0)
+        assert caught.value.__context__ is None
+        assert "ValueError" in str(caught.value)
+        assert "record is" not in str(caught.value)
+        with suppress(bench.DphpoBenchError):
+            session.score(model, 8.0)
+        return finish(session)
+
+    record = run(body, Built(Choosy), event=bench.repeat(TRIAL, 2))
+    assert record.status == "failed"
+    assert "The model raised ValueError on private records" in record.error
+    assert "record is" not in record.error
+
+
+def test_an_exception_of_a_model_in_a_trial_is_the_end_of_the_run() -> None:
+    """Also of a trial that catches it and says that all is well: that all trials lost would be a bit without noise."""
+
+    def trial(own: Session) -> bench.Scored:
+        with suppress(ModelFailedError):
+            own.score(own.build_model(), 8.0)
+        return bench.Scored("won", 1.0)
+
+    def body(session: Session) -> bench.Outcome:
+        return bench.Outcome(nn.Linear(5, 3), {"best": session.best_of(trial, RUNS, TRIAL)})
+
+    record = run(body, Built(Choosy))
+    assert record.status == "failed"
+    assert "The model raised ValueError on private records" in record.error
+
+
+@pytest.mark.parametrize("query", ["gradient", "score"])
+def test_a_mistake_that_has_nothing_to_do_with_the_records_keeps_its_words(query: str) -> None:
+    def body(session: Session) -> bench.Outcome:
+        model = session.build_model()
+        if query == "score":
+            session.score(model, 8.0)
+        session.sample(STEP).gradient(model, bench.AutoS(), 8.0)
+        return finish(session)
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        run_raw(body, Built(lambda: nn.Sequential(nn.Linear(7, 3), nn.Tanh())))
+
+
+def run_raw(body: Any, task: bench.Task) -> Any:
+    return body(Session(task, task.load_train(DataSource.resolve()), Ledger(), Streams(0)))
+
+
+# ----------------------------------------------------------------------------------------- two-faced values
+
+
+class TwoFaced(float):
+    """Says one thing when it is charged, and another when it is used."""
+
+    def __mul__(self, other: Any) -> float:
+        return 0.0
+
+    __rmul__ = __mul__
+
+
+class Liar(list[Any]):
+    """Says that it has one element, and gives all of them."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Changing(list[Any]):
+    """Gives other elements the second time."""
+
+    def __init__(self, first: list[Any], then: list[Any]) -> None:
+        super().__init__(first)
+        self.then = [first, then]
+
+    def __iter__(self) -> Any:
+        return iter(self.then.pop(0) if len(self.then) > 1 else self.then[0])
+
+
+def test_a_noise_multiplier_is_a_number_and_nothing_else() -> None:
+    def scores(noise: float) -> list[float]:
+        session = Session(TinyTask(), TinyTask().load_train(DataSource.resolve()), Ledger(), Streams(0))
+        model = session.build_model()
+        batch = session.sample(bench.poisson_sampled(1.0, bench.repeat(bench.gaussian(8.0), 4)))
+        gradient = batch.gradient(model, bench.AutoS(), noise)
+        return [
+            session.score(model, noise),
+            *(float(part.sum()) for part in gradient),
+            *batch.losses(model, gradient, (0.0,), 1.0, noise),
+            *batch.loss_changes(model, gradient, (0.1,), 1.0, noise),
+        ]
+
+    assert scores(TwoFaced(8.0)) == scores(8.0)
+
+
+def test_a_list_of_steps_is_as_long_as_it_is() -> None:
+    def body(session: Session) -> bench.Outcome:
+        model = session.build_model()
+        zeros = [torch.zeros_like(parameter) for parameter in model.parameters()]
+        session.sample(STEP).losses(model, zeros, Liar([0.0, 0.1, 0.2]), 1.0, 8.0)
+        return finish(session)
+
+    record = run(body)
+    assert record.status == "over_budget"
+    assert "3 × Gaussian" in record.error
+
+
+def test_lists_in_gradients_together_have_one_face() -> None:
+    """Batches of two sessions were compared by the first face and asked by the second."""
+
+    def body(session: Session) -> bench.Outcome:
+        models = [session.build_model() for _ in range(2)]
+        cheap = [session.sample(WHOLE) for _ in range(2)]
+        noise = Changing([8.0, 8.0], [1e-9, 1e-9])
+        rules = Changing([bench.Abadi(1.0)] * 2, [bench.Abadi(1e9)] * 2)
+        first = gradients_together(Changing(cheap, cheap[:1] * 2), Changing(models, models), rules, noise)
+        return bench.Outcome(session.build_model(), {"norm": float(first[0][0].norm())})
+
+    record = run(body, event=bench.repeat(WHOLE, 2))
+    assert record.status == "ok"
+    assert record.released["norm"] < 1
+
+
+def test_a_rule_whose_sensitivity_is_two_faced_is_held_to_one_of_them() -> None:
+    class Rule:
+        faces: ClassVar[list[float]] = [1.0, 1e9]
+
+        @property
+        def sensitivity(self) -> float:
+            return self.faces.pop(0) if len(self.faces) > 1 else self.faces[0]
+
+        def factors(self, norms: torch.Tensor) -> torch.Tensor:
+            return norms * 0 + 1
+
+    def body(session: Session) -> bench.Outcome:
+        gradient = session.sample(WHOLE).gradient(session.build_model(), Rule(), 8.0)
+        return bench.Outcome(session.build_model(), {"norm": float(torch.cat([g.flatten() for g in gradient]).norm())})
+
+    record = run(body, event=WHOLE)
+    assert record.status == "ok"
+    assert record.released["norm"] < 1.5  # mean of clipped gradients, and noise of deviation 8 / 600
+
+
+class Norms(float):
+    """A threshold that sees what it is divided by."""
+
+    met: ClassVar[list[torch.Tensor]] = []
+
+    def __truediv__(self, other: Any) -> Any:
+        self.met.append(other)
+        return float(self) / other
+
+    __radd__ = __truediv__
+
+
+def watched_rule() -> Any:
+    rule = bench.Abadi(1.0)
+    vars(rule)["factors"] = lambda norms: Norms.met.append(norms) or bench.Abadi(1.0).factors(norms)
+    return rule
+
+
+class SpyingRule:
+    sensitivity = 1.0
+
+    def factors(self, norms: torch.Tensor) -> torch.Tensor:
+        return (1 / norms).clamp(max=1.0).as_subclass(Spy)
+
+
+@pytest.mark.parametrize("make", [lambda: bench.Abadi(Norms(1.0)), lambda: bench.AutoS(Norms(0.1)), watched_rule])
+def test_a_rule_of_ours_shows_its_numbers_no_norms(make: Any) -> None:
+    def body(session: Session) -> bench.Outcome:
+        session.sample(STEP).gradient(session.build_model(), make(), 8.0)
+        return finish(session)
+
+    Norms.met.clear()
+    assert run(body).status == "ok"
+    assert Norms.met == []
+
+
+def test_factors_that_see_what_they_meet_are_refused() -> None:
+    def body(session: Session) -> bench.Outcome:
+        session.sample(STEP).gradient(session.build_model(), SpyingRule(), 8.0)
+        return finish(session)
+
+    record = run(body)
+    assert record.status == "failed"
+    assert "got a Spy" in record.error
+
+
+# ------------------------------------------------------------------------------------- a review's attacks, run
+
+
+@pytest.mark.parametrize("way", ["context", "thread", "unwrapped", "released", "parameters", "forward"])
+def test_records_are_sealed_whoever_asks(way: str) -> None:
+    """From the first word of a method to the last use of its model."""
+    got: list[Any] = []
+
+    def load() -> None:
+        with suppress(bench.DphpoBenchError):
+            got.append(TinyTask().load_test(DataSource.resolve()))
+
+    class Late(dict[str, Any]):
+        def items(self) -> Any:
+            load()
+            return super().items()
+
+    class Nosy(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            load()
+            return super().forward(inputs)
+
+    class Telling(Probe):
+        @property
+        def parameters(self) -> dict[str, Any]:
+            load()
+            return {}
+
+    def body(session: Session) -> bench.Outcome:
+        model: nn.Module = session.build_model()
+        match way:
+            case "context":
+                contextvars.Context().run(load)
+            case "thread":
+                (thread := threading.Thread(target=load)).start()
+                thread.join()
+            case "unwrapped":
+                assert inspect.unwrap(TinyTask.load_test) is TinyTask.load_test
+                load()
+            case "forward":
+                model = Nosy(5, 3)
+        return bench.Outcome(model, Late(x=1) if way == "released" else {})
+
+    method = (Telling if way == "parameters" else Probe)(body)
+    try:
+        record = bench.run(method, TinyTask(), bench.PrivacyBudget(8.0, 1e-4), seed=0, check=False).record
+    except SealedDataError:
+        assert way == "parameters"
+    else:
+        assert record.status in ("over_budget", "failed")
+    assert got == []
+
+
+def test_a_model_that_is_captured_while_it_is_built_is_not_used() -> None:
+    caught: list[Any] = []
+
+    def body(session: Session) -> bench.Outcome:
+        handle = nn.modules.module.register_module_parameter_registration_hook(lambda module, *_: caught.append(module))
+        try:
+            with pytest.raises(InvalidValueError, match="without hooks"):
+                session.score(nn.Linear(5, 3), 8.0)
+        finally:
+            handle.remove()
+        return finish(session)
+
+    assert run(body).status == "ok"
+    assert all(type(module) is nn.Linear for module in caught)
+
+
+def test_a_batch_of_ones_own_gets_no_sum() -> None:
+    class Proxy:
+        def __init__(self, batch: Any) -> None:
+            self.batch = batch
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.batch, name)
+
+    def body(session: Session) -> bench.Outcome:
+        batches = [session.sample(WHOLE), Proxy(session.sample(WHOLE))]
+        with pytest.raises(InvalidValueError, match="batches of a session"):
+            gradients_together(batches, [session.build_model()] * 2, [bench.AutoS()] * 2, [8.0, 8.0])
+        return finish(session)
+
+    assert run(body, event=bench.repeat(WHOLE, 2)).status == "ok"
+
+
+def test_sealed_utilities_are_trained_by_nobody_elses_numbers_and_hooks() -> None:
+    class Decay(float):
+        def __rsub__(self, other: Any) -> Any:
+            raise AssertionError("it was used")
+
+    def body(session: Session) -> bench.Outcome:
+        run = bench.DpSgd(1.0, 2, 0.0, 0.1, averaging=Decay(0.5))
+        assert type(run.averaging) is float
+        session.sealed_utilities([run], 2, 0.5)
+        with pytest.raises(InvalidValueError, match="optimizer to be a text"):
+            bench.DpSgd(1.0, 2, 0.0, 0.1, optimizer=torch.optim.SGD)
+        handle = register_optimizer_step_pre_hook(lambda *_: None)
+        try:
+            with pytest.raises(InvalidValueError, match="without hooks"):
+                session.sealed_utilities([run], 2, 0.5)
+        finally:
+            handle.remove()
+        return finish(session)
+
+    assert run(body).status == "ok"
+
+
+def test_a_failure_in_sealed_utilities_is_the_end_of_the_run() -> None:
+    """It landed in a ledger that was thrown away."""
+
+    def body(session: Session) -> bench.Outcome:
+        with suppress(ModelFailedError):
+            session.sealed_utilities([bench.DpSgd(1.0, 2, 0.0, 0.1)], 2, 0.5)
+        return bench.Outcome(nn.Linear(5, 3))
+
+    assert run(body, Built(Choosy)).status == "failed"
+
+
+class Dropping(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 3), nn.Dropout(0.5), nn.Linear(3, 3))
+
+
+def test_masks_are_secret_and_tell_no_batch_size() -> None:
+    """They came from the global generator: known, and its state said how many records were drawn."""
+
+    def body(session: Session) -> bench.Outcome:
+        model, states = session.build_model(), []
+        kind = bench.poisson_sampled(0.5, bench.gaussian(8.0))
+        for _ in range(3):
+            torch.manual_seed(0)
+            session.sample(kind).gradient(model, bench.AutoS(), 8.0)
+            states.append(torch.rand(()).item())
+        return bench.Outcome(nn.Linear(5, 3), {"states": states})
+
+    record = run(body, Built(Dropping), event=bench.repeat(bench.poisson_sampled(0.5, bench.gaussian(8.0)), 3))
+    assert record.status == "ok"
+    torch.manual_seed(0)
+    assert record.released["states"] == [torch.rand(()).item()] * 3
+
+
+def test_a_profiler_is_refused() -> None:
+    """It tells the shapes, and with them how many records were drawn."""
+
+    def body(session: Session) -> bench.Outcome:
+        with torch.profiler.profile(record_shapes=True), pytest.raises(InvalidValueError, match="a profiler is active"):
+            session.score(session.build_model(), 8.0)
+        return finish(session)
+
+    assert run(body).status == "ok"
+
+
+def test_a_plan_that_is_changed_after_its_cost_is_known() -> None:
+    class Changing(Probe):
+        kept: ClassVar[list[bench.Plan]] = []
+
+        def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+            self.kept.append(super().plan(facts, budget))
+            return self.kept[-1]
+
+        def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
+            for known in (plan, self.kept[-1]):
+                object.__setattr__(known, "event", bench.gaussian(0.1))
+                object.__setattr__(known, "budget", bench.PrivacyBudget(100.0, 0.99))
+            session.score(session.build_model(), 0.1)
+            return finish(session)
+
+    record = bench.run(Changing(), TinyTask(), bench.PrivacyBudget(8.0, 1e-4), seed=0, check=False).record
+    assert record.status == "over_budget"
+    assert record.privacy.planned.epsilon < 1
+    assert record.identity.delta == 1e-4
+
+
+def test_functions_hung_on_a_number_of_runs_are_not_called() -> None:
+    runs = bench.UniformCount(1, 2)
+    vars(runs)["sample"] = lambda _: 40
+    vars(runs)["weight"] = lambda beaten: beaten * 0 + 1
+    honest = bench.epsilon(bench.best_of(TRIAL, bench.UniformCount(1, 2)), 1e-4).epsilon
+    assert bench.epsilon(bench.best_of(TRIAL, runs), 1e-4).epsilon == honest
+
+    def body(session: Session) -> bench.Outcome:
+        with trials_in(lambda count: list(range(count))) as counts:
+            session.best_of(lambda _: bench.Scored(None, 0.0), runs, TRIAL)
+        return bench.Outcome(session.build_model(), {"counts": counts})
+
+    assert run(body, event=bench.best_of(TRIAL, runs)).released["counts"] in ([1], [2])
+
+
+def test_bounds_that_are_changed_where_the_weights_are_made_change_nothing() -> None:
+    prior = tuple({"learning_rate": 0.1 * (i + 1)} for i in range(10))
+
+    def body(session: Session) -> bench.Outcome:
+        def weights(tried: list[int], scores: list[float]) -> list[float]:
+            for name, value in (("low", 1e-9), ("high", 1e9)):
+                object.__setattr__(proposals, name, value)
+            return [1e9, *[1.0] * 9]
+
+        proposals = bench.Proposals(prior, weights, 0.999, 1.001)
+        found = session.best_of(lambda own: bench.Scored(own.candidate(), 0.0), runs, TRIAL, proposals=proposals)
+        return bench.Outcome(session.build_model(), {"found": found})
+
+    runs = bench.TruncatedNegativeBinomial(3.0, 1.0)
+    event = bench.best_of(TRIAL, runs, 0.999, 1.001)
+    found = [run(body, event=event, seed=seed).released["found"]["learning_rate"] for seed in range(8)]
+    assert found.count(0.1) <= 6  # all eight at a tenth each: 1e-8; seven of eight: 7e-7
+
+
+def test_bounds_with_two_faces_have_one() -> None:
+    class Shifty(bench.Proposals):
+        faces: ClassVar[list[float]] = [1.0, 1.0, 1e9, 1e9, 1e9, 1e9]
+
+        @property
+        def high(self) -> float:
+            return self.faces.pop(0) if len(self.faces) > 1 else self.faces[0]
+
+        @high.setter
+        def high(self, value: float) -> None:
+            pass
+
+    def body(session: Session) -> bench.Outcome:
+        proposals = object.__new__(Shifty)
+        vars(proposals).update(prior=({"learning_rate": 0.1},) * 2, weights=lambda *_: [1e9, 1.0], low=1.0)
+        session.best_of(lambda _: bench.Scored(None, 0.0), bench.geometric(3), TRIAL, proposals=proposals)
+        return finish(session)
+
+    record = run(body, event=bench.best_of(TRIAL, bench.geometric(3), 1.0, 1.0))
+    assert record.status == "ok"
+
+
+def test_functions_hung_on_a_trial_are_not_called() -> None:
+    met: list[Any] = []
+
+    def body(session: Session) -> bench.Outcome:
+        trial = bench.Trial(bench.DpSgd(1.0, 2, 8.0, 0.1), 8.0, 0.5)
+        vars(trial)["run"] = lambda *sessions: met.extend(sessions)
+        vars(trial.training)["having"] = lambda candidate: met.append(candidate)
+        return bench.released(session.best_of(trial, RUNS, trial.event), session)
+
+    record = run(body, event=bench.best_of(bench.Trial(bench.DpSgd(1.0, 2, 8.0, 0.1), 8.0, 0.5).event, RUNS))
+    assert record.status == "ok"
+    assert met == []
+
+
+def test_what_a_model_raises_is_not_heard_by_the_method() -> None:
+    """A handler of its own would get the exception, and with it the frames."""
+    heard: list[Any] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record)
+
+    def body(session: Session) -> bench.Outcome:
+        logger = logging.getLogger("dphpo_bench")
+        logger.addHandler(handler := Listener(logging.DEBUG))
+        before = logger.level
+        logger.setLevel(logging.DEBUG)
+        try:
+            with suppress(ModelFailedError):
+                session.score(session.build_model(), 8.0)
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(before)
+        return finish(session)
+
+    assert run(body, Built(Choosy), event=TRIAL).status == "failed"
+    assert heard == []
+
+
+def test_a_search_makes_one_copy_of_the_process_that_a_method_can_see() -> None:
+    counted: list[int] = []
+    os.register_at_fork(after_in_parent=lambda: counted.append(1))
+
+    def body(session: Session) -> bench.Outcome:
+        counted.clear()
+        session.best_of(lambda _: bench.Scored(None, 0.0), bench.UniformCount(3, 6), TRIAL)
+        return bench.Outcome(session.build_model(), {"copies": len(counted)})
+
+    assert run(body).released == {"copies": 1}
+
+
+def test_what_a_trial_raises_is_not_heard_by_the_method() -> None:
+    heard: list[Any] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    def trial(own: Session) -> bench.Scored:
+        raise KeyboardInterrupt(own.score(own.build_model(), 8.0))
+
+    def body(session: Session) -> bench.Outcome:
+        logger = logging.getLogger("dphpo_bench")
+        logger.addHandler(handler := Listener(logging.DEBUG))
+        before = logger.level
+        logger.setLevel(logging.DEBUG)
+        try:
+            assert session.best_of(trial, RUNS, TRIAL) is None
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(before)
+        return finish(session)
+
+    assert run(body).status == "ok"
+    assert heard == []
+
+
+def test_a_refusal_does_not_speak_for_a_loser() -> None:
+    class Telling:
+        def __reduce__(self) -> Any:
+            raise ValueError("the score is 0.123" * 1000)
+
+    record = run(lambda session: session.best_of(lambda _: bench.Scored(Telling(), 0.0), RUNS, TRIAL))
+    assert record.status == "over_budget"
+    assert record.error == "Expected a trial's outcome that pickle can write, got a Telling."
+
+
+def test_parameters_that_json_would_make_equal_are_refused() -> None:
+    @dataclass(frozen=True)
+    class Rule:
+        pass
+
+    @dataclass(frozen=True)
+    class Wide(bench.Method):
+        name, summary, reference, tuning, end_to_end_private = "wide", "x", "x", (), True
+        rule: Any = 1.0
+
+        def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+            raise NotImplementedError
+
+        def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
+            raise NotImplementedError
+
+    assert Wide([1, "a", None, {"b": 2.5}]).parameters == {"rule": [1, "a", None, {"b": 2.5}]}
+    for rule in (Rule(), {1: 2}, {1, 2}, bench.AutoV()):
+        with pytest.raises(InvalidValueError, match="parameters that JSON holds"):
+            _ = Wide(rule).parameters

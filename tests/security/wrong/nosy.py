@@ -1,0 +1,20 @@
+"""Methods that look at what belongs to the session."""
+
+from dataclasses import dataclass
+
+import dphpo_bench as bench
+from tests.security.wrong.methods import Sound
+
+
+@dataclass(frozen=True)
+class CountsTheRecords(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        len(session._train)
+        return super().run(plan, session)
+
+
+@dataclass(frozen=True)
+class CountsThemByName(Sound):
+    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+        len(getattr(session, "_train"))  # noqa: B009
+        return super().run(plan, session)

@@ -1,0 +1,710 @@
+"""The door to private data, as searches use it: parts, scores, selections, sealed utilities."""
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from dp_accounting import dp_event
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.events import best_of, compose, first_above, gaussian, on_part, poisson_sampled, pure, repeat
+from dphpo_bench.privacy.holdout import held_out, holdout_name
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
+from dphpo_bench.session.batch import gradients_together
+from dphpo_bench.session.sealed import SealedUtilities
+from dphpo_bench.session.selection import Scored
+from dphpo_bench.session.session import Session
+from dphpo_bench.testing.runs import trials_in
+from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.randomness import Streams
+from tests.conftest import asking
+
+NO_NOISE = 1e-12
+EVERYBODY = asking(1.0, repeat(gaussian(NO_NOISE), 2))
+RUNS = UniformCount(2, 4)
+
+
+@pytest.fixture
+def open_session(tiny_task, tmp_path):
+    def make(ledger: Ledger | None = None, seed: int = 0) -> Session:
+        train = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
+        return Session(tiny_task, train, ledger or Ledger(), Streams(seed))
+
+    return make
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials run in this process, so that the test sees what they do."""
+
+    def call(functions: Sequence[Callable[[], Any]], at_once: int = 1) -> Iterator[Any]:
+        for function in functions:
+            yield function()
+
+    monkeypatch.setattr("dphpo_bench.session.session.call_apart", call)
+
+
+def ask(sealed: SealedUtilities) -> None:
+    """Any question."""
+    sealed.open_test(1.0).first(0.5)
+
+
+def spent(session: Session) -> Any:
+    return multiset(session._ledger.event)
+
+
+# ------------------------------------------------------------------------------------------------------ parts
+
+
+def test_a_holdout_divides_the_records(open_session, tiny_task) -> None:
+    session = open_session()
+    training, validation = session.holdout(0.25)
+    rows = torch.cat([training._rows, validation._rows]).sort().values
+    assert torch.equal(rows, torch.arange(tiny_task.n_records))
+    assert training.expected_records == 0.75 * tiny_task.n_records
+    assert validation.expected_records == 0.25 * tiny_task.n_records
+    # Binomial: six standard deviations.
+    assert abs(len(validation._rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
+
+
+def test_where_a_record_falls_does_not_depend_on_the_others(open_session, tiny_task, tmp_path) -> None:
+    records = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
+    fewer = bench.Split(records.inputs[:400], records.targets[:400])
+    one = open_session().holdout(0.3)[1]
+    other = Session(tiny_task, fewer, Ledger(), Streams(0)).holdout(0.3)[1]
+    assert torch.equal(one._rows[one._rows < 400], other._rows)
+
+
+def test_a_release_from_a_part_is_charged_to_the_part(open_session) -> None:
+    session = open_session()
+    training, validation = session.holdout(0.25)
+    model = session.build_model()
+    training.sample(asking(0.5, gaussian(2.0))).gradient(model, bench.AutoS(), 2.0)
+    validation.score(model, 3.0)
+    assert spent(session) == multiset(held_out(poisson_sampled(0.5, gaussian(2.0)), gaussian(3.0), 0.25))
+
+
+def test_a_plan_for_one_part_does_not_cover_the_other(open_session) -> None:
+    session = open_session(
+        Ledger(allowance=on_part(holdout_name(0.25), "training", poisson_sampled(0.5, gaussian(2.0))))
+    )
+    training, validation = session.holdout(0.25)
+    with pytest.raises(OverBudgetError):
+        validation.sample(asking(0.5, gaussian(2.0)))
+    with pytest.raises(OverBudgetError):
+        session.sample(asking(0.5, gaussian(2.0)))
+    training.sample(asking(0.5, gaussian(2.0))).gradient(session.build_model(), bench.AutoS(), 2.0)
+
+
+def test_a_batch_on_a_part_is_asked_bit_by_bit(open_session) -> None:
+    step = poisson_sampled(0.5, compose(gaussian(2.0), repeat(gaussian(5.0), 2)))
+    session = open_session(Ledger(allowance=on_part(holdout_name(0.25), "training", step)))
+    batch = session.holdout(0.25)[0].sample(step)
+    model = session.build_model()
+    direction = batch.gradient(model, bench.AutoS(), 2.0)
+    batch.losses(model, direction, (0.0, 1.0), 1.0, 5.0)
+    with pytest.raises(OverBudgetError):
+        batch.losses(model, direction, (0.0,), 1.0, 5.0)
+
+
+def test_batches_of_a_part_hold_its_records_only(open_session) -> None:
+    training, validation = open_session().holdout(0.25)
+    for part in (training, validation):
+        for rate in (0.3, 1.0):
+            indices = part.sample(asking(rate, gaussian(1.0)))._indices
+            assert torch.isin(indices, part._rows).all()
+    assert torch.equal(validation.sample(EVERYBODY)._indices, validation._rows)
+
+
+def test_means_on_a_part_divide_by_its_expected_size(open_session) -> None:
+    session = open_session()
+    _, validation = session.holdout(0.25)
+    model = session.build_model()
+    correct = validation._n_correct(session._own(0).classifier(model))
+    assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
+
+
+def test_parts_of_parts_divide_again(open_session) -> None:
+    training, validation = open_session().holdout(0.5)
+    halves = [training._on_part("halves", str(i), i / 2, (i + 1) / 2) for i in range(2)]
+    assert torch.equal(torch.cat([half._rows for half in halves]).sort().values, training._rows)
+    assert halves[0].expected_records == 150
+    assert not torch.isin(halves[0]._rows, validation._rows).any()
+
+
+def test_two_holdouts_do_not_repeat_their_noise(open_session) -> None:
+    """Were the second session to start the stream anew, both scores would carry the same noise."""
+    session = open_session()
+    model = session.build_model()
+    one = session.holdout(0.25)[1].score(model, 100.0)
+    other = session.holdout(0.25)[1].score(model, 100.0)
+    assert one != other
+
+
+def test_forks_have_noise_of_their_own_and_one_account(open_session) -> None:
+    session = open_session()
+    model = session.build_model()
+    scores = {session.fork(str(i)).score(model, 100.0) for i in range(5)}
+    assert len(scores) == 5
+    assert spent(session) == multiset(repeat(gaussian(100.0), 5))
+
+
+def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> None:
+    session = open_session()
+    training, _ = session.holdout(0.5)
+    inner, judged = training.holdout(0.5)
+    assert torch.equal(torch.cat([inner._rows, judged._rows]).sort().values, training._rows)
+    assert abs(len(judged._rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
+    judged.score(session.build_model(), 2.0)
+    report = bench.epsilon(session._ledger.event, 1e-5)
+    assert report.epsilon == pytest.approx(bench.epsilon(gaussian(2.0), 1e-5).epsilon)
+
+
+def test_a_holdout_in_a_trial_on_a_part_is_charged(open_session, here) -> None:
+    training, _ = open_session().holdout(0.5)
+    names = []
+
+    def trial(own: Session) -> Scored:
+        part = own.holdout(0.5)[1]
+        names.append(part._scope)
+        assert len(part._rows) > 0
+        return Scored(None, 0.0)
+
+    training.best_of(trial, RUNS, gaussian(1.0))
+    ((name, _),) = names[0]
+    assert name != holdout_name(0.5)  # whose coins decided who is here at all
+
+
+def test_holdouts_of_different_fractions_are_different_partitions(open_session) -> None:
+    """A record may be in both parts that are named here, and pays for both."""
+    session = open_session()
+    model = session.build_model()
+    session.holdout(0.9)[1].score(model, 2.0)
+    session.holdout(0.1)[0].score(model, 2.0)
+    both = bench.epsilon(repeat(gaussian(2.0), 2), 1e-5).epsilon
+    assert bench.epsilon(session._ledger.event, 1e-5).epsilon == pytest.approx(both)
+
+
+def test_a_scope_in_two_parts_of_one_partition_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="each partition once"):
+        Ledger().charge(gaussian(1.0), (("halves", "left"), ("halves", "right")))
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
+def test_fractions_out_of_range(open_session, fraction: float) -> None:
+    with pytest.raises(InvalidValueError, match="0 < fraction < 1"):
+        open_session().holdout(fraction)
+    with pytest.raises(InvalidValueError, match=r"0 <=? (sample_)?rate"):
+        open_session().subsample(dp_event.PoissonSampledDpEvent(fraction, gaussian(1.0)))
+
+
+def test_a_subsample_is_composed_first_and_sampled_once(open_session) -> None:
+    session = open_session()
+    expected = poisson_sampled(0.3, compose(gaussian(5.0), best_of(gaussian(9.0), RUNS)))
+    sample = session.subsample(expected)
+    model = session.build_model()
+    sample.score(model, 5.0)
+    sample.best_of(lambda own: Scored(None, own.score(model, 9.0)), RUNS, gaussian(9.0))
+    with pytest.raises(OverBudgetError, match="does not grow"):
+        sample.score(model, 5.0)
+    assert spent(session) == multiset(expected)
+    assert sample.expected_records == pytest.approx(180)
+    with pytest.raises(UnsupportedEventError, match="sample from a sample"):
+        sample.sample(asking(0.5, gaussian(1.0)))
+
+
+def test_a_trial_on_a_subsample_sees_the_sample_only(open_session, here) -> None:
+    sample = open_session().subsample(poisson_sampled(0.3, best_of(gaussian(1.0), RUNS)))
+    seen = []
+
+    def trial(own: Session) -> Scored:
+        seen.extend(part._rows for part in own.holdout(0.2))
+        return Scored(None, 0.0)
+
+    sample.best_of(trial, RUNS, gaussian(1.0))
+    assert seen
+    assert all(torch.isin(rows, sample._rows).all() for rows in seen)
+    assert torch.equal(torch.cat(seen[:2]).sort().values, sample._rows)
+
+
+# -------------------------------------------------------------------------------------------------- quantiles
+
+
+def test_quantile_of_gradient_norms(open_session, tiny_task) -> None:
+    session = open_session()
+    model = session.build_model()
+    batch = session.sample(asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE)))
+    gradient, share = batch.gradient_and_quantile(model, 1.0, NO_NOISE, NO_NOISE)
+    reference = session.sample(EVERYBODY).gradient(model, bench.Abadi(1.0), NO_NOISE)
+    for ours, theirs in zip(gradient, reference, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    records = session.nonprivate()
+    short = 0
+    for x, y in zip(records.inputs, records.targets, strict=True):
+        loss = torch.nn.functional.cross_entropy(model(x[None]), y[None])
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        short += int(sum(float(part.square().sum()) for part in parts) <= 1.0)
+    assert share == pytest.approx(short / tiny_task.n_records, abs=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["vmap", "opacus_hooks", "opacus_ghost"])
+def test_a_record_that_is_no_number_changes_the_count_by_half(tiny_task, tmp_path, monkeypatch, backend: str) -> None:
+    """Ghost clipping leaves such a record out and starts over: no other record may come by twice."""
+    tiny_task.model_name = "mlp"
+    clean = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
+    inputs = clean.inputs.clone()
+    inputs[0] = torch.nan
+    by_backend = partial(gradient_engine, backend=backend)
+    monkeypatch.setattr("dphpo_bench.training.own_model.gradient_engine", by_backend)
+    shares = []
+    for records in (clean, bench.Split(inputs, clean.targets), bench.Split(inputs[1:], clean.targets[1:])):
+        session = Session(tiny_task, records, Ledger(), Streams(0))
+        batch = session.sample(asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE)))
+        shares.append(batch.gradient_and_quantile(session.build_model(), 1.0, NO_NOISE, NO_NOISE)[1])
+    for one, other in itertools.combinations(shares, 2):
+        assert abs(one - other) * len(clean) <= 1 + 1e-6  # one record removed, another added
+
+
+def test_quantile_is_charged_at_half_its_sensitivity(open_session) -> None:
+    session = open_session()
+    kind = poisson_sampled(0.5, compose(gaussian(2.0), gaussian(20.0)))
+    batch = session.sample(kind)
+    batch.gradient_and_quantile(session.build_model(), 1.0, 2.0, 10.0)
+    with pytest.raises(OverBudgetError, match="may still be asked is nothing"):
+        batch.gradient(session.build_model(), bench.AutoS(), 20.0)
+    assert spent(session) == multiset(kind)
+
+
+# -------------------------------------------------------------------------------------------------- selection
+
+
+def test_the_best_trial_is_returned_and_nothing_else_is_charged(open_session, here) -> None:
+    session = open_session()
+    scores = []
+
+    def trial(own: Session) -> Scored:
+        scores.append(own.uniform("score"))
+        return Scored(scores[-1], scores[-1])
+
+    best = session.best_of(trial, RUNS, gaussian(1.0))
+    assert best == max(scores)
+    assert 2 <= len(scores) <= 4
+    assert len(set(scores)) == len(scores)
+    assert spent(session) == multiset(best_of(gaussian(1.0), RUNS))
+
+
+def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session) -> None:
+    """Neither a list, nor a global, nor the model it was given, nor the order of its calls."""
+    session = open_session(Ledger(best_of(gaussian(9.0), UniformCount(3, 6))))
+    kept: list[Any] = []
+    shared = session.build_model()
+
+    def trial(own: Session) -> Scored:
+        model = own.build_model()
+        score = own.score(model, 9.0)
+        kept.append((own, model, score))
+        session.left_behind = score
+        with torch.no_grad():
+            shared.weight.fill_(score)
+        torch.manual_seed(int(1e6 * abs(score)))
+        return Scored((score, len(kept)), score)
+
+    before = {name: value for name, value in vars(session).items() if name != "_counts"}
+    weights, state = shared.weight.clone(), torch.get_rng_state()
+    score, count = session.best_of(trial, UniformCount(3, 6), gaussian(9.0))
+    assert kept == []
+    assert count == 1  # every trial is the first
+    assert {name: value for name, value in vars(session).items() if name != "_counts"} == before
+    assert torch.equal(shared.weight, weights)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert isinstance(score, float)
+
+
+def test_an_outcome_that_acts_when_it_is_read_acts_for_the_winner_alone(open_session) -> None:
+    """Losers are thrown away unread: reading them would run code of theirs in this process."""
+
+    class Loud:
+        def __init__(self, score: float) -> None:
+            self.score = score
+
+        def __reduce__(self) -> Any:
+            return heard.append, (self.score,)
+
+    with trials_in(lambda count: list(range(count))) as counts:
+        open_session().best_of(lambda own: Scored(Loud(own.uniform("x")), own.uniform("x")), RUNS, gaussian(9.0))
+    assert counts[0] >= 2
+    assert heard == []  # the copy of the list that was written is another one
+
+
+heard: list[float] = []
+
+
+def test_trials_draw_independent_candidates(open_session, here) -> None:
+    rates = []
+
+    def trial(own: Session) -> Scored:
+        rates.append(own.candidate()["learning_rate"])
+        return Scored(None, 0.0)
+
+    open_session().best_of(trial, UniformCount(20, 30), gaussian(1.0))
+    assert len(set(rates)) == len(rates) >= 20
+
+
+def test_the_number_of_trials_is_drawn_from_its_distribution(open_session, here) -> None:
+    """K of a geometric distribution of mean 3: the mean of n is within six standard deviations but for 2e-9."""
+    n = 400
+    with trials_in(lambda count: list(range(count))) as counts:
+        for seed in range(n):
+            open_session(seed=seed).best_of(lambda _: Scored(None, 0.0), geometric(3), gaussian(1.0))
+    assert sum(counts) / n == pytest.approx(3, abs=6 * (6 / n) ** 0.5)
+
+
+def test_two_selections_have_numbers_of_their_own(open_session, here) -> None:
+    session = open_session()
+    with trials_in(lambda count: list(range(count))) as counts:
+        for _ in range(6):
+            session.best_of(lambda _: Scored(None, 0.0), geometric(20), gaussian(1.0))
+    assert len(set(counts)) > 1
+
+
+def test_a_trial_that_fails_is_the_worst_and_no_other_suffers(open_session) -> None:
+    def trial(own: Session) -> Scored:
+        score = own.uniform("score")
+        if score > 0.5:
+            raise ZeroDivisionError
+        return Scored(score, score)
+
+    found = [open_session(seed=seed).best_of(trial, UniformCount(1, 4), gaussian(1.0)) for seed in range(20)]
+    assert all(value is None or value <= 0.5 for value in found)
+    assert {value is None for value in found} == {True, False}
+
+
+def test_a_trial_that_ends_its_process_is_the_worst(open_session) -> None:
+    assert open_session().best_of(lambda _: os.kill(os.getpid(), signal.SIGKILL), RUNS, gaussian(1.0)) is None
+
+
+def test_a_stack_that_raises_runs_again_on_fresh_random_numbers(open_session, monkeypatch) -> None:
+    """On the same numbers, the difference of two queries would have no noise."""
+    drawn: list[tuple[int, list[float]]] = []
+
+    def failing(self: bench.Trial, sessions: list[Session], candidates: Any = None) -> list[Scored]:
+        drawn.append((len(sessions), [session.uniform("noise") for session in sessions]))
+        if len(sessions) > 1:
+            raise MemoryError
+        return [Scored(drawn[-1][1][0], drawn[-1][1][0])]
+
+    monkeypatch.setattr(bench.Trial, "run", failing)
+    trial = bench.Trial(bench.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
+    best = open_session().best_of(trial, UniformCount(3, 5), trial.event)
+    (together, first), *alone = drawn
+    again = [number for _, (number,) in alone]
+    assert together == len(alone) >= 3
+    assert len({*first, *again}) == 2 * together
+    assert best == max(again)
+
+
+@pytest.mark.parametrize("result", [None, Scored(1, None), "text"])  # type: ignore[arg-type]
+def test_a_trial_that_returns_something_else_is_the_worst(open_session, result: Any) -> None:
+    assert open_session().best_of(lambda _: result, RUNS, gaussian(1.0)) is None
+
+
+def test_a_score_that_is_no_number_is_the_worst(open_session, here) -> None:
+    nan, low = float("nan"), float("-inf")
+    scores = iter([nan, low, nan, low])
+    best = open_session().best_of(lambda _: (lambda x: Scored(x, x))(next(scores)), RUNS, gaussian(1.0))
+    assert best == low
+    assert open_session().best_of(lambda _: Scored(1, nan), RUNS, gaussian(1.0)) is None
+
+
+def test_an_outcome_that_cannot_leave_its_process_is_refused(open_session) -> None:
+    session = open_session()
+    with pytest.raises(OverBudgetError, match="outcome that pickle can write"):
+        session.best_of(lambda own: Scored(own, 0.0), RUNS, gaussian(1.0))
+    with pytest.raises(OverBudgetError, match="outcome that pickle can write"):
+        session.best_of(lambda _: Scored((number for number in range(3)), 0.0), RUNS, gaussian(1.0))
+
+
+def test_trials_of_ones_own_need_a_processor(open_session) -> None:
+    session = open_session()
+    session._device = torch.device("cuda")
+    with pytest.raises(InvalidValueError, match="trials of type Trial on cuda"):
+        session.best_of(lambda _: Scored(None, 0.0), RUNS, gaussian(1.0))
+
+
+@pytest.mark.parametrize("through", ["score", "batch", "fork", "raw", "selection", "utilities"])
+def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None:
+    """An outer score of a trial's model was charged by composition: quoted 4.18, and truly at least 20.6."""
+    step = poisson_sampled(0.5, gaussian(100.0))
+    runs = UniformCount(3, 6)
+    event = compose(best_of(gaussian(2.0), runs), repeat(gaussian(100.0), 99), repeat(step, 99), repeat(pure(1.0), 99))
+    session = open_session(Ledger(event))
+    opened = session.sample(step)
+    sealed = SealedUtilities(session, [0.5], 0.1)
+
+    def trial(own: Session) -> Scored:
+        model = own.build_model()
+        match through:
+            case "score":
+                session.score(model, 100.0)
+            case "fork":
+                session.fork("x").score(model, 100.0)
+            case "batch":
+                opened.gradient(model, bench.AutoS(), 100.0)
+            case "raw":
+                session.nonprivate()
+            case "selection":
+                session.best_of(trial, runs, gaussian(2.0))
+            case "utilities":
+                ask(sealed)
+        return Scored(None, 0.0)
+
+    with pytest.raises(OverBudgetError, match="account that is locked"):
+        session.best_of(trial, runs, gaussian(2.0))
+    assert "locked" in str(session._ledger.refused)
+
+
+def test_the_account_is_open_again_after_a_selection(open_session) -> None:
+    session = open_session()
+    session.best_of(lambda _: Scored(None, 0.0), RUNS, gaussian(2.0))
+    session.score(session.build_model(), 3.0)
+    with pytest.raises(InvalidValueError):
+        session.best_of(lambda _: Scored(None, 0.0), RUNS, gaussian(2.0), proposals=bench.Proposals((), list, 1, 1))
+    session.score(session.build_model(), 3.0)
+
+
+def test_a_selection_within_a_trial(open_session) -> None:
+    """The inner one is charged to the trial; its trials may not ask the trial around them."""
+    inner = best_of(gaussian(9.0), RUNS)
+    session = open_session(Ledger(repeat(best_of(compose(inner, gaussian(5.0)), RUNS), 2)))
+
+    def trial(own: Session) -> Scored:
+        best = own.best_of(lambda innermost: Scored(None, innermost.score(model, 9.0)), RUNS, gaussian(9.0))
+        assert best is None
+        return Scored("won", own.score(model, 5.0))
+
+    def cheating(own: Session) -> Scored:
+        own.best_of(lambda _: Scored(None, own.score(model, 5.0)), RUNS, gaussian(9.0))
+        return Scored("won", 0.0)
+
+    model = session.build_model()
+    assert session.best_of(trial, RUNS, compose(inner, gaussian(5.0))) == "won"
+    with pytest.raises(OverBudgetError, match="account that is locked"):
+        session.best_of(cheating, RUNS, compose(inner, gaussian(5.0)))
+
+
+def test_an_adaptive_search_is_held_to_its_bounds(open_session, here) -> None:
+    """Weights of a method's own are clamped: no candidate is drawn more often than the bounds allow.
+
+    Of 2,000 draws, each frequency errs by less than six standard deviations but for 1e-8.
+    """
+    prior = tuple({"learning_rate": 0.1 * (i + 1)} for i in range(4))
+    seen: list[float] = []
+    told: list[tuple[list[int], list[float]]] = []
+
+    def weights(tried: list[int], scores: list[float]) -> list[float]:
+        told.append((list(tried), list(scores)))
+        return [1e6, 1.0, 1.0, 1e-6]
+
+    def trial(own: Session) -> Scored:
+        seen.append(own.candidate()["learning_rate"])
+        return Scored(seen[-1], seen[-1])
+
+    proposals = bench.Proposals(prior, weights, 0.5, 1.5)
+    session, runs, n = open_session(), UniformCount(4, 6), 0
+    while n < 2000:
+        before = len(seen)
+        best = session.best_of(trial, runs, gaussian(9.0), proposals=proposals)
+        assert best == max(seen[before:])
+        n = len(seen)
+    for candidate, density in zip(prior, [1.5, 1.0, 1.0, 0.5], strict=True):
+        share = seen.count(candidate["learning_rate"]) / n
+        assert share == pytest.approx(density / 4, abs=6 * (0.25 / n) ** 0.5)
+    assert all([prior[i]["learning_rate"] for i in tried] == scores for tried, scores in told)
+    assert spent(session).keys() == {best_of(gaussian(9.0), runs, 0.5, 1.5)}
+
+
+@pytest.mark.parametrize("weights", [[], [1.0], [float("nan")] * 4, [-1.0] * 4, None, 1.0])
+def test_weights_that_are_none_are_the_prior(open_session, weights: Any) -> None:
+    prior = tuple({"learning_rate": 0.1 * (i + 1)} for i in range(4))
+    proposals = bench.Proposals(prior, lambda *_: weights, 0.5, 1.5)
+    found = open_session().best_of(lambda own: Scored(own.candidate(), 0.0), RUNS, gaussian(9.0), proposals=proposals)
+    assert found in prior
+
+
+def test_a_trial_beyond_its_base_event_is_refused(open_session) -> None:
+    session = open_session()
+    model = session.build_model()
+    with pytest.raises(OverBudgetError):
+        session.best_of(lambda own: Scored(None, own.score(model, 9.0) + own.score(model, 9.0)), RUNS, gaussian(9.0))
+    assert session._ledger.refused  # the harness sees it even if the method swallows the error
+
+
+def test_a_base_event_that_grows_is_what_was_charged(open_session) -> None:
+    parts = [gaussian(9.0)]
+    session = open_session(Ledger(best_of(gaussian(9.0), RUNS)))
+
+    def trial(own: Session) -> Scored:
+        parts.append(gaussian(0.1))
+        return Scored(None, own.score(own.build_model(), 0.1))
+
+    with pytest.raises(OverBudgetError, match=r"does not cover the release Gaussian σ=0\.1"):
+        session.best_of(trial, RUNS, dp_event.ComposedDpEvent(parts))
+
+
+def test_a_selection_that_the_plan_does_not_cover_runs_no_trial(open_session) -> None:
+    session = open_session(Ledger(allowance=best_of(gaussian(9.0), geometric(3))))
+    with pytest.raises(OverBudgetError):
+        session.best_of(lambda _: pytest.fail("ran"), geometric(4), gaussian(9.0))
+
+
+def test_an_overspent_trial_on_a_sample_is_remembered(open_session) -> None:
+    session = open_session()
+    with pytest.raises(OverBudgetError):
+        session.subsample(poisson_sampled(0.5, best_of(gaussian(9.0), RUNS))).best_of(
+            lambda own: Scored(None, own.score(own.build_model(), 1.0)), RUNS, gaussian(9.0)
+        )
+    assert session._ledger.refused
+
+
+def test_raw_access_in_a_trial_is_refused(open_session) -> None:
+    session = open_session()
+    with pytest.raises(OverBudgetError):
+        session.best_of(lambda own: Scored(own.nonprivate(), 0.0), RUNS, gaussian(9.0))
+
+
+def test_no_trial_no_winner(open_session) -> None:
+    """A Poisson number of mean 1e-6 is 0 but for one time in a million."""
+    session = open_session()
+    assert session.best_of(lambda _: pytest.fail("ran"), Poisson(1e-6), gaussian(9.0)) is None
+    assert spent(session) == multiset(best_of(gaussian(9.0), Poisson(1e-6)))
+
+
+def test_the_first_above_a_threshold(open_session, here) -> None:
+    session = open_session()
+    scores = iter([0.1, 0.3, 0.9, 0.95])
+    found = session.first_above(lambda _: (lambda x: Scored(x, x))(next(scores)), 0.8, 1e-3, gaussian(1.0))
+    assert found == 0.9
+    assert spent(session) == multiset(first_above(gaussian(1.0), 1e-3))
+
+
+def test_a_coin_ends_the_search_for_a_threshold(open_session, here) -> None:
+    """Trials until a coin of probability 1/4: the mean of n numbers, within six standard deviations."""
+    n, total = 300, 0
+    for seed in range(n):
+        counted: list[int] = []
+        result = open_session(seed=seed).first_above(
+            lambda _, counted=counted: counted.append(1) or Scored(None, 0.0), 1.0, 0.25, gaussian(1.0)
+        )
+        assert result is None
+        total += len(counted)
+    assert total / n == pytest.approx(4, abs=6 * (12 / n) ** 0.5)
+
+
+# -------------------------------------------------------------------------------------------- trained together
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_training_together_is_training_alone(open_session, tiny_task, model: str, rate: float) -> None:
+    tiny_task.model_name = model
+    session = open_session()
+    runs = [
+        bench.DpSgd(rate, 5, 1.0, lr, optimizer="SGD", clipping=rule)
+        for lr, rule in ((0.1, "auto_s"), (1.0, "abadi:2"))
+    ]
+    alone = [run.train(session.holdout(0.2)[0].fork(f"a{i}")) for i, run in enumerate(runs)]
+    session = open_session()
+    together = bench.DpSgd.train_together([session.holdout(0.2)[0].fork(f"a{i}") for i in range(2)], runs)
+    for one, other in zip(alone, together, strict=True):
+        for a, b in zip(one.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_together_are_charged_one_by_one(open_session) -> None:
+    session = open_session()
+    models = [session.build_model() for _ in range(3)]
+    batches = [session.sample(asking(1.0, gaussian(sigma))) for sigma in (1.0, 2.0, 3.0)]
+    gradients_together(batches, models, [bench.AutoS()] * 3, [1.0, 2.0, 3.0])
+    assert spent(session) == multiset(compose(gaussian(1.0), gaussian(2.0), gaussian(3.0)))
+
+
+def test_nothing_is_computed_if_one_of_them_is_not_covered(open_session) -> None:
+    session = open_session(Ledger(allowance=compose(gaussian(1.0), gaussian(2.0))))
+    models = [session.build_model() for _ in range(3)]
+    batches = [session.sample(asking(1.0, gaussian(sigma))) for sigma in (1.0, 2.0, 1.0)[:2]]
+    with pytest.raises(OverBudgetError):
+        gradients_together([*batches, batches[0]], models, [bench.AutoS()] * 3, [1.0, 2.0, 3.0])
+
+
+# -------------------------------------------------------------------------------------------- sealed utilities
+
+
+def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
+    session = open_session()
+    runs = [bench.DpSgd(1.0, 20, 0.0, lr, optimizer="SGD", averaging=0.0) for lr in (1e-9, 0.5)]
+    sealed = session.sealed_utilities(runs, partitions=3, validation=0.25)
+    assert sealed._sensitivity == pytest.approx(1 / 3)
+    with pytest.raises(AttributeError):
+        sealed._sensitivity = 1e-9
+    assert not session._ledger.entries  # nothing has been released
+    test = sealed.open_test(1e7)
+    assert [test.first(threshold) for threshold in (1.9, 0.9999, 0.6)] == [None, None, 1]
+    assert spent(session) == multiset(pure(1e7))  # rounds that find nothing are free
+    with pytest.raises(InvalidValueError, match="Open another"):
+        test.first(0.6)
+    assert sealed.open_test(1e7).first(0.6) == 1
+    assert spent(session) == multiset(repeat(pure(1e7), 2))
+
+
+def test_a_test_of_a_session_that_is_closed_answers_no_more(open_session) -> None:
+    session = open_session()
+    test = SealedUtilities(session, [0.2], 0.1).open_test(1.0)
+    session.close()
+    with pytest.raises(OverBudgetError, match="over"):
+        test.first(0.5)
+
+
+def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
+    """Dwork and Roth's bound on each answer, at the worst pair of utility vectors: one rises, the other falls.
+
+    10⁴ draws a side. Each frequency errs by less than six standard deviations but for 1e-8 or so.
+    """
+    session, epsilon, n = open_session(), 1.0, 10_000
+    counts = []
+    for values in ([0.5, 0.4], [0.4, 0.5]):
+        sealed = SealedUtilities(session, list(values), 0.1)
+        answers = [sealed.open_test(epsilon).first(0.5) for _ in range(n)]
+        counts.append([answers.count(answer) / n for answer in (0, 1, None)])
+    for p, q in zip(*counts, strict=True):
+        deviation = 6 * ((p * (1 - p) + 9 * q * (1 - q)) / n) ** 0.5
+        assert p <= torch.e**epsilon * q + deviation
+        assert q <= torch.e**epsilon * p + deviation
+    assert counts[0] != counts[1]
+
+
+def test_above_threshold_beyond_the_plan_releases_nothing(open_session) -> None:
+    sealed = SealedUtilities(open_session(Ledger(allowance=pure(0.5))), [1.0], 0.1)
+    with pytest.raises(OverBudgetError):
+        sealed.open_test(0.6)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
+def test_above_threshold_needs_an_epsilon(open_session, epsilon: float) -> None:
+    session = open_session()
+    with pytest.raises(InvalidValueError, match="epsilon > 0"):
+        SealedUtilities(session, [1.0], 0.1).open_test(epsilon)
+    assert not session._ledger.entries
+
+
+def test_utilities_cannot_be_computed_on_one_part(open_session) -> None:
+    with pytest.raises(InvalidValueError, match="a whole partitions from 2"):
+        open_session().sealed_utilities([], 1, 0.1)

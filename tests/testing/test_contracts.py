@@ -1,0 +1,335 @@
+"""The contracts catch what they are for: each of their tests fails on a plug-in with that one mistake."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import RegistryError, UnknownNameError
+from dphpo_bench.testing import ContractError, MethodContract, TaskContract, check
+from dphpo_bench.testing.runs import ask_new_process
+from dphpo_bench.testing.source_scan import private_accesses
+from tests.security.wrong import methods as wrong_methods
+from tests.security.wrong import tasks as wrong_tasks
+from tests.security.wrong.nosy import CountsTheRecords
+from tests.security.wrong.slow_import import ImportsNumpy
+
+# What else fails where a mistake cannot be seen by one test alone: a run that differs each time differs in every
+# comparison.
+UNREPEATABLE = {
+    "test_plan_comes_back_from_json",
+    "test_seed_repeats_a_run",
+    "test_global_randomness_and_threads_change_nothing",
+    "test_earlier_runs_change_nothing",
+    "test_new_process_gives_the_same_run",
+}
+ENDINGS = {
+    "test_empty_batches_are_survived",
+    "test_records_and_models_without_numbers_are_survived",
+    "test_tiny_budgets_are_refused_or_kept",
+}
+EVERY_PLAN = {name for name in vars(MethodContract) if name.startswith("test_")}
+
+W = wrong_methods
+METHODS: list[tuple[str, Any, str, set[str]]] = [
+    ("declarations", W.NameWithCapitals, "Expected a name of lower-case letters.*'Wrong-Name'", set()),
+    ("declarations", W.VersionZero, "version to be an integer >= 1, got 0", {"test_record_comes_back_from_json"}),
+    ("declarations", W.TuningIsText, "Expected tuning to be a tuple", set()),
+    ("parameters_are_fields_of_a_frozen_dataclass", W.NotFrozen, "not frozen.*Decorate", set()),
+    ("parameters_are_fields_of_a_frozen_dataclass", W.NotDecorated, "momentum of NotDecorated.*no fields", set()),
+    (
+        "parameters_are_fields_of_a_frozen_dataclass",
+        W.VersionIsAParameter,
+        "version of VersionIsAParameter are annotated, which makes parameters",
+        set(),
+    ),
+    ("parameters_are_fields_of_a_frozen_dataclass", W.NoDefault.made, "momentum has no default", set()),
+    (
+        "parameters_come_back_from_json",
+        W.ChangesItsParameter,
+        r"'width': 0\.5.*'width': 0\.25",
+        {"test_new_process_gives_the_same_run"},
+    ),
+    (
+        "source_keeps_out_of_the_private_parts_of_others",
+        CountsTheRecords,
+        r"nosy\.py:\d+: session\._train.*nosy\.py:\d+: getattr",
+        set(),
+    ),
+    ("importing_the_module_is_cheap", ImportsNumpy, "imports numpy", set()),
+    ("plan_is_made_from_public_facts_alone", W.PlansFromData, "The plan reads data", EVERY_PLAN),
+    ("plan_is_made_from_public_facts_alone", W.PlansAtRandom, "releases is .* once and", set()),
+    ("plan_is_made_from_public_facts_alone", W.PlansFromARun, "After a run the plan is another: cost", set()),
+    ("plan_comes_back_from_json", W.PlanHoldsATuple, "lists rather than tuples", set()),
+    (
+        "releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget",
+        W.OverBudgetAtEight,
+        r"more than the budget epsilon=8",
+        set(),
+    ),
+    ("reference_that_is_not_private_says_so", W.ReferenceWithAnEpsilon, "its record's ε is 2.9", set()),
+    ("run_ends_with_a_model", W.NoModel, "Expected a dictionary of released values", ENDINGS),
+    ("run_releases_only_what_the_plan_says", W.AsksForMore, "does not cover the release", ENDINGS),
+    (
+        "record_comes_back_from_json",
+        W.InfiniteParameter,
+        "The run cannot be recorded",
+        {
+            "test_parameters_come_back_from_json",
+            "test_new_process_gives_the_same_run",
+        },
+    ),
+    ("seed_repeats_a_run", W.DrawsFromTheSystem, "Two runs at one seed differ: released", UNREPEATABLE),
+    (
+        "global_randomness_and_threads_change_nothing",
+        W.DependsOnThreads,
+        "'threads': 1.*'threads': 2",
+        {"test_new_process_gives_the_same_run"},
+    ),
+    (
+        "global_randomness_and_threads_change_nothing",
+        W.DrawsFromTheGlobalGenerator,
+        "other global random states",
+        UNREPEATABLE,
+    ),
+    (
+        "order_of_trials_changes_nothing",
+        W.CountsItsTrials,
+        "trials in reverse order",
+        {"test_trials_that_lost_change_nothing"},
+    ),
+    ("trials_that_lost_change_nothing", W.AveragesItsTrials, "No trial alone leads to what all", set()),
+    ("earlier_runs_change_nothing", W.RemembersTheLastRun, "After a run on other records", UNREPEATABLE),
+    ("new_process_gives_the_same_run", W.RemembersTheFirstRun, "in a new process a run differs", set()),
+    ("empty_batches_are_survived", W.DividesByTheBatchSize, "ZeroDivisionError", set()),
+    ("records_and_models_without_numbers_are_survived", W.WantsFiniteOutputs, "diverged", set()),
+    ("tiny_budgets_are_refused_or_kept", W.FallsOverASmallBudget, "Let it be a BudgetTooSmallError", set()),
+]
+T = wrong_tasks
+TASKS: list[tuple[str, Any, str, set[str]]] = [
+    ("declarations", T.NameWithCapitals, "'Wrong Name'", set()),
+    ("declarations", T.VersionIsText, "version to be an integer >= 1, got '2'", {"test_private_run_works"}),
+    ("facts_are_public", T.FactsFromData, "computed from the records", {"test_import_and_facts_are_cheap"}),
+    ("facts_are_public", T.FactsOfAnother, r"facts about wrong \(linear\), got wrong \(mlp\)", set()),
+    ("import_and_facts_are_cheap", T.FactsNeedTorch, "facts need torch", set()),
+    ("number_of_records_is_as_declared", T.LosesARecord, "N=600, and load_train gives 599", set()),
+    ("records_have_the_declared_shape", T.RecordWithoutNumbers, "Expected finite training inputs", set()),
+    ("labels_are_classes", T.LabelOutOfRange, "labels from 0 to 2, got 0 to 3", set()),
+    ("training_and_test_records_are_disjoint", T.TestsOnTrainingData, "300 of 300 test records", set()),
+    ("records_are_the_same_each_time", T.Shuffles, "training records differ", set()),
+    ("fingerprint_is_stable", T.FingerprintOfTheProcess, "in another process", set()),
+    ("fingerprint_is_stable", T.StructureOfTheProcess, "The model's fingerprint is .* in another process", set()),
+    ("model_gives_one_output_per_class", T.OneOutputTooMany, r"\(1, 3\) for 1 records, got \(1, 4\)", set()),
+    ("initial_weights_follow_the_seed", T.WeightsAtRandom, "At one seed the initial weights differ", set()),
+    (
+        "model_can_be_trained_privately",
+        T.BatchNorm,
+        "cannot be trained privately",
+        {"test_model_treats_each_record_alone", "test_private_run_works", "test_model_gives_one_output_per_class"},
+    ),
+    ("model_treats_each_record_alone", T.Centres, "depend on the others of a batch", {"test_private_run_works"}),
+    ("private_run_works", T.NegativeLearningRate, "learning_rate", set()),
+]
+IDS = [f"{make.__qualname__}" for _, make, _, _ in METHODS], [make.__qualname__ for _, make, _, _ in TASKS]
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    wrong_methods.REMEMBERED.clear()
+    yield
+    wrong_methods.REMEMBERED.clear()
+
+
+def failures(contract: MethodContract | TaskContract, make: Any) -> set[str]:
+    found = set()
+    for name in (name for name in vars(type(contract)) if name.startswith("test_")):
+        try:
+            getattr(contract, name)(make())
+        except Exception:
+            found.add(name)
+    return found
+
+
+def test_there_is_a_wrong_plug_in_for_every_test() -> None:
+    for contract, cases in ((MethodContract, METHODS), (TaskContract, TASKS)):
+        assert {f"test_{name}" for name, *_ in cases} == {name for name in vars(contract) if name.startswith("test_")}
+
+
+@pytest.mark.parametrize(("name", "make", "message", "others"), METHODS, ids=IDS[0])
+def test_a_mistake_in_a_method_is_caught(name: str, make: Any, message: str, others: set[str]) -> None:
+    with pytest.raises(ContractError) as caught:
+        getattr(MethodContract(), f"test_{name}")(make())
+    assert re.search(message, str(caught.value)), caught.value
+
+
+@pytest.mark.parametrize(("name", "make", "message", "others"), TASKS, ids=IDS[1])
+def test_a_mistake_in_a_task_is_caught(name: str, make: Any, message: str, others: set[str]) -> None:
+    with pytest.raises((ContractError, bench.InvalidValueError)) as caught:
+        getattr(TaskContract(), f"test_{name}")(make())
+    assert re.search(message, str(caught.value)), caught.value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "make", "message", "others"), METHODS, ids=IDS[0])
+def test_a_mistake_in_a_method_fails_no_other_test(name: str, make: Any, message: str, others: set[str]) -> None:
+    assert failures(MethodContract(), make) - others == {f"test_{name}"} - others
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "make", "message", "others"), TASKS, ids=IDS[1])
+def test_a_mistake_in_a_task_fails_no_other_test(name: str, make: Any, message: str, others: set[str]) -> None:
+    assert failures(TaskContract(), make) - others == {f"test_{name}"} - others
+
+
+@pytest.mark.slow
+def test_sound_plug_ins_pass() -> None:
+    assert failures(MethodContract(), wrong_methods.Sound) == set()
+    assert failures(MethodContract(), wrong_methods.Searches) == set()
+    assert failures(TaskContract(), wrong_tasks.Sound) == set()
+
+
+SOURCE = """
+from operator import attrgetter
+from dataclasses import replace
+import torch
+
+class Method:
+    def fine(self, session, plan):
+        self._kept = super().__init__()
+        type(self).__name__, plan._replace(a=1), self.__dict__, vars(self), getattr(self, "_kept")
+        getattr(session, "facts")
+        torch._foreach_add_([], 1)
+
+    def wrong(self, session):
+        session._train
+        self.session._rows
+        getattr(session, "_task")
+        attrgetter("a._streams")(session)
+        session.__dict__
+        vars(session)
+        type(session).sample.__globals__
+        [one._ledger for one in [session]]
+"""
+
+
+def test_the_scan_finds_what_belongs_to_others_and_nothing_else(tmp_path, monkeypatch) -> None:
+    (tmp_path / "scanned_source.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import scanned_source  # type: ignore[import-not-found]
+
+    first = SOURCE[: SOURCE.index("def wrong")].count("\n") + 2
+    last = SOURCE.count("\n")
+    found = private_accesses(type("Derived", (scanned_source.Method, bench.Method), {}), bench.Method)
+    assert sorted({finding.line for finding in found}) == list(range(first, last + 1))
+    assert all(finding.file == str(tmp_path / "scanned_source.py") for finding in found)
+
+
+class TestCheck:
+    """The command line's side of it."""
+
+    @pytest.fixture
+    def main(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+        from dphpo_bench.cli import commands as cli
+
+        def call(*arguments: str) -> tuple[int, str, str]:
+            monkeypatch.setattr(sys, "argv", ["dphpo-bench", "check", *arguments])
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+            return ended.value.code, *capsys.readouterr()  # type: ignore[return-value]
+
+        return call
+
+    def test_a_sound_task_passes(self, main: Any) -> None:
+        code, out, err = main("tests.security.wrong.tasks:Sound")
+        lines = out.splitlines()
+        assert (code, err) == (0, "")
+        assert lines[0].startswith("task wrong (linear): tests.security.wrong.tasks:Sound")
+        assert all(line.startswith("  ✓ ") for line in lines[1:-1])
+        assert lines[-1].startswith("All 14 tests pass (1 plug-in")
+
+    def test_a_wrong_method_fails_with_reasons(self, main: Any) -> None:
+        code, out, _ = main("tests.security.wrong.methods:PlansFromData")
+        assert code == 1
+        assert "  ✓ Name, version, summary, reference, tuning and end_to_end_private are declared.\n" in out
+        assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
+        assert re.search(r"^\d+ of 21 tests fail \(1 plug-in", out.splitlines()[-1])
+
+    def test_json(self, main: Any) -> None:
+        code, out, _ = main("tests.security.wrong.methods:PlansFromData", "--json")
+        found = json.loads(out)
+        (plug_in,) = found["plug_ins"]
+        assert code == 1
+        assert plug_in["class"] == "tests.security.wrong.methods:PlansFromData"
+        assert found["failed"] == sum(not test["passed"] for test in plug_in["tests"]) > 5
+        assert {test["name"] for test in plug_in["tests"]} == EVERY_PLAN
+
+    @pytest.mark.parametrize(
+        ("plug_in", "message"),
+        [
+            ("hyfreedb", "Unknown plug-in 'hyfreedb'. Did you mean 'hyfreedp'?"),
+            ("dphpo-bunch", "Did you mean 'dphpo-bench'?"),
+            ("numpy", "The distribution 'numpy' has no plug-in"),
+            ("tests.security.wrong.methods:Sund", "has no attribute 'Sund'"),
+            (
+                "tests.security.wrong.nothing:Sound",
+                "Cannot load tests.security.wrong.nothing:Sound: ModuleNotFoundError",
+            ),
+            ("tests.security.wrong.methods:REMEMBERED", "is neither a subclass of dphpo_bench.Method"),
+            ("dphpo_bench:Method", "lacks plan, run"),
+            ("tests:", "Expected module:Class"),
+            ("../x", "Unknown plug-in"),
+            ("", "Unknown plug-in"),
+        ],
+    )
+    def test_mistakes_in_the_call(self, main: Any, plug_in: str, message: str) -> None:
+        code, out, err = main(plug_in)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+
+    def test_a_distribution_stands_for_all_of_its_plug_ins(self) -> None:
+        found = check.subjects("dphpo_bench")
+        assert {subject.cls.name for subject in found if subject.kind == "method"} == set(bench.registry.methods())
+        digits = [subject.model for subject in found if getattr(subject.cls, "name", "") == "digits"]
+        assert digits == ["linear", "mlp"]
+        assert [subject.model for subject in check.subjects("digits")] == digits
+
+    def test_an_entry_point_of_another_name_is_refused(self, tmp_path, monkeypatch) -> None:
+        info = tmp_path / "misnamed-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: misnamed\nVersion: 1.0\n")
+        points = "[dphpo_bench.methods]\nright = tests.security.wrong.methods:Sound\n"
+        (info / "entry_points.txt").write_text(points)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        with pytest.raises(RegistryError, match=r"right = tests.*`name` is 'wrong'"):
+            check.subjects("misnamed")
+        with pytest.raises(UnknownNameError):
+            check.subjects("absent")
+
+    def test_a_class_in_the_working_directory(self, main: Any, tmp_path, monkeypatch) -> None:
+        (tmp_path / "lying_here.py").write_text("from tests.security.wrong.methods import PlansFromData as Mine\n")
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        monkeypatch.chdir(tmp_path)
+        code, out, _ = main("lying_here:Mine")
+        assert code == 1
+        assert out.startswith("method wrong: tests.security.wrong.methods:PlansFromData [not installed")
+
+    def test_a_folder_here_does_not_stand_for_a_plug_in_of_its_name(self, tmp_path, monkeypatch) -> None:
+        """An editable install is found after the working directory, where `new` has made a folder of that name."""
+        (tmp_path / "here.py").write_text("print('{}')")
+        monkeypatch.chdir(tmp_path)
+        assert check.subjects("digits")
+        assert str(tmp_path) not in sys.path
+        with pytest.raises(ContractError, match="No module named here"):
+            ask_new_process("here", {})
+
+    def test_neither_pytest_nor_torch_is_needed_to_import_the_kit(self) -> None:
+        code = (
+            "import sys; sys.modules['pytest'] = None; import dphpo_bench.check, dphpo_bench.cli\n"
+            "assert 'torch' not in sys.modules"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True)

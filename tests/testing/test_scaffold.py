@@ -1,0 +1,182 @@
+"""What `dphpo-bench new` writes: packages that are complete, keep their contracts, and overwrite nothing."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.cli import commands as cli
+from dphpo_bench.testing import MethodContract, TaskContract, check, scaffold
+from tests.test_plugin_package import install
+
+PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Write a package and install it for this process, as long as the test lasts."""
+    names = []
+
+    def make(kind: scaffold.Kind, name: str) -> Path:
+        folder = scaffold.write_package(kind, name, tmp_path / "made")
+        install(folder, folder, tmp_path / f"site_{name}")
+        for path in (folder, tmp_path / f"site_{name}"):
+            monkeypatch.syspath_prepend(str(path))
+        names.append(name)
+        return folder
+
+    yield make
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def test_a_written_method_is_private_and_keeps_its_contract(installed: Any) -> None:
+    folder = installed("method", "two_rates")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "pyproject.toml",
+        "test_contract.py",
+        "two_rates.py",
+    ]
+    (subject,) = check.subjects("two-rates")
+    assert subject.title == "method two_rates: two_rates:TwoRates [two-rates 0.1.0]"
+    contract, method = MethodContract(), bench.make_method("two_rates", {"candidates": "2"})
+    for test in (
+        "declarations",
+        "parameters_are_fields_of_a_frozen_dataclass",
+        "parameters_come_back_from_json",
+        "source_keeps_out_of_the_private_parts_of_others",
+        "importing_the_module_is_cheap",
+        "plan_is_made_from_public_facts_alone",
+        "run_releases_only_what_the_plan_says",
+    ):
+        getattr(contract, f"test_{test}")(method)
+    record = bench.run(method, "digits", bench.PrivacyBudget(3, 1e-4), seed=0).record
+    assert record.status == "ok"
+    assert record.privacy.epsilon <= 3
+    assert record.metrics["accuracy"] > 0.6
+    assert record.released.keys() == {"learning_rate"}
+
+
+def test_a_written_task_keeps_its_contract(installed: Any) -> None:
+    installed("task", "tumour_cells")
+    (subject,) = check.subjects("tumour_cells")
+    assert subject.title == "task tumour_cells (linear): tumour_cells:TumourCells [tumour-cells 0.1.0]"
+    contract, task = TaskContract(), bench.make_task("tumour_cells")
+    for test in [name for name in vars(TaskContract) if name.startswith("test_")]:
+        getattr(contract, test)(task)
+    assert bench.run("dp_sgd", task, bench.PrivacyBudget(3, 1e-3), seed=0).record.metrics["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("kind", ["method", "task"])
+def test_the_package_declares_what_it_holds(kind: scaffold.Kind, tmp_path: Path) -> None:
+    folder = scaffold.write_package(kind, "a1_b2", tmp_path)
+    declared = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert declared["project"]["name"] == "a1-b2"
+    assert declared["project"]["entry-points"] == {f"dphpo_bench.{kind}s": {"a1_b2": "a1_b2:A1B2"}}
+    assert declared["tool"]["setuptools"]["py-modules"] == ["a1_b2"]
+    for path in folder.iterdir():
+        text = path.read_text()
+        assert "$" not in text
+        assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["method", "task"])
+def test_a_written_package_is_installed_by_pip_and_passes_pytest(kind: scaffold.Kind, tmp_path: Path) -> None:
+    folder = scaffold.write_package(kind, "fresh_one", tmp_path)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", tmp_path / "site", folder], check=True)
+    (folder / "fresh_one.py").unlink()  # so that the installed one is tested
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", folder], env=environment, cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Two-Rates", r"got 'Two-Rates'\. Try 'two_rates'\."),
+        ("TwoRates", "Try 'two_rates'"),
+        ("2rates", "lower-case letters.*Try 'my_method'"),
+        ("two__rates", "Try 'two_rates'"),
+        ("two_rates_", "Try 'two_rates'"),
+        ("", "got ''"),
+        ("a\nb", r"got 'a\\nb'"),
+        ("../escape", "Try 'escape'"),
+        ("größe", "lower-case letters"),
+        ("x" * 51, "at most 50"),
+        ("class", "word of Python's own. Try 'my_class'"),
+        ("none", "word of Python's own"),
+        ("json", "A module 'json' is installed already"),
+        ("numpy", "A module 'numpy' is installed already"),
+        ("dphpo_bench", "A module 'dphpo_bench' is installed already"),
+        ("test_me", "take a module 'test_me' for tests"),
+        ("hyfreedp", "A method 'hyfreedp' is installed already. Try 'my_hyfreedp'"),
+    ],
+)
+def test_names_that_cannot_be(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match=message) as caught:
+        scaffold.write_package("method", name, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "mine.py").write_text("precious")
+    with pytest.raises(InvalidValueError, match=r"mine exists, and nothing is overwritten.*--output"):
+        scaffold.write_package("method", "mine", tmp_path)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["mine.py"]
+    assert (tmp_path / "mine" / "mine.py").read_text() == "precious"
+    with pytest.raises(InvalidValueError, match="Cannot write"):
+        scaffold.write_package("method", "mine", tmp_path / "mine" / "mine.py")
+
+
+def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch, capsys) -> None:
+    target = tmp_path / "deep" / "er"
+    monkeypatch.setattr(sys, "argv", ["dphpo-bench", "new", "task", "cells", "--output", str(target)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert f"pip install -e {target / 'cells'}\n" in out
+    assert "dphpo-bench check cells\n  dphpo-bench run --method dp_sgd --task cells\n" in out
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_page_shows_the_method_that_is_written(tmp_path: Path) -> None:
+    shown, *_ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    written = (scaffold.write_package("method", "two_rates", tmp_path) / "two_rates.py").read_text()
+    head, body = written[written.index("@dataclass") :], written[written.index("    def plan(") :]
+    assert shown.endswith("\n\n" + body)
+    assert set(shown.splitlines()) <= set(head.splitlines())  # without its docstring and its checks
+
+
+def test_every_command_on_the_page_exists() -> None:
+    shown = re.findall(r"^    dphpo-bench (.*)$", PAGE, flags=re.MULTILINE)
+    assert len(shown) >= 8
+    for line in shown:
+        command, *arguments = shlex.split(line, comments=True)
+        found = typer.main.get_command(cli.app).commands[command]
+        known = found
+        while getattr(known, "commands", None):
+            known, arguments = known.commands[arguments[0]], arguments[1:]
+        options = {name for parameter in known.params for name in parameter.opts}
+        assert {word for word in arguments if word.startswith("-")} <= options
+        assert dict(pairwise(arguments)).get("--task", "digits") in ("digits", "cells")
