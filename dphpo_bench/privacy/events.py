@@ -187,8 +187,10 @@ def one_of(events: Sequence[DpEvent], weights: Sequence[float] | None = None) ->
         return OneOfDpEvent(tuple(events))
     if not isinstance(weights, list | tuple) or len(weights) != len(events):
         raise InvalidValueError(f"Expected {len(events)} weights, one for each event, got {shown(weights)}.")
-    exact = [number("weight", weight, low=1e-9, high=1e9) for weight in weights]
+    exact = [number("weight", weight, low=0, high=1e9) for weight in weights]
     total = math.fsum(exact)
+    if min(exact) <= 1e-9 * total:
+        raise InvalidValueError(f"Expected weights above a billionth of their sum, got {min(exact):.4g}.")
     # Weights of sum 1 stay as they are, so that what is read back equals what was written.
     scaled = exact if abs(total - 1) < 1e-12 else [weight / total for weight in exact]
     return OneOfDpEvent(tuple(events), tuple(scaled))
