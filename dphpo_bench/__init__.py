@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from dphpo_bench.contract.registry import make_task as make_task
     from dphpo_bench.contract.search_space import Candidate as Candidate
     from dphpo_bench.contract.search_space import Proposals as Proposals
+    from dphpo_bench.contract.session import TOGETHER as TOGETHER
+    from dphpo_bench.contract.session import Scored as Scored
+    from dphpo_bench.contract.session import Session as Session
     from dphpo_bench.contract.task import Split as Split
     from dphpo_bench.contract.task import Task as Task
     from dphpo_bench.contract.task import TaskFacts as TaskFacts
@@ -58,15 +61,12 @@ if TYPE_CHECKING:
     from dphpo_bench.recipes.dp_sgd import trainable as trainable
     from dphpo_bench.recipes.image_task import ImageTask as ImageTask
     from dphpo_bench.recipes.search_method import SearchMethod as SearchMethod
-    from dphpo_bench.recipes.trial import TOGETHER as TOGETHER
     from dphpo_bench.recipes.trial import Trained as Trained
     from dphpo_bench.recipes.trial import Trial as Trial
     from dphpo_bench.recipes.trial import released as released
     from dphpo_bench.recipes.trial import search_then_train as search_then_train
     from dphpo_bench.records.record import RunRecord as RunRecord
     from dphpo_bench.records.store import read_record as read_record
-    from dphpo_bench.session.selection import Scored as Scored
-    from dphpo_bench.session.session import Session as Session
     from dphpo_bench.training.averaging import WeightAverage as WeightAverage
     from dphpo_bench.training.clipping import Abadi as Abadi
     from dphpo_bench.training.clipping import AutoS as AutoS
@@ -102,11 +102,11 @@ _HOMES = {
     "RunCount": "privacy.run_counts",
     "RunFailedError": "base.errors",
     "RunRecord": "records.record",
-    "Scored": "session.selection",
+    "Scored": "contract.session",
     "SearchMethod": "recipes.search_method",
-    "Session": "session.session",
+    "Session": "contract.session",
     "Split": "contract.task",
-    "TOGETHER": "recipes.trial",
+    "TOGETHER": "contract.session",
     "Task": "contract.task",
     "TaskFacts": "contract.task",
     "Trained": "recipes.trial",
