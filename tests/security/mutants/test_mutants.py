@@ -224,7 +224,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     "fixed_batches": Refused(
         batches.FixedBatches(), "ledger", NOT_PLANNED + r"holdout of 0.5=validation: Gaussian σ=", Blobs(batch_size=300)
     ),
-    "drawn_batch_size": Refused(batches.DrawnBatchSize(), "session", r"object of type 'Batch' has no len"),
+    "drawn_batch_size": Refused(batches.DrawnBatchSize(), "session", r"object of type 'ChargedBatch' has no len"),
     "rate_of_a_loader": Refused(
         batches.RateOfALoader(), "ledger", NOT_PLANNED + r"Poisson\(q=0.2;.*Poisson\(q=0.1833;", Blobs(batch_size=110)
     ),
