@@ -125,6 +125,25 @@ class Session(ABC):
             OverBudgetError: if the plan does not cover it.
         """
 
+    @abstractmethod
+    def one_of(self, choice: "DpEvent", index: int | None = None) -> "tuple[int, Session]":
+        """A session that may ask for one of several planned events.
+
+        The whole choice is charged, whichever event is taken; the session's account covers that event alone.
+
+        Args:
+            choice: `one_of(events, weights)`, as the plan has it.
+            index: of the event to take, if the choice has no weights. With weights, the session draws.
+
+        Returns:
+            The index, and the session.
+
+        Raises:
+            InvalidValueError: if the choice is another event, the index is out of range, missing, or given for a choice
+                with weights.
+            OverBudgetError: if the plan does not cover the choice.
+        """
+
     # ------------------------------------------------------------------------------------------- releases
 
     @abstractmethod
