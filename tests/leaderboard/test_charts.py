@@ -133,7 +133,8 @@ def test_same_bytes_in_two_processes_and_in_any_order() -> None:
     """In the other process the last chart is drawn first."""
     code = (
         "import hashlib, json, sys; from tests.leaderboard import boards\n"
-        "from dphpo_bench.leaderboard.charts.collection import charts, to_svg\n"
+        "from dphpo_bench.leaderboard.charts.collection import charts\n"
+        "from dphpo_bench.leaderboard.charts.frame import to_svg\n"
         "drawn = reversed(charts(boards.board([boards.table(boards.SETTINGS[0], 3.0)])))\n"
         "print(json.dumps({one.name: hashlib.sha256(to_svg(one).encode()).hexdigest() for one in drawn}))"
     )
