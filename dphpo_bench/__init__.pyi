@@ -4,7 +4,6 @@ from .base.errors import BudgetTooSmallError as BudgetTooSmallError
 from .base.errors import DphpoBenchError as DphpoBenchError
 from .base.errors import InvalidValueError as InvalidValueError
 from .base.errors import OverBudgetError as OverBudgetError
-from .base.errors import RunFailedError as RunFailedError
 from .contract.method import Cost as Cost
 from .contract.method import Method as Method
 from .contract.method import Outcome as Outcome
@@ -14,10 +13,14 @@ from .contract.registry import make_method as make_method
 from .contract.registry import make_task as make_task
 from .contract.search_space import Candidate as Candidate
 from .contract.search_space import Proposals as Proposals
+from .contract.session import TOGETHER as TOGETHER
+from .contract.session import Scored as Scored
+from .contract.session import Session as Session
 from .contract.task import Split as Split
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
 from .data.source import DataSource as DataSource
+from .harness.failed import RunFailedError as RunFailedError
 from .harness.plan import plan as plan
 from .harness.run import run as run
 from .privacy.accountants.report import EpsilonReport as EpsilonReport
@@ -31,6 +34,7 @@ from .privacy.events import first_above as first_above
 from .privacy.events import gaussian as gaussian
 from .privacy.events import non_private as non_private
 from .privacy.events import on_part as on_part
+from .privacy.events import one_of as one_of
 from .privacy.events import poisson_sampled as poisson_sampled
 from .privacy.events import pure as pure
 from .privacy.events import repeat as repeat
@@ -48,15 +52,12 @@ from .recipes.dp_sgd import noisy_gradients as noisy_gradients
 from .recipes.dp_sgd import trainable as trainable
 from .recipes.image_task import ImageTask as ImageTask
 from .recipes.search_method import SearchMethod as SearchMethod
-from .recipes.trial import TOGETHER as TOGETHER
 from .recipes.trial import Trained as Trained
 from .recipes.trial import Trial as Trial
 from .recipes.trial import released as released
 from .recipes.trial import search_then_train as search_then_train
 from .records.record import RunRecord as RunRecord
 from .records.store import read_record as read_record
-from .session.selection import Scored as Scored
-from .session.session import Session as Session
 from .training.averaging import WeightAverage as WeightAverage
 from .training.clipping import Abadi as Abadi
 from .training.clipping import AutoS as AutoS
