@@ -127,20 +127,14 @@ class Session(ABC):
 
     @abstractmethod
     def one_of(self, choice: "DpEvent", index: int | None = None) -> "tuple[int, Session]":
-        """A session that may ask for one of several planned events.
-
-        The whole choice is charged, whichever event is taken; the session's account covers that event alone.
+        """The index of one of several planned events, and a session whose account covers that event alone.
 
         Args:
-            choice: `one_of(events, weights)`, as the plan has it.
-            index: of the event to take, if the choice has no weights. With weights, the session draws.
-
-        Returns:
-            The index, and the session.
+            choice: `one_of(events, weights)`, as the plan has it; charged as a whole.
+            index: of the event to take. With weights, the session draws it, and none must be given.
 
         Raises:
-            InvalidValueError: if the choice is another event, the index is out of range, missing, or given for a choice
-                with weights.
+            InvalidValueError: if the choice is another event, or the index is wrong.
             OverBudgetError: if the plan does not cover the choice.
         """
 

@@ -154,14 +154,13 @@ class ChargedSession(Unique, Session):
         access, choice = self._access, event_rules.frozen(choice)
         if not isinstance(choice, OneOfDpEvent):
             raise InvalidValueError(f"Expected one of several events, one_of(events), got {shown(choice)}.")
-        name = access.draws.next(access.streams, "one of")
+        streams = access.numbered("one of")
         if choice.weights is not None:
             if index is not None:
                 raise InvalidValueError("Expected no index: a choice with weights is drawn by the session.")
-            index = search.choose(choice.weights, one_uniform(access.streams.source("one of", name)))
+            index = search.choose(choice.weights, one_uniform(streams.source("choice")))
         index = whole("index", index, low=0, high=len(choice.events) - 1)
         account = access.ledger.open_one_of(choice, index, access.scope)
-        streams = access.streams.within("one of", name)
         return index, ChargedSession(replace(access, ledger=account, streams=streams), self._candidate)
 
     def sample(self, kind: "DpEvent", purpose: str = "training") -> ChargedBatch:
