@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from dphpo_bench.contract.method import Outcome as Outcome
     from dphpo_bench.contract.method import Plan as Plan
     from dphpo_bench.contract.method import Release as Release
+    from dphpo_bench.contract.parameters import Count as Count
+    from dphpo_bench.contract.parameters import Decay as Decay
+    from dphpo_bench.contract.parameters import Positive as Positive
+    from dphpo_bench.contract.parameters import Share as Share
+    from dphpo_bench.contract.parameters import check_fields as check_fields
     from dphpo_bench.contract.registry import make_method as make_method
     from dphpo_bench.contract.registry import make_task as make_task
     from dphpo_bench.contract.search_space import Candidate as Candidate
@@ -52,17 +57,26 @@ if TYPE_CHECKING:
     from dphpo_bench.privacy.run_counts import UniformCount as UniformCount
     from dphpo_bench.privacy.run_counts import geometric as geometric
     from dphpo_bench.recipes.array_task import ArrayTask as ArrayTask
+    from dphpo_bench.recipes.dp_sgd import ClippingRule as ClippingRule
     from dphpo_bench.recipes.dp_sgd import DpSgd as DpSgd
     from dphpo_bench.recipes.dp_sgd import dp_sgd_event as dp_sgd_event
-    from dphpo_bench.recipes.dp_sgd import noisy_gradients as noisy_gradients
     from dphpo_bench.recipes.dp_sgd import trainable as trainable
+    from dphpo_bench.recipes.dp_sgd import training_steps as training_steps
     from dphpo_bench.recipes.image_task import ImageTask as ImageTask
+    from dphpo_bench.recipes.probed_training import LEARNING_RATES as LEARNING_RATES
+    from dphpo_bench.recipes.probed_training import ProbedTraining as ProbedTraining
+    from dphpo_bench.recipes.probed_training import ProbingRule as ProbingRule
+    from dphpo_bench.recipes.probed_training import parabola as parabola
+    from dphpo_bench.recipes.probed_training import within as within
+    from dphpo_bench.recipes.search_method import RandomStopping as RandomStopping
     from dphpo_bench.recipes.search_method import SearchMethod as SearchMethod
+    from dphpo_bench.recipes.single_run import SingleRun as SingleRun
+    from dphpo_bench.recipes.single_run import TrainingMethod as TrainingMethod
     from dphpo_bench.recipes.trial import TOGETHER as TOGETHER
+    from dphpo_bench.recipes.trial import SearchThenTrain as SearchThenTrain
     from dphpo_bench.recipes.trial import Trained as Trained
     from dphpo_bench.recipes.trial import Trial as Trial
     from dphpo_bench.recipes.trial import released as released
-    from dphpo_bench.recipes.trial import search_then_train as search_then_train
     from dphpo_bench.records.record import RunRecord as RunRecord
     from dphpo_bench.records.store import read_record as read_record
     from dphpo_bench.session.selection import Scored as Scored
@@ -84,32 +98,44 @@ _HOMES = {
     "Candidate": "contract.search_space",
     "CappedGeometric": "privacy.run_counts",
     "Clipping": "training.clipping",
+    "ClippingRule": "recipes.dp_sgd",
     "Cost": "contract.method",
+    "Count": "contract.parameters",
     "DataSource": "data.source",
+    "Decay": "contract.parameters",
     "DpSgd": "recipes.dp_sgd",
     "DphpoBenchError": "base.errors",
     "EpsilonReport": "privacy.accountants.report",
     "ImageTask": "recipes.image_task",
     "InvalidValueError": "base.errors",
+    "LEARNING_RATES": "recipes.probed_training",
     "Method": "contract.method",
     "Outcome": "contract.method",
     "OverBudgetError": "base.errors",
     "Plan": "contract.method",
     "Poisson": "privacy.run_counts",
+    "Positive": "contract.parameters",
     "PrivacyBudget": "privacy.budget",
+    "ProbedTraining": "recipes.probed_training",
+    "ProbingRule": "recipes.probed_training",
     "Proposals": "contract.search_space",
+    "RandomStopping": "recipes.search_method",
     "Release": "contract.method",
     "RunCount": "privacy.run_counts",
     "RunFailedError": "base.errors",
     "RunRecord": "records.record",
     "Scored": "session.selection",
     "SearchMethod": "recipes.search_method",
+    "SearchThenTrain": "recipes.trial",
     "Session": "session.session",
+    "Share": "contract.parameters",
+    "SingleRun": "recipes.single_run",
     "Split": "contract.task",
     "TOGETHER": "recipes.trial",
     "Task": "contract.task",
     "TaskFacts": "contract.task",
     "Trained": "recipes.trial",
+    "TrainingMethod": "recipes.single_run",
     "Trial": "recipes.trial",
     "TruncatedNegativeBinomial": "privacy.run_counts",
     "UniformCount": "privacy.run_counts",
@@ -118,6 +144,7 @@ _HOMES = {
     "best_of": "privacy.events",
     "calibrate": "privacy.calibration",
     "calibrate_roughly": "privacy.calibration",
+    "check_fields": "contract.parameters",
     "compose": "privacy.events",
     "dp_sgd_event": "recipes.dp_sgd",
     "epsilon": "privacy.accountants.report",
@@ -127,9 +154,9 @@ _HOMES = {
     "held_out": "privacy.holdout",
     "make_method": "contract.registry",
     "make_task": "contract.registry",
-    "noisy_gradients": "recipes.dp_sgd",
     "non_private": "privacy.events",
     "on_part": "privacy.events",
+    "parabola": "recipes.probed_training",
     "parse_clipping": "training.clipping",
     "plan": "harness.plan",
     "poisson_sampled": "privacy.events",
@@ -138,8 +165,9 @@ _HOMES = {
     "released": "recipes.trial",
     "repeat": "privacy.events",
     "run": "harness.run",
-    "search_then_train": "recipes.trial",
     "trainable": "recipes.dp_sgd",
+    "training_steps": "recipes.dp_sgd",
+    "within": "recipes.probed_training",
 }
 
 __all__ = sorted(_HOMES)
