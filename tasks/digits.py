@@ -27,6 +27,7 @@ class Digits(Task):
 
     name = "digits"
     summary = "scikit-learn's 8x8 handwritten digits, 10 classes; packaged, seconds per run."
+    public = True
     models = ("linear", "mlp")
 
     @property

@@ -217,6 +217,8 @@ class Task(ABC):
         version: an integer from 1, part of a run's identity. Raise it when results change though neither facts,
             fingerprint nor the model's structure do: other initial weights, another loss or forward pass.
         datasets: what is read from the hub or a mirror, for `dphpo-bench data`; none by default.
+        public: whether anybody may have the training records. Only then is a run's seed, which tells its noise,
+            harmless.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -227,6 +229,7 @@ class Task(ABC):
     models: ClassVar[tuple[str, ...]]
     version: ClassVar[int] = 1
     datasets: "ClassVar[tuple[HubDataset, ...]]" = ()
+    public: bool = False
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)

@@ -43,6 +43,7 @@ class ArrayTask(Task):
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
+        public: whether anybody may have the training records. If not, runs are not seeded by default.
         version: any text; change it when the data, the code of the model, or weights that its function loads change.
             It stands for the data in a record's identity, because a hash of private records would let anybody test
             guesses at a record.
@@ -66,10 +67,12 @@ class ArrayTask(Task):
         epochs: float = 30,
         optimizer: str = "AdamW",
         learning_rate: float = 1e-3,
+        public: bool = False,
         version: str = "1",
     ) -> None:
         super().__init__()
         self.name = name
+        self.public = public
         self._version = version
         self._model = model
         self._train = _as_split(train, "train")

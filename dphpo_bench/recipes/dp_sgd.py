@@ -4,7 +4,7 @@ Methods differ in how they choose a run's hyperparameters, not in how a run is d
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +13,7 @@ from annotated_types import Interval
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.contract.parameters import Decay, Name, Positive, check_fields
+from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import MAX_STEPS, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.training.clipping import parse_clipping
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
-    from dphpo_bench.session.session import Session
 
 ClippingRule = Annotated[str, parse_clipping]
 """A clipping rule's name, as in `parse_clipping`."""
@@ -154,7 +154,7 @@ class DpSgd:
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
 
-    def train(self, session: "Session", label: str = "Training") -> "nn.Module":
+    def train(self, session: Session, label: str = "Training") -> "nn.Module":
         """Train the task's model on the session's records.
 
         Args:
@@ -163,7 +163,7 @@ class DpSgd:
         """
         return self.train_together([session], [self], label)[0]
 
-    def gradients(self, session: "Session", model: "nn.Module", label: str = "Training") -> "Iterator[list[Tensor]]":
+    def gradients(self, session: Session, model: "nn.Module", label: str = "Training") -> "Iterator[list[Tensor]]":
         """One noisy mean gradient for each step, at the model's weights of that time.
 
         For optimisers of their own kind: whoever iterates moves the weights in between. At the end, the model has
@@ -179,7 +179,7 @@ class DpSgd:
             yield session.sample(kind).gradient(model, clipping, self.noise_multiplier)
 
     @staticmethod
-    def train_together(sessions: "list[Session]", runs: "list[DpSgd]", label: str = "Training") -> "list[nn.Module]":
+    def train_together(sessions: list[Session], runs: "Sequence[DpSgd]", label: str = "Training") -> "list[nn.Module]":
         """Train one model for each session, step by step in turn.
 
         Full batches of the same records share their matrix products where the models are linear; every run
@@ -213,7 +213,7 @@ class DpSgd:
 
 
 def training_steps(
-    session: "Session", steps: int, models: "Sequence[nn.Module]", decays: Sequence[float], label: str = "Training"
+    session: Session, steps: int, models: "Sequence[nn.Module]", decays: Sequence[float], label: str = "Training"
 ) -> Iterator[int]:
     """The steps 0, ..., T − 1 of a training; whoever iterates moves the weights.
 
@@ -238,6 +238,14 @@ def training_steps(
             advance()
     for own, average in zip(weights, averages, strict=True):
         average.copy_to(own)
+
+
+def noiseless_training(runs: Sequence[Any]) -> "Callable[[list[Session]], list[nn.Module]] | None":
+    """How these runs are all trained without noise, one on each session; None if one is of another type."""
+    if not all(type(run) is DpSgd for run in runs):
+        return None
+    silent = [replace(run, noise_multiplier=0.0) for run in runs]  # made anew: nothing is called on those
+    return lambda sessions: DpSgd.train_together(sessions, silent)
 
 
 def dp_sgd_event(sample_rate: float, steps: int, noise_multiplier: float) -> "DpEvent":

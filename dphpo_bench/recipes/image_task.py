@@ -40,6 +40,7 @@ class ImageTask(Task):
         cnn_schedule: of the convolutional network.
     """
 
+    public = True
     models = ("linear", "cnn")
     features: ClassVar[ScatteringFeatures] = ScatteringFeatures()
     linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)

@@ -13,6 +13,7 @@ from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
 from dphpo_bench.contract.parameters import Count, Positive
+from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, dp_sgd_event, trainable, training_steps
@@ -22,7 +23,6 @@ from dphpo_bench.training.clipping import parse_clipping
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
-    from dphpo_bench.session.session import Session
 
 # Public limits of what is computed from noisy values.
 LEARNING_RATES = (1e-10, 1e10)
@@ -179,7 +179,7 @@ class ProbedTraining(TrainingMethod[Probed]):
             cost=Cost(runs=1, steps=steps, examples=batch * (steps + probes * passes)),
         )
 
-    def run(self, plan: Plan[Probed], session: "Session") -> Outcome:
+    def run(self, plan: Plan[Probed], session: Session) -> Outcome:
         """Train for T steps, probing at the planned ones."""
         from dphpo_bench.training.optimizers import UpdateRule
 

@@ -1,16 +1,13 @@
 """What all methods that train share, and those whose budget goes into a single run."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dphpo_bench.contract.method import Method, Outcome, P, Plan
 from dphpo_bench.contract.parameters import Count, Decay, Positive
+from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
-
-if TYPE_CHECKING:
-    from dphpo_bench.session.session import Session
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ class SingleRun(TrainingMethod[DpSgd]):
         """T steps at the smallest noise that meets the budget."""
         return self.training(facts).calibrated(budget).as_plan(facts, budget)
 
-    def run(self, plan: Plan[DpSgd], session: "Session") -> Outcome:
+    def run(self, plan: Plan[DpSgd], session: Session) -> Outcome:
         """Train for T steps."""
         training = plan.parameters
         return Outcome(training.train(session), {"learning_rate": training.learning_rate})

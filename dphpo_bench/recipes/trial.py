@@ -5,17 +5,19 @@ is therefore calibrated against the whole budget (docs/accounting.md, parts).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
 from dphpo_bench.contract.parameters import Share, check_fields
 from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
+from dphpo_bench.recipes.dp_sgd import DpSgd, noiseless_training, trainable
+from dphpo_bench.session.own_code import OwnCode
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -23,11 +25,6 @@ if TYPE_CHECKING:
 
     from dphpo_bench.contract.search_space import Proposals
     from dphpo_bench.privacy.run_counts import RunCount
-    from dphpo_bench.session.selection import Scored
-    from dphpo_bench.session.session import Session
-
-TOGETHER = 16
-"""How many trials are trained at once, where that saves time; more would save little and hold more models."""
 
 Whole = Callable[["DpEvent"], "DpEvent"]
 
@@ -104,6 +101,11 @@ class Trial:
         return held_out(self.training.event, gaussian(self.score_noise), self.validation)
 
     @property
+    def full_batches(self) -> bool:
+        """Whether every step takes every record of the training part."""
+        return self.training.sample_rate == 1
+
+    @property
     def releases(self) -> tuple[Release, ...]:
         """What one trial lets out."""
         return (self.training.release, Release("count of correct predictions", 1, self.score_noise, 1.0))
@@ -136,7 +138,7 @@ class Trial:
             accountant=accountant,
         )
 
-    def best_of(self, session: "Session", runs: "RunCount", proposals: "Proposals | None" = None) -> "Trained | None":
+    def best_of(self, session: Session, runs: "RunCount", proposals: "Proposals | None" = None) -> "Trained | None":
         """`Session.best_of` of such trials; None if there is no winner.
 
         Raises:
@@ -146,7 +148,7 @@ class Trial:
         best: Trained | None = session.best_of(self, runs, self.event, proposals=proposals)
         return best
 
-    def check(self, session: "Session") -> None:
+    def check(self, session: Session) -> None:
         """Find mistakes before anything is charged: in a selection, a trial that raises is a trial that lost.
 
         Raises:
@@ -158,19 +160,17 @@ class Trial:
         run = self.training.having(session.facts.grid(1)[0])
         UpdateRule(run.optimizer, trainable(session.build_model()))
 
-    def __call__(self, session: "Session") -> "Scored":
+    def __call__(self, session: Session) -> Scored:
         """One trial."""
         return self.run([session])[0]
 
-    def run(self, sessions: "list[Session]", candidates: list[Candidate] | None = None) -> "list[Scored]":
+    def run(self, sessions: list[Session], candidates: list[Candidate] | None = None) -> list[Scored]:
         """Run one trial on each session.
 
         Args:
             sessions: one for each trial.
             candidates: hyperparameters of each; None draws them from the task's search space, independently.
         """
-        from dphpo_bench.session.selection import Scored
-
         chosen = candidates or [session.candidate() for session in sessions]
         parts = [session.holdout(self.validation) for session in sessions]
         runs = [self.training.having(candidate) for candidate in chosen]
@@ -194,7 +194,18 @@ class SearchThenTrain:
     final: DpSgd
 
 
-def released(best: Trained | None, session: "Session") -> Outcome:
+def own_trial(trial: Any) -> Trial | None:
+    """A trial in which no code of a method runs, made anew from its numbers; None if it is something else."""
+    if type(trial) is Trial and type(trial.training) is DpSgd:
+        return replace(trial, training=replace(trial.training))
+    return None
+
+
+OWN_CODE = OwnCode(own_trial, noiseless_training)
+"""What a session runs itself."""
+
+
+def released(best: Trained | None, session: Session) -> Outcome:
     """What a method returns that releases the winner of a search.
 
     Args:

@@ -31,6 +31,7 @@ class Blobs(Task):
 
     name = "blobs"
     summary = "Three Gaussian blobs in five dimensions; made up, for tests."
+    public = True
     models = ("linear", "mlp", "undefined")
 
     def __init__(
@@ -107,7 +108,7 @@ class Excerpt(Task):
     """
 
     def __init__(self, task: Task, n_records: int = 64) -> None:
-        self.name, self.summary = task.name, task.summary
+        self.name, self.summary, self.public = task.name, task.summary, task.public
         self.model_name = task.model_name
         self._task = task
         n_records = min(n_records, task.facts.n_records)

@@ -17,6 +17,7 @@ class Wines(bench.Task):
 
     name = "wines"
     summary = "178 wines, 13 measurements, 3 classes; packaged with scikit-learn."
+    public = True
     models = ("linear", "mlp")
 
     @property
