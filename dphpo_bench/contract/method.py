@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
 from typing_extensions import TypeVar
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract.parameters import check_fields
 from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
@@ -117,19 +118,24 @@ class Plan(Generic[P]):
         Raises:
             KeyError, TypeError, ValueError: if it is something else.
         """
-        from pydantic import TypeAdapter
+        from pydantic import TypeAdapter, ValidationError
 
         from dphpo_bench.privacy import event_texts
+
+        def read(kind: Any, value: Any) -> Any:
+            try:  # from a text, because only there a strict reader takes a list for a tuple
+                return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+            except ValidationError as error:
+                raise InvalidValueError(f"{shown(value)} is no part of a plan: {error.errors()[0]['msg']}.") from None
 
         return cls(
             budget=PrivacyBudget(**obj["budget"]),
             event=event_texts.from_json(obj["event"]),
             training_event=event_texts.from_json(obj["training_event"]),
-            # From a text, because only there a strict reader takes a list for a tuple.
-            parameters=TypeAdapter(parameters).validate_json(json.dumps(obj["parameters"]), strict=True),
-            releases=tuple(map(TypeAdapter(Release).validate_python, obj["releases"])),
-            cost=TypeAdapter(Cost).validate_python(obj["cost"]),
-            accountant=TypeAdapter(str | None).validate_python(obj["accountant"]),
+            parameters=read(parameters, obj["parameters"]),
+            releases=read(tuple[Release, ...], obj["releases"]),
+            cost=read(Cost, obj["cost"]),
+            accountant=read(str | None, obj["accountant"]),
         )
 
 

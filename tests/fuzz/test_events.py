@@ -363,14 +363,14 @@ def test_plans_that_are_none(change: dict[str, Any]) -> None:
         "budget": {"epsilon": 3.0, "delta": DELTA},
         "event": {"type": "no_op"},
         "training_event": {"type": "no_op"},
-        "parameters": None,
+        "parameters": {"noise_multiplier": 1.5, "runs": [1, 2]},
         "releases": [],
         "cost": {"runs": 1, "steps": 1, "examples": 1.0},
         "accountant": None,
     }
-    assert Plan.from_json(good, None).accountant is None
+    assert Plan.from_json(good, Planned).accountant is None
     with pytest.raises(InvalidValueError) as caught:
-        Plan.from_json({**good, **change}, None)
+        Plan.from_json({**good, **change}, Planned)
     check_message(caught.value)
 
 
