@@ -426,7 +426,7 @@ def test_models_deltas_and_other_scores_are_shown_where_they_differ() -> None:
     other = make_record(model="mlp", delta=1e-6, metrics={"top5": 0.5})
     lines = tables.to_text(loose(make_record(), other), summarise=False).splitlines()
     assert lines[1].split()[:6] == ["task", "model", "target", "δ", "method", "seed"]
-    assert "score" in lines[1]
+    assert "metric" in lines[1]
     assert lines[4].split() == [
         "digits",
         "mlp",
@@ -436,7 +436,7 @@ def test_models_deltas_and_other_scores_are_shown_where_they_differ() -> None:
         "0",
         "ok",
         "top5",
-        "0.5000",
+        "0.5",
         "2.75",
         "2.75",
         "4.5",
@@ -599,7 +599,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_a_table_needs_no_pandas_and_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "results", make_record())
     code = (
-        "import sys; from dphpo_bench import cli; sys.argv[1:] = ['results']\n"
+        "import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = ['results']\n"
         "try: cli.main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "heavy = {'torch', 'optuna', 'sklearn', 'pyarrow', 'pandas'} & set(sys.modules)\n"
