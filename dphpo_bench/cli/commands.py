@@ -19,7 +19,7 @@ import typer
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import one_line, shown
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
-from dphpo_bench.testing.scaffold import app as new_app
+from dphpo_bench.cli.new import app as new_app
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.method import Method
@@ -374,7 +374,7 @@ def check_command(
 
     Exit code: 0 all tests pass, 1 some do not, 2 a mistake in the call.
     """
-    from dphpo_bench.testing.check import check
+    from dphpo_bench.cli.check import check
 
     raise typer.Exit(check(plug_ins, as_json=as_json))
 

@@ -21,7 +21,10 @@ from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.records.store import read_record
 
 RESULTS = Path(__file__).parents[2] / "leaderboard" / "results"
-BUILD = "import sys; sys.argv[:] = ['dphpo-bench', 'leaderboard', 'build', '-q']; from dphpo_bench.cli.commands import main; main()"
+BUILD = (
+    "import sys; sys.argv[:] = ['dphpo-bench', 'leaderboard', 'build', '-q']; "
+    "from dphpo_bench.cli.commands import main; main()"
+)
 MEASURED = f"""
 import resource, subprocess, sys
 code = subprocess.run([sys.executable, "-c", {BUILD!r}], stdout=subprocess.DEVNULL).returncode

@@ -281,7 +281,7 @@ class TestExactTypes:
     def test_a_plan_that_grows_after_its_cost_is_known(self) -> None:
         parts = [GRADIENT]
         event = dp_event.ComposedDpEvent(parts)
-        plan = Plan(PrivacyBudget(1.0, 1e-5), event, event, {}, (), Cost(1, 1, 1.0))
+        plan = Plan(PrivacyBudget(1.0, 1e-5), event, event, None, (), Cost(1, 1, 1.0))
         parts.append(gaussian(0.1))
         assert plan.event == plan.training_event == GRADIENT
 
