@@ -18,6 +18,7 @@ from dphpo_bench.harness.failed import RunFailedError
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.recording import Clock, identity_of, record_of, task_identity
+from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -65,7 +66,8 @@ def run(
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
         seed: makes the run repeatable, noise included, which is right for public data only: whoever knows
-            the seed can subtract the noise. None takes the noise from the operating system's entropy.
+            the seed can subtract the noise. Other data get a warning. None takes the noise from the operating system's
+            entropy; each such run has a record of its own.
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or another torch device.
@@ -88,6 +90,8 @@ def run(
     setup = Setup(seed, secure_noise, progress=progress or SilentProgress())
     method = make_method(method) if isinstance(method, str) else method
     task = make_task(task) if isinstance(task, str) else task
+    if seed is not None:
+        warn_of_seeds(task, f"seed={seed}")
     store = None if results_dir is None else RecordStore(Path(results_dir))
     if store:
         store.check_writable()
@@ -110,6 +114,7 @@ def run(
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     with clock.measure("train"):
         attempt = _execute(checked, task, train, setup)
+    identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
     if attempt.outcome:
         with clock.measure("test"):
