@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError
 from dphpo_bench.contract.task import Split, Task, TaskFacts, sealed
 from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
-from dphpo_bench.testing.method_contract import NAME
+from dphpo_bench.testing.method_declarations import NAME
 from dphpo_bench.testing.new_process import SLOW
 from dphpo_bench.testing.runs import DELTA, EPSILON, ask_new_process, import_name, other_global_randomness
 from dphpo_bench.testing.small_tasks import Excerpt
