@@ -354,22 +354,22 @@ class Batch(ABC):
     ) -> list[float]:
         """Mean changes of the loss along a line, each clipped per record to [-bound, bound], with noise.
 
-        A record's loss changes by far less along a step than the loss itself, so a small bound, and little noise, is
+        Along a step a record's loss changes by far less than the loss itself, so a small bound, and little noise, is
         enough.
 
         Args:
-            model: at weights w.
-            direction: G, one tensor for each trainable parameter.
+            model: as in `losses`.
+            direction: as in `losses`.
             steps: h₁, ..., h_k; change j is the loss at w − h_j · G minus the loss at w.
             bound: clipping bound C > 0 of one record's change; the sensitivity of each sum.
-            noise_multiplier: noise standard deviation / bound, of each of the k sums.
+            noise_multiplier: as in `losses`.
 
         Returns:
-            k noisy means; the noise of each has standard deviation noise_multiplier · bound / (N · rate).
+            k noisy means; the noise is as in `losses`.
 
         Raises:
-            InvalidValueError: if the bound is not positive and finite.
-            OverBudgetError: if the plan does not cover the release; nothing is released then.
+            InvalidValueError: as in `losses`.
+            OverBudgetError: as in `losses`.
         """
 
 
