@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from dphpo_bench.contract.registry import make_task as make_task
     from dphpo_bench.contract.search_space import Candidate as Candidate
     from dphpo_bench.contract.search_space import Proposals as Proposals
-    from dphpo_bench.contract.task import Split as Split
+    from dphpo_bench.data.records import Records as Records
+    from dphpo_bench.contract.metrics import Metric as Metric
+    from dphpo_bench.contract.task import Input as Input
     from dphpo_bench.contract.task import Task as Task
     from dphpo_bench.contract.task import TaskFacts as TaskFacts
     from dphpo_bench.data.source import DataSource as DataSource
@@ -90,8 +92,10 @@ _HOMES = {
     "DphpoBenchError": "base.errors",
     "EpsilonReport": "privacy.accountants.report",
     "ImageTask": "recipes.image_task",
+    "Input": "contract.task",
     "InvalidValueError": "base.errors",
     "Method": "contract.method",
+    "Metric": "contract.metrics",
     "Outcome": "contract.method",
     "OverBudgetError": "base.errors",
     "Plan": "contract.method",
@@ -105,7 +109,7 @@ _HOMES = {
     "Scored": "session.selection",
     "SearchMethod": "recipes.search_method",
     "Session": "session.session",
-    "Split": "contract.task",
+    "Records": "data.records",
     "TOGETHER": "recipes.trial",
     "Task": "contract.task",
     "TaskFacts": "contract.task",

@@ -100,7 +100,7 @@ class NonPrivate(bench.Method):
         self,
         plan: bench.Plan,
         session: "bench.Session",
-        records: bench.Split,
+        records: bench.Records,
         rows: "torch.Tensor",
         rates: tuple[float, ...],
         generator: "torch.Generator",
@@ -128,12 +128,14 @@ class NonPrivate(bench.Method):
         return models
 
 
-def _gather(records: bench.Split, rows: "torch.Tensor", device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
+def _gather(
+    records: bench.Records, rows: "torch.Tensor", device: "torch.device"
+) -> "tuple[torch.Tensor, torch.Tensor]":
     """These records on the device, in float32, whatever they are stored in."""
     return records.inputs[rows].to(device).float(), records.targets[rows].to(device)
 
 
-def _accuracy(model: "nn.Module", records: bench.Split, rows: "torch.Tensor") -> float:
+def _accuracy(model: "nn.Module", records: bench.Records, rows: "torch.Tensor") -> float:
     import torch
 
     model.eval()

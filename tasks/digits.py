@@ -4,7 +4,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.contract.task import Split, Task, TaskFacts
+from dphpo_bench.contract.task import Input, Task, TaskFacts
+from dphpo_bench.data.records import Records
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +38,7 @@ class Digits(Task):
             task=self.name,
             model=self.model_name,
             n_records=N_TRAIN,
-            input_shape=(64,),
+            inputs=Input((64,)),
             n_classes=10,
             batch_size=512,
             epochs=40,
@@ -45,12 +46,12 @@ class Digits(Task):
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
 
-    def load_train(self, source: "DataSource") -> Split:
+    def load_train(self, source: "DataSource") -> Records:
         """The private training records in canonical order."""
         del source
         return self._load(train=True)
 
-    def load_test(self, source: "DataSource") -> Split:
+    def load_test(self, source: "DataSource") -> Records:
         """The test records in canonical order."""
         del source
         return self._load(train=False)
@@ -71,7 +72,7 @@ class Digits(Task):
         del source
         return hashlib.sha256(f"{CONTENT_HASH} {TRAIN_BELOW} x / 8 - 1".encode()).hexdigest()
 
-    def _load(self, train: bool) -> Split:
+    def _load(self, train: bool) -> Records:
         import numpy as np
         import torch
 
@@ -81,7 +82,7 @@ class Digits(Task):
         in_train = np.array([digest[0] < TRAIN_BELOW for digest in record_digests(records)])
         chosen = records[in_train == train]
         inputs = torch.from_numpy(chosen["pixels"].reshape(-1, 64)).float().div_(8).sub_(1)
-        return Split(inputs, torch.from_numpy(chosen["label"]).long())
+        return Records(inputs, torch.from_numpy(chosen["label"]).long())
 
 
 def packaged_records() -> "Array":

@@ -26,7 +26,8 @@ from torch.nn import functional
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.base.progress import Progress, SilentProgress
-from dphpo_bench.contract.task import Split, Task
+from dphpo_bench.contract.task import Input, Task
+from dphpo_bench.data.records import Records
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from dphpo_bench.records.record import Audit as AuditRecord
     from dphpo_bench.records.record import RunRecord
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.training.losses import Objective
 
 AttackName = Literal["black_box", "white_box"]
 ATTACKS: tuple[AttackName, ...] = ("black_box", "white_box")
@@ -258,7 +260,7 @@ class Transcript:
         tags: gives the weights of the canaries' own inputs, shape (classes, m), of gradients as of parameters.
     """
 
-    def __init__(self, canaries: Split, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
+    def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
         self._canaries = canaries
         self._tags = tags
         self.scores = torch.zeros(len(canaries), dtype=torch.float64)
@@ -298,8 +300,8 @@ class _Experiment:
     """
 
     task: Task
-    records: Split
-    canaries: Split
+    records: Records
+    canaries: Records
     members: "NDArray[np.bool_]"
     transcript: Transcript | None = None
 
@@ -315,30 +317,42 @@ class _Experiment:
         return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
 
 
-def _black_box(task: Task, train: Split, m: int, streams: Streams) -> _Experiment:
+def input_shape(task: Task) -> tuple[int, ...]:
+    """The shape of one input.
+
+    Raises:
+        AuditError: if the task is no classification of single inputs of real numbers, for which canaries are made.
+    """
+    facts = task.facts
+    if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype != "float":
+        raise AuditError(f"Expected a classification of real numbers to audit, got {task.name} of kind {facts.kind!r}.")
+    return facts.inputs.shape
+
+
+def _black_box(task: Task, train: Records, m: int, streams: Streams) -> _Experiment:
     """Canaries are records with wrong labels."""
     generator = streams.generator("canaries")
     order = torch.randperm(len(train), generator=generator)
     chosen = train.targets[order[:m]]
     n_classes = task.facts.n_classes
     wrong = (chosen + torch.randint(1, n_classes, (m,), generator=generator)) % n_classes
-    canaries = Split(train.inputs[order[:m]], wrong)
+    canaries = Records(train.inputs[order[:m]], wrong)
     members = _coins(m, streams)
     return _Experiment(task, _joined(train, order[m:], canaries, members), canaries, members)
 
 
-def _white_box(task: Task, train: Split, m: int, streams: Streams) -> _Experiment:
+def _white_box(task: Task, train: Records, m: int, streams: Streams) -> _Experiment:
     """Canaries have an input of their own each."""
     generator = streams.generator("canaries")
     order = torch.randperm(len(train), generator=generator)[m // 2 :]
     flat = train.inputs[order].flatten(1)
-    base = Split(torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1), train.targets[order])
+    base = Records(torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1), train.targets[order])
     tagged = flat.new_zeros(m, flat.shape[1] + m)
     tagged[:, flat.shape[1] :].fill_diagonal_(TAG)
-    canaries = Split(tagged, torch.randint(task.facts.n_classes, (m,), generator=generator))
+    canaries = Records(tagged, torch.randint(task.facts.n_classes, (m,), generator=generator))
     members = _coins(m, streams)
     records = _joined(base, torch.arange(len(base)), canaries, members)
-    seen = Split(canaries.inputs.float(), canaries.targets)
+    seen = Records(canaries.inputs.float(), canaries.targets)
     return _Experiment(
         _TaggedTask(task, m), records, seen, members, Transcript(seen, lambda tensors: tensors[0][:, -m:])
     )
@@ -352,9 +366,9 @@ def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
     return coins.numpy()
 
 
-def _joined(base: Split, rows: Tensor, canaries: Split, members: "NDArray[np.bool_]") -> Split:
+def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np.bool_]") -> Records:
     inside = torch.from_numpy(members)
-    return Split(
+    return Records(
         torch.cat([base.inputs[rows], canaries.inputs[inside]]),
         torch.cat([base.targets[rows], canaries.targets[inside]]),
     )
@@ -376,18 +390,19 @@ class _TaggedTask(Task):
         self.name, self.model_name = task.name, task.model_name
         self._task = task
         self._tags = tags
+        self._shape = input_shape(task)
 
     @property
     def facts(self) -> Any:
         """The task's, but for the inputs' shape."""
         facts = self._task.facts
-        return replace(facts, input_shape=(int(np.prod(facts.input_shape)) + self._tags,))
+        return replace(facts, inputs=Input((math.prod(self._shape) + self._tags,)))
 
-    def load_train(self, source: "DataSource") -> Split:
+    def load_train(self, source: "DataSource") -> Records:
         """Nothing: the audit makes the records itself."""
         raise NotImplementedError
 
-    def load_test(self, source: "DataSource") -> Split:
+    def load_test(self, source: "DataSource") -> Records:
         """Nothing: an audit does not look at the test data."""
         raise NotImplementedError
 
@@ -395,15 +410,20 @@ class _TaggedTask(Task):
         """The task's model, with weights of zero for the canaries' inputs; they are the first parameter."""
         facts = self._task.facts
         model = self._task.build_model()
+        assert facts.n_classes is not None
         layer = linear_layer(model)
         if layer is None or not all(parameter.requires_grad for parameter in layer.parameters()):
-            return _Tagged(model, facts.input_shape, nn.Linear(self._tags, facts.n_classes, bias=False))
+            return _Tagged(model, self._shape, nn.Linear(self._tags, facts.n_classes, bias=False))
         wide = nn.Linear(layer.in_features + self._tags, layer.out_features, bias=layer.bias is not None)
         with torch.no_grad():
             wide.weight.zero_()[:, : layer.in_features] = layer.weight
             if layer.bias is not None:
                 wide.bias.copy_(layer.bias)
         return wide
+
+    def objective(self) -> "Objective":
+        """The task's."""
+        return self._task.objective()
 
     def fingerprint(self, source: "DataSource") -> str:
         """The task's."""

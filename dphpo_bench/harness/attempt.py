@@ -17,7 +17,8 @@ from dphpo_bench.base.errors import (
 )
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.contract.method import Method, Outcome
-from dphpo_bench.contract.task import Split, Task, sealed
+from dphpo_bench.contract.task import Task, sealed
+from dphpo_bench.data.records import Records
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy.accountants.pld import has_selection
 from dphpo_bench.privacy.accountants.report import EpsilonReport
@@ -63,7 +64,7 @@ class Attempt:
 def execute(
     checked: CheckedPlan,
     task: Task,
-    train: Split,
+    train: Records,
     *,
     seed: int | None,
     journal: Journal | None = None,
@@ -108,7 +109,7 @@ def execute(
 def _attempt(
     checked: CheckedPlan,
     task: Task,
-    train: Split,
+    train: Records,
     ledger: Ledger,
     journal: Journal,
     seed: int | None,

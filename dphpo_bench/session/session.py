@@ -20,7 +20,8 @@ from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBud
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Proposals
-from dphpo_bench.contract.task import Split, Task, TaskFacts
+from dphpo_bench.contract.task import Task, TaskFacts
+from dphpo_bench.data.records import Records
 from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.checks import inside, number, whole
 from dphpo_bench.privacy.events import best_of, first_above, gaussian, non_private
@@ -30,10 +31,9 @@ from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.recipes.dp_sgd import DpSgd
 from dphpo_bench.recipes.trial import TOGETHER, Trial
 from dphpo_bench.session.apart import call_apart
-from dphpo_bench.training.linear import linear_layer
-from dphpo_bench.training.modes import evaluating
+from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.noise import add_gaussian_noise
-from dphpo_bench.training.own_model import OwnModel, check_classes
+from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample, uniform
 from dphpo_bench.training.stacked import StackedLinear, can_stack
@@ -79,7 +79,7 @@ class Session(_Unique):
     def __init__(
         self,
         task: Task,
-        train: Split,
+        train: Records,
         ledger: Ledger,
         streams: Streams,
         *,
@@ -107,7 +107,7 @@ class Session(_Unique):
         # that another has begun, its noise would repeat. The same for names that are numbered.
         self._generators: dict[tuple[str, ...], AnyGenerator] = {}
         self._counts: Counter[tuple[str, ...]] = Counter()
-        self._lent: list[Split] = []  # raw records, to be taken back
+        self._lent: list[Records] = []  # raw records, to be taken back
         self._own_models: list[OwnModel] = []
         self._stacks: dict[tuple[tuple[bool, ...], ...], StackedLinear | None] = {}
 
@@ -267,54 +267,41 @@ class Session(_Unique):
         return Batch(self, indices, rate, account)
 
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:
-        """The share of records that the model classifies correctly: a noisy count over the expected number.
+        """The mean score of the records: a noisy sum over the expected number.
 
         Args:
-            model: a classifier.
-            noise_multiplier: standard deviation of the noise on the count, whose sensitivity is 1.
+            model: to be scored by the task's `scores`; by default, the share classified correctly.
+            noise_multiplier: standard deviation of the noise on the sum, whose sensitivity is 1.
 
         Raises:
             OverBudgetError: if the plan does not cover the release; nothing is released then.
             ModelFailedError: if the model raised an exception on the records, which ends the run or the trial.
         """
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        own = self._own(0).classifier(model)
+        own = self._own(0).scored(model)
         self._ledger.charge(gaussian(noise_multiplier), self._scope)
-        count = torch.tensor([self._n_correct(own)], dtype=torch.float64)
-        (noisy,) = add_gaussian_noise([count], noise_multiplier, 1.0, self._generator("noise", "score", "cpu"))
+        total = torch.tensor([self._total_score(own)], dtype=torch.float64)
+        (noisy,) = add_gaussian_noise([total], noise_multiplier, 1.0, self._generator("noise", "score", "cpu"))
         return noisy.item() / self.expected_records
 
-    def _n_correct(self, own: "nn.Module") -> int:
-        """How many records one of our own models classifies correctly; private. A prediction of NaN is wrong."""
-        return self._compute(partial(self._count_correct, own))
+    def _total_score(self, own: "nn.Module") -> float:
+        """The sum of the records' scores under one of our own models; private."""
+        return self._compute(lambda: total_score(own, self._task.objective().scores, self._train, self._rows))
 
-    def _count_correct(self, own: "nn.Module") -> int:
-        correct = 0
-        with evaluating(own):
-            for start in range(0, self._n_rows, 1024):
-                rows: Any = slice(start, start + 1024)
-                rows = rows if self._rows is None else self._rows[rows]
-                outputs = own(self._train.inputs[rows].to(self.device).float())
-                labels = self._train.targets[rows].to(self.device)
-                check_classes(outputs, len(labels))
-                correct += int(((outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)).sum())
-        return correct
-
-    def nonprivate(self) -> Split:
+    def nonprivate(self) -> Records:
         """The raw private records, for references that are not private: from here on ε is ∞.
 
         They are lent for this run only: these tensors are empty once it is over.
         """
         self._ledger.charge(non_private(), self._scope)
-        rows: Any = slice(None) if self._rows is None else self._rows
-        self._lent.append(Split(self._train.inputs[rows], self._train.targets[rows]))
+        self._lent.append(self._train.rows(slice(None) if self._rows is None else self._rows))
         return self._lent[-1]
 
     def close(self) -> None:
         """End the run: nothing is released any more, and raw records that were lent are taken back."""
         self._ledger.close()
         for split in self._lent:
-            for tensor in (split.inputs, split.targets):
+            for tensor in split.named().values():
                 tensor.data = tensor.new_empty(0)
 
     # ------------------------------------------------------------------------------------ private selection
@@ -503,7 +490,7 @@ class Session(_Unique):
             yield from self._trials_apart(trial, indices, session, at_once or 1)
             return
         # Full batches of linear models share a matrix product.
-        stacks = trial.training.sample_rate == 1 and linear_layer(self._own(0).model) is not None
+        stacks = trial.training.sample_rate == 1 and self._own(0).has_closed_form
         together = min(at_once or TOGETHER, TOGETHER) if stacks else 1
         for start in range(0, len(indices), together):
             some = indices[start : start + together]
@@ -636,7 +623,7 @@ class Session(_Unique):
                     self._fail(str(error))
                     raise
                 for i, model in enumerate(models):
-                    share = validating._n_correct(self._own(0).classifier(model)) / validating.expected_records
+                    share = validating._total_score(self._own(0).scored(model)) / validating.expected_records
                     totals[i] += min(share, 1.0) / partitions
                 advance()
         sensitivity = max(1 / partitions, 1 / validating.expected_records)
@@ -653,7 +640,7 @@ class Session(_Unique):
                 return self._task.build_model().to(self.device)
 
         while len(self._own_models) <= number:
-            self._own_models.append(OwnModel(build, self._train))
+            self._own_models.append(OwnModel(build, self._train, self._task.objective()))
         return self._own_models[number]
 
     def _stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
@@ -661,7 +648,7 @@ class Session(_Unique):
         own = [self._own(index).like(model) for index, model in enumerate(models)]
         trained = tuple(tuple(parameter.requires_grad for parameter in model.parameters()) for model in own)
         if trained not in self._stacks:
-            self._stacks[trained] = StackedLinear(own) if can_stack(own) else None
+            self._stacks[trained] = StackedLinear(own) if self._own(0).has_closed_form and can_stack(own) else None
         return self._stacks[trained]
 
     def _compute(self, computation: Callable[[], T]) -> T:

@@ -4,7 +4,8 @@ import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError
-from dphpo_bench.contract.task import Split, Task, TaskFacts, sealed
+from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.data.records import Records
 from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
 from dphpo_bench.testing.method_contract import NAME
 from dphpo_bench.testing.new_process import SLOW
@@ -260,7 +261,7 @@ class TaskContract:
 
     # ------------------------------------------------------------------------------------------- what they use
 
-    def _splits(self, task: Task) -> tuple[tuple[str, Split], tuple[str, Split]]:
+    def _splits(self, task: Task) -> tuple[tuple[str, Records], tuple[str, Records]]:
         source = self.source()
         return ("training", task.load_train(source)), ("test", task.load_test(source))
 
@@ -282,7 +283,7 @@ class TaskContract:
         return ask_new_process("dphpo_bench.testing.new_process", request)
 
 
-def _contents(split: Split) -> list[bytes]:
+def _contents(split: Records) -> list[bytes]:
     """Each record's input and label as bytes, hashed."""
     import hashlib
 

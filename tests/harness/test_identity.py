@@ -80,7 +80,7 @@ CHANGED: dict[str, Any] = {
     "task": "other",
     "model": "other",
     "n_records": 601,
-    "input_shape": (6,),
+    "inputs": bench.Input((6,)),
     "n_classes": 4,
     "batch_size": 99,
     "epochs": 3.5,

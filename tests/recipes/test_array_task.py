@@ -26,7 +26,7 @@ def make(**changes: Any) -> ArrayTask:
 def test_facts_are_inferred() -> None:
     facts = make(test=(X[:10], Y[:10])).facts
     assert (facts.task, facts.model, facts.n_records) == ("mine", "Linear", 100)
-    assert (facts.input_shape, facts.n_classes, facts.batch_size) == ((5,), 3, 25)
+    assert (facts.inputs.shape, facts.n_classes, facts.batch_size) == ((5,), 3, 25)
 
 
 def test_default_batch_size() -> None:

@@ -32,7 +32,7 @@ class Blobs(bench.Task):
         import torch
         generator = torch.Generator().manual_seed(seed)
         targets = torch.randint(3, (n,), generator=generator)
-        return bench.Split(2 * torch.eye(5)[targets] + torch.randn(n, 5, generator=generator), targets)
+        return bench.Records(2 * torch.eye(5)[targets] + torch.randn(n, 5, generator=generator), targets)
 
     def load_train(self, source):
         if self.model_name == "missing":
