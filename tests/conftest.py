@@ -34,7 +34,7 @@ class TinyTask(bench.Task):
             task=self.name,
             model=self.model_name,
             n_records=self.n_records,
-            inputs=Input((5,)),
+            inputs=bench.Input((5,)),
             n_classes=3,
             batch_size=100,
             epochs=5,

@@ -14,6 +14,7 @@ Two attacks:
   how far each points along the canary's own; releases of trials that lost are not seen, as nobody sees them.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,7 +28,7 @@ from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.contract.task import Input, Task
-from dphpo_bench.data.records import Records
+from dphpo_bench.data.records import Records, single
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
@@ -269,7 +270,7 @@ class Transcript:
     def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float, noise: float) -> None:
         """See `session.Observer`."""
         with torch.no_grad():
-            inputs, labels = self._canaries.inputs, self._canaries.targets
+            inputs, labels = single(self._canaries.inputs), single(self._canaries.targets)
             outputs = _outputs(model, inputs)
             slopes = functional.softmax(outputs, dim=1) - functional.one_hot(labels, outputs.shape[1])
             directions = functional.normalize(slopes.nan_to_num(nan=0.0), dim=1)
@@ -307,18 +308,18 @@ class _Experiment:
 
     def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
         """What speaks for each canary being in, by attack."""
-        labels = self.canaries.targets
-        losses = functional.cross_entropy(_outputs(model, self.canaries.inputs), labels, reduction="none")
+        inputs, labels = single(self.canaries.inputs), single(self.canaries.targets)
+        losses = functional.cross_entropy(_outputs(model, inputs), labels, reduction="none")
         if self.transcript is None:
             return {LABELS: -losses.double().numpy()}
-        without = torch.zeros_like(self.canaries.inputs)  # what the canary's own weights have changed
+        without = torch.zeros_like(inputs)  # what the canary's own weights have changed
         base = functional.cross_entropy(_outputs(model, without), labels, reduction="none")
         # A run without releases has scores that say nothing, so that the number of canaries is what was planned.
         return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
 
 
-def input_shape(task: Task) -> tuple[int, ...]:
-    """The shape of one input.
+def classified(task: Task) -> tuple[tuple[int, ...], int]:
+    """The shape of one input, and the number of classes.
 
     Raises:
         AuditError: if the task is no classification of single inputs of real numbers, for which canaries are made.
@@ -326,17 +327,17 @@ def input_shape(task: Task) -> tuple[int, ...]:
     facts = task.facts
     if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype != "float":
         raise AuditError(f"Expected a classification of real numbers to audit, got {task.name} of kind {facts.kind!r}.")
-    return facts.inputs.shape
+    return facts.inputs.shape, facts.n_classes or 0
 
 
 def _black_box(task: Task, train: Records, m: int, streams: Streams) -> _Experiment:
     """Canaries are records with wrong labels."""
     generator = streams.generator("canaries")
     order = torch.randperm(len(train), generator=generator)
-    chosen = train.targets[order[:m]]
-    n_classes = task.facts.n_classes
+    _, n_classes = classified(task)
+    inputs, chosen = single(train.inputs)[order[:m]], single(train.targets)[order[:m]]
     wrong = (chosen + torch.randint(1, n_classes, (m,), generator=generator)) % n_classes
-    canaries = Records(train.inputs[order[:m]], wrong)
+    canaries = Records(inputs, wrong)
     members = _coins(m, streams)
     return _Experiment(task, _joined(train, order[m:], canaries, members), canaries, members)
 
@@ -345,14 +346,15 @@ def _white_box(task: Task, train: Records, m: int, streams: Streams) -> _Experim
     """Canaries have an input of their own each."""
     generator = streams.generator("canaries")
     order = torch.randperm(len(train), generator=generator)[m // 2 :]
-    flat = train.inputs[order].flatten(1)
-    base = Records(torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1), train.targets[order])
+    flat = single(train.inputs)[order].flatten(1)
+    base = Records(torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1), single(train.targets)[order])
     tagged = flat.new_zeros(m, flat.shape[1] + m)
     tagged[:, flat.shape[1] :].fill_diagonal_(TAG)
-    canaries = Records(tagged, torch.randint(task.facts.n_classes, (m,), generator=generator))
+    labels = torch.randint(classified(task)[1], (m,), generator=generator)
+    canaries = Records(tagged, labels)
     members = _coins(m, streams)
     records = _joined(base, torch.arange(len(base)), canaries, members)
-    seen = Records(canaries.inputs.float(), canaries.targets)
+    seen = Records(tagged.float(), labels)
     return _Experiment(
         _TaggedTask(task, m), records, seen, members, Transcript(seen, lambda tensors: tensors[0][:, -m:])
     )
@@ -367,10 +369,10 @@ def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
 
 
 def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np.bool_]") -> Records:
-    inside = torch.from_numpy(members)
+    some, inside = base.rows(rows), canaries.rows(torch.from_numpy(members).nonzero().squeeze(1))
     return Records(
-        torch.cat([base.inputs[rows], canaries.inputs[inside]]),
-        torch.cat([base.targets[rows], canaries.targets[inside]]),
+        torch.cat([single(some.inputs), single(inside.inputs)]),
+        torch.cat([single(some.targets), single(inside.targets)]),
     )
 
 
@@ -390,7 +392,7 @@ class _TaggedTask(Task):
         self.name, self.model_name = task.name, task.model_name
         self._task = task
         self._tags = tags
-        self._shape = input_shape(task)
+        self._shape, self._n_classes = classified(task)
 
     @property
     def facts(self) -> Any:
@@ -408,12 +410,10 @@ class _TaggedTask(Task):
 
     def build_model(self) -> nn.Module:
         """The task's model, with weights of zero for the canaries' inputs; they are the first parameter."""
-        facts = self._task.facts
         model = self._task.build_model()
-        assert facts.n_classes is not None
         layer = linear_layer(model)
         if layer is None or not all(parameter.requires_grad for parameter in layer.parameters()):
-            return _Tagged(model, self._shape, nn.Linear(self._tags, facts.n_classes, bias=False))
+            return _Tagged(model, self._shape, nn.Linear(self._tags, self._n_classes, bias=False))
         wide = nn.Linear(layer.in_features + self._tags, layer.out_features, bias=layer.bias is not None)
         with torch.no_grad():
             wide.weight.zero_()[:, : layer.in_features] = layer.weight

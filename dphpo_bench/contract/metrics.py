@@ -41,9 +41,7 @@ class Metric:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
                 raise InvalidValueError(f"The metric {self.name} cannot be computed: {reason}.") from None
         if math.isnan(value):
-            raise InvalidValueError(
-                f"The metric {self.name} is no number on these test records."
-            )
+            raise InvalidValueError(f"The metric {self.name} is no number on these test records.")
         return value
 
 

@@ -14,6 +14,7 @@ from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.metrics import Metric
+from dphpo_bench.data.records import Records
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import HubDataset
-    from dphpo_bench.data.records import Records
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.losses import Objective, PerRecord
 

@@ -12,7 +12,13 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.data.records import Records, Tensors, leaves
 
 _KEPT = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
-_TARGET_DIMENSIONS = {"classification": (1,), "binary": (1, 2), "multilabel": (2,), "regression": (1, 2), "tokens": (2,)}
+_TARGET_DIMENSIONS = {
+    "classification": (1,),
+    "binary": (1,),
+    "multilabel": (2,),
+    "regression": (1, 2),
+    "tokens": (2,),
+}
 
 
 def as_records(data: Any, which: str, kind: str, target: str) -> Records:

@@ -60,6 +60,10 @@ class Records:
         """Some of the records: a slice, or indices of int64."""
         return self.each(lambda tensor: take(tensor, rows))
 
+    def outputs(self, model: "nn.Module") -> Any:
+        """What the model gives for the inputs."""
+        return call(model, self.inputs)
+
     def to(self, device: "torch.device", dtype: "torch.dtype") -> "Records":
         """The records on a device; floating-point numbers become `dtype`, integers stay what they are."""
         return self.each(lambda tensor: converted(tensor, device, dtype))

@@ -111,9 +111,7 @@ class ArrayTask(Task):
         train = as_records(train, "train", kind, target)
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
         if _inputs(test) != _inputs(train):
-            raise InvalidValueError(
-                f"Expected test inputs of shape {_shapes(train)} as in train, got {_shapes(test)}."
-            )
+            raise InvalidValueError(f"Expected test inputs of shape {_shapes(train)} as in train, got {_shapes(test)}.")
         self._train, outputs = _accepted(example, train)
         self._test = test if self._train is train else _real(test)
         if kind in ("classification", "tokens", "multilabel"):
@@ -122,7 +120,7 @@ class ArrayTask(Task):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 _check_labels(records, n_classes or 0, which)
         n = len(self._train)
-        space = search_space and dict(search_space)
+        space = None if search_space is None else dict(search_space)
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
@@ -135,7 +133,7 @@ class ArrayTask(Task):
             epochs=epochs,
             optimizer=optimizer,
             learning_rate=learning_rate,
-            search_space=default_search_space if space is None else lambda: space,
+            search_space=default_search_space if space is None else lambda: dict(space or {}),
         )
         refuse_mixing_values(self.objective().losses, "loss", example, self._train)
 

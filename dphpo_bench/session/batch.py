@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.data.records import single
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.checks import number, positive
 from dphpo_bench.privacy.events import gaussian, repeat
@@ -259,7 +260,7 @@ def gradients_together(
         batch._account.charge(gaussian(sigma))
     train = first._session._train
     sums = first._session._compute(
-        lambda: stack.clipped_sums(train.inputs, train.targets, held, indices=first._indices)
+        lambda: stack.clipped_sums(single(train.inputs), single(train.targets), held, indices=first._indices)
     )
     return [
         batch._noisy_mean(own, total, rule, sigma)

@@ -32,6 +32,7 @@ from dphpo_bench.recipes.dp_sgd import DpSgd
 from dphpo_bench.recipes.trial import TOGETHER, Trial
 from dphpo_bench.session.apart import call_apart
 from dphpo_bench.training.evaluation import total_score
+from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import Streams
@@ -115,6 +116,11 @@ class Session(_Unique):
     def facts(self) -> TaskFacts:
         """The task's public facts."""
         return self._facts
+
+    @property
+    def objective(self) -> Objective:
+        """The task's losses and scores, as functions of outputs and targets."""
+        return self._task.objective()
 
     @property
     def device(self) -> torch.device:
@@ -286,7 +292,7 @@ class Session(_Unique):
 
     def _total_score(self, own: "nn.Module") -> float:
         """The sum of the records' scores under one of our own models; private."""
-        return self._compute(lambda: total_score(own, self._task.objective().scores, self._train, self._rows))
+        return self._compute(lambda: total_score(own, self.objective.scores, self._train, self._rows))
 
     def nonprivate(self) -> Records:
         """The raw private records, for references that are not private: from here on ε is ∞.
@@ -640,7 +646,7 @@ class Session(_Unique):
                 return self._task.build_model().to(self.device)
 
         while len(self._own_models) <= number:
-            self._own_models.append(OwnModel(build, self._train, self._task.objective()))
+            self._own_models.append(OwnModel(build, self._train, self.objective))
         return self._own_models[number]
 
     def _stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:

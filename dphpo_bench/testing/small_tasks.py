@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from dphpo_bench.contract.metrics import Metric
 from dphpo_bench.contract.task import Input, Task, TaskFacts
-from dphpo_bench.data.records import Records
+from dphpo_bench.data.records import Records, single
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -73,7 +73,7 @@ class Blobs(Task):
         split = self._split(self._facts.n_records, 2 * self._draw)
         if self._odd_records:
             for row, value in enumerate((float("nan"), float("inf"), float("-inf"), 3e38)):
-                split.inputs[row] = value
+                single(split.inputs)[row] = value
         return split
 
     def load_test(self, source: "DataSource") -> Records:

@@ -34,7 +34,7 @@ def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -
 
 def all_outputs(model: nn.Module, records: Records) -> Any:
     """The outputs for at least one record, on the CPU; of several by name, those that are tensors."""
-    pieces = [each(Tensor.cpu, tensors_of(outputs)) for outputs, _ in outputs_of(model, records)]
+    pieces: list[Any] = [each(Tensor.cpu, tensors_of(outputs)) for outputs, _ in outputs_of(model, records)]
     first = pieces[0]
     if isinstance(first, Tensor):
         return torch.cat([leaves(piece)[0] for piece in pieces])

@@ -128,7 +128,8 @@ class LinearEngine(GradientEngine):
         converted = inputs.dtype != self._dtype
         copied = converted or not isinstance(rows, slice)
         if not copied or not inputs.is_floating_point() or {inputs.device.type, self._device.type} != {"cpu"}:
-            return self._gather(inputs, rows).flatten(1)
+            gathered: Tensor = self._gather(inputs, rows)
+            return gathered.flatten(1)
         # Always into the same memory: to return these megabytes to the system and fetch them anew for each
         # micro-batch can cost as much as the products.
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)

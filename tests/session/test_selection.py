@@ -129,7 +129,7 @@ def test_means_on_a_part_divide_by_its_expected_size(open_session) -> None:
     session = open_session()
     _, validation = session.holdout(0.25)
     model = session.build_model()
-    correct = validation._n_correct(session._own(0).classifier(model))
+    correct = validation._total_score(session._own(0).scored(model))
     assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
 
 

@@ -20,7 +20,7 @@ class UnpaidValidation(Planned):
     def trial(self, session: "bench.Session") -> "Scored":
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, session.candidate())
-        return bench.Scored((model, rate), float(validation._n_correct(session._own(0).classifier(model))))
+        return bench.Scored((model, rate), float(validation._total_score(session._own(0).scored(model))))
 
 
 @dataclass(frozen=True)
