@@ -23,6 +23,9 @@ from .contract.registry import make_method as make_method
 from .contract.registry import make_task as make_task
 from .contract.search_space import Candidate as Candidate
 from .contract.search_space import Proposals as Proposals
+from .contract.session import TOGETHER as TOGETHER
+from .contract.session import Scored as Scored
+from .contract.session import Session as Session
 from .contract.task import Input as Input
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
@@ -58,15 +61,12 @@ from .recipes.dp_sgd import noisy_gradients as noisy_gradients
 from .recipes.dp_sgd import trainable as trainable
 from .recipes.image_task import ImageTask as ImageTask
 from .recipes.search_method import SearchMethod as SearchMethod
-from .recipes.trial import TOGETHER as TOGETHER
 from .recipes.trial import Trained as Trained
 from .recipes.trial import Trial as Trial
 from .recipes.trial import released as released
 from .recipes.trial import search_then_train as search_then_train
 from .records.record import RunRecord as RunRecord
 from .records.store import read_record as read_record
-from .session.selection import Scored as Scored
-from .session.session import Session as Session
 from .training.averaging import WeightAverage as WeightAverage
 from .training.clipping import Abadi as Abadi
 from .training.clipping import AutoS as AutoS

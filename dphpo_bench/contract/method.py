@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -13,8 +14,6 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 if TYPE_CHECKING:
     import torch
     from dp_accounting.dp_event import DpEvent
-
-    from dphpo_bench.session.session import Session
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def run(self, plan: Plan, session: "Session") -> Outcome:
+    def run(self, plan: Plan, session: Session) -> Outcome:
         """Tune and train. The session is the only way to the private data."""
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import secrets
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy.accountants.pld import has_selection
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.recipes.trial import OWN_CODE
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ def execute(
     progress: Progress | None = None,
     observer: "Observer | None" = None,
     secure_noise: bool = False,
+    order: Callable[[int], Sequence[int]] = range,
 ) -> Attempt:
     """Let a method run on these records and verify what it released; no test data, no record.
 
@@ -85,6 +88,7 @@ def execute(
         progress: where long work reports to.
         observer: is told what is released.
         secure_noise: as in `run`; without a seed.
+        order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
 
     Raises:
         DphpoBenchError: at a mistake in the call that shows before anything is released.
@@ -101,6 +105,7 @@ def execute(
         progress or SilentProgress(),
         observer,
         secure_noise,
+        order,
     )
     recomputed, status, error = _verify(checked, ledger, status, error)
     return Attempt(outcome if status == "ok" else None, status, error, ledger, recomputed)
@@ -117,9 +122,10 @@ def _attempt(
     progress: Progress,
     observer: "Observer | None",
     secure_noise: bool,
+    order: Callable[[int], Sequence[int]],
 ) -> "tuple[Outcome | None, Status, str | None]":
     """Let the method run; whatever it raises is a result, except what the user asked for."""
-    from dphpo_bench.session.session import Session
+    from dphpo_bench.session.session import open_session
 
     budget = checked.plan.budget
     hide = seed is None
@@ -130,7 +136,7 @@ def _attempt(
     streams = Streams(journal.once("seed", lambda: secrets.randbits(bits)) if seed is None else seed, (), secure_noise)
     if _is_secret(checked, seed):
         progress = SilentProgress()
-    session = Session(
+    session = open_session(
         task,
         train,
         ledger,
@@ -141,10 +147,12 @@ def _attempt(
             checked.facts.task,
             checked.facts.model,
         ),
+        own_code=OWN_CODE,
         model_streams=streams,
         device=device,
         progress=progress,
         observer=observer,
+        order=order,
     )
     try:
         with sealed() as complaints:
@@ -203,7 +211,7 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
     """
     logger.debug("A run failed.", exc_info=error)
     frames = traceback.extract_tb(error.__traceback__)
-    raised_here = bool(frames) and Path(frames[-1].filename).parent.is_relative_to(Path(__file__).parent)
+    raised_here = bool(frames) and Path(frames[-1].filename).parent.is_relative_to(Path(__file__).parents[1])
     if hide and not (isinstance(error, DphpoBenchError) and raised_here):
         where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
         return f"{type(error).__name__}{where}; its text may quote private records and is in the debug log only."

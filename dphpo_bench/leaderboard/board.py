@@ -6,6 +6,8 @@ still strangers' texts: whoever writes Markdown or HTML escapes them.
 
 from dataclasses import dataclass
 
+from dphpo_bench.records.measure import Measure
+
 FEW_SEEDS = 3
 
 
@@ -80,11 +82,11 @@ class Row:
         method_version: of the method.
         task_version: of the task.
         seeds: finished runs.
-        failed: runs that failed; they count as accuracy 0 in ranks and gaps, not in `utility`.
-        utility: test accuracy in [0, 1]; None if no run finished.
+        failed: runs that failed; they count as the worst value in ranks and gaps, not in `utility`.
+        utility: the table's metric on test data; None if no run finished.
         ranks: None for references.
-        gap_to_oracle: accuracy of the oracle minus this one's, over the seeds both have.
-        gap_to_untuned: this one's accuracy minus that of untuned `auto_clipping`.
+        gap_to_oracle: by how much the oracle is better, over the seeds both have.
+        gap_to_untuned: by how much this one is better than untuned `auto_clipping`.
         gap_closed: share of the distance from untuned to oracle; None where that distance may be zero.
         epsilon: the largest ε of the runs, those that failed included, as borne out by their ledgers; ∞ for what is
             not private; None if no run could say.
@@ -134,6 +136,7 @@ class Table:
         epsilon: the target ε.
         delta: δ.
         setting: task and model, and what else tells this setting from others; shared by its tables at other ε.
+        measure: the metric that its rows are compared by.
         rows: who is ranked, best first.
         references: who stands apart, best first.
     """
@@ -143,6 +146,7 @@ class Table:
     epsilon: float
     delta: float
     setting: str
+    measure: Measure
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
 
@@ -164,9 +168,9 @@ class OverallRow:
         mean_rank: mean of its ranks in the tables, with the middle 95 % of what resampling makes of it; None if it
             is not in all of them, or a reference.
         ranks: its places by mean rank in the resamplings; None likewise.
-        utility: mean accuracy over the tables; None if it is not in all of them.
+        utility: mean of the tables' metric; None if it is not in all of them, or their metrics differ.
         gap_closed: share of the distance from untuned to oracle, both summed over the tables that have them; None
-            where that distance may be zero.
+            where that distance may be zero, or metrics differ.
         epsilon_ratio: the largest ε of its runs as a share of the target's; ∞ for what is not private; None if no
             run could say.
         accountants: whose bounds these are.
@@ -208,6 +212,7 @@ class Overall:
     Attributes:
         epsilon: of the tables; None for all tables at any ε.
         tables: titles of the tables that count.
+        measure: the metric of all of them; None if they differ.
         rows: who is in all of them, best mean rank first.
         incomplete: who is not, the most complete first.
         references: who stands apart.
@@ -215,6 +220,7 @@ class Overall:
 
     epsilon: float | None
     tables: tuple[str, ...]
+    measure: Measure | None
     rows: tuple[OverallRow, ...]
     incomplete: tuple[OverallRow, ...]
     references: tuple[OverallRow, ...]
@@ -274,3 +280,9 @@ class Board:
     failed: tuple[Refused, ...]
     superseded: int
     records: int
+
+    @property
+    def measure(self) -> Measure | None:
+        """The metric of all tables; None if they differ."""
+        measures = {table.measure for table in self.tables}
+        return measures.pop() if len(measures) == 1 else None

@@ -1,4 +1,4 @@
-"""The columns of the tables: one list for Markdown, CSV and the page, with header, explanation, text and value."""
+"""The columns of the tables, for Markdown and the page: header, explanation, text and value of each."""
 
 import math
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from dphpo_bench.leaderboard.board import Estimate, OverallRow, Ranks, Row
+from dphpo_bench.records.measure import Measure
 
 AnyRow = TypeVar("AnyRow", Row, OverallRow)
 
@@ -41,18 +42,29 @@ def percent_text(value: float, digits: int = 1) -> str:
 
 def estimate_text(estimate: Estimate | None, digits: int = 2) -> str:
     """Mean and half width of the interval in percent; both ends where the interval is lopsided."""
+    return _interval_text(estimate, lambda value: f"{100 * value:.{digits}f}")
+
+
+def measure_text(estimate: Estimate | None, measure: Measure | None) -> str:
+    """The same of a metric: in percent if it is a share, else with four digits; nothing without a metric."""
+    if measure is None:
+        return NOTHING
+    return estimate_text(estimate) if measure.share else _interval_text(estimate, measure.text)
+
+
+def _interval_text(estimate: Estimate | None, form: Callable[[float], str]) -> str:
     if estimate is None:
         return NOTHING
 
     def number(value: float) -> str:
-        return f"{100 * value + 0.0:.{digits}f}".replace("-", "−")
+        return form(value + 0.0).replace("-", "−")
 
     mean = number(estimate.mean)
     if estimate.low is None or estimate.high is None:
         return mean
-    above, below = estimate.high - estimate.mean, estimate.mean - estimate.low
-    if round(100 * above, digits) == round(100 * below, digits):
-        return f"{mean} ± {number(max(above, 0.0))}"
+    above, below = max(estimate.high - estimate.mean, 0.0), estimate.mean - estimate.low
+    if number(above) == number(below):
+        return f"{mean} ± {number(above)}"
     return f"{mean} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
@@ -112,7 +124,7 @@ def label_text(row: Row | OverallRow) -> str:
 
 MARKS = (
     ("†", "fewer than three seeds: the interval says little"),
-    ("‡", "some runs failed: they count as accuracy 0 in ranks and gaps"),
+    ("‡", "some runs failed: they count as the worst value in ranks and gaps"),
     ("!", "an attack has shown more than the ε that is claimed"),
 )
 
@@ -134,6 +146,39 @@ def _private_text(row: Row | OverallRow) -> str:
     return "yes" if row.contestant.end_to_end_private else "no"
 
 
+def _field(name: str, header: str, explanation: str, text: Callable[[Any], str], ascending: bool = True) -> Column[Any]:
+    """A column that shows a field of its rows."""
+    return Column(
+        name, header, explanation, lambda row: text(getattr(row, name)), lambda row: getattr(row, name), ascending
+    )
+
+
+def _measure_column(measure: Measure | None, explanation: str) -> Column[Any]:
+    return Column(
+        "metric",
+        measure.header if measure else "metric",
+        explanation,
+        lambda row: measure_text(row.utility, measure),
+        lambda row: _mean(row.utility),
+        ascending=measure is not None and not measure.higher_is_better,
+    )
+
+
+def _gap_column(explanation: str) -> Column[Any]:
+    return Column(
+        "gap_closed",
+        "gap closed, %",
+        explanation,
+        lambda row: estimate_text(row.gap_closed, 0),
+        lambda row: _mean(row.gap_closed),
+        ascending=False,
+    )
+
+
+def _rank_column(explanation: str) -> Column[Any]:
+    return Column("rank", "rank", explanation, lambda row: ranks_text(row.ranks), lambda row: _middle(row.ranks))
+
+
 _METHOD: Column[Any] = Column(
     "method", "method", "With the parameters in which runs of it differ.", label_text, label_text
 )
@@ -141,165 +186,72 @@ _PRIVATE: Column[Any] = Column(
     "private", "end to end", "Whether ε covers tuning and training.", _private_text, _private_text
 )
 
-ROW_COLUMNS: tuple[Column[Row], ...] = (
-    _METHOD,
-    Column(
-        "accuracy",
-        "accuracy, %",
-        "Mean over seeds ± half of its 95 % interval (Student's t).",
-        lambda row: estimate_text(row.utility),
-        lambda row: _mean(row.utility),
-        ascending=False,
-    ),
-    Column(
-        "rank",
-        "rank",
-        "95 % of the ranks when seeds are resampled, the same for all.",
-        lambda row: ranks_text(row.ranks),
-        lambda row: _middle(row.ranks),
-    ),
-    Column(
-        "gap_closed",
-        "gap closed, %",
-        "Share of the way from untuned auto_clipping to the oracle; none where the two may be equal.",
-        lambda row: estimate_text(row.gap_closed, 0),
-        lambda row: _mean(row.gap_closed),
-        ascending=False,
-    ),
-    Column(
-        "epsilon",
-        "ε recomputed",
-        "Of tuning and training, from the ledger of releases; never rounded down.",
-        lambda row: epsilon_text(row.epsilon),
-        lambda row: row.epsilon,
-    ),
-    Column(
-        "accountant",
-        "by",
-        "Accountant of this ε.",
-        lambda row: row.accountant or NOTHING,
-        lambda row: row.accountant,
-    ),
-    Column(
-        "audited",
-        "audited ε ≥",
-        "Lower bound that an attack has shown.",
-        lambda row: audited_text(row.audited),
-        lambda row: row.audited,
-    ),
-    Column(
-        "tuning_share",
-        "on tuning",
-        "Share of ε that finding hyperparameters takes.",
-        lambda row: percent_text(row.tuning_share),
-        lambda row: row.tuning_share,
-    ),
-    Column("runs", "runs", "Training runs, in expectation.", lambda row: count_text(row.runs), lambda row: row.runs),
-    Column(
-        "examples",
-        "examples",
-        "Examples processed, in expectation.",
-        lambda row: count_text(row.examples),
-        lambda row: row.examples,
-    ),
-    Column(
-        "seconds",
-        "time",
-        "Median over seeds, on the machines that ran them.",
-        lambda row: seconds_text(row.seconds),
-        lambda row: row.seconds,
-    ),
-    _PRIVATE,
-    Column(
-        "seeds",
-        "seeds",
-        "Finished runs, each with a seed of its own.",
-        lambda row: str(row.seeds),
-        lambda row: row.seeds,
-        ascending=False,
-    ),
-)
 
-OVERALL_COLUMNS: tuple[Column[OverallRow], ...] = (
-    _METHOD,
-    Column(
-        "rank",
-        "rank",
-        "95 % of the places, by mean rank, when tasks and seeds are resampled.",
-        lambda row: ranks_text(row.ranks),
-        lambda row: _middle(row.ranks),
-    ),
-    Column(
-        "mean_rank",
-        "mean rank",
-        "Mean of the ranks in the tables, and 95 % of what it is when tasks and seeds are resampled.",
-        lambda row: mean_rank_text(row.mean_rank),
-        lambda row: _mean(row.mean_rank),
-    ),
-    Column(
-        "accuracy",
-        "accuracy, %",
-        "Mean over the tables ± half of its 95 % interval over seeds.",
-        lambda row: estimate_text(row.utility),
-        lambda row: _mean(row.utility),
-        ascending=False,
-    ),
-    Column(
-        "gap_closed",
-        "gap closed, %",
-        "Share of the way from untuned auto_clipping to the oracle, both summed over the tables; none where the two "
-        "may be equal.",
-        lambda row: estimate_text(row.gap_closed, 0),
-        lambda row: _mean(row.gap_closed),
-        ascending=False,
-    ),
-    Column(
-        "epsilon",
-        "ε / target",
-        "The largest recomputed ε as a share of the target's; never rounded down.",
-        lambda row: epsilon_text(row.epsilon_ratio),
-        lambda row: row.epsilon_ratio,
-    ),
-    Column(
-        "accountant",
-        "by",
-        "Accountants of these ε.",
-        lambda row: ", ".join(row.accountants) or NOTHING,
-        lambda row: ", ".join(row.accountants),
-    ),
-    Column(
-        "tuning_share",
-        "on tuning",
-        "Share of ε that finding hyperparameters takes; median.",
-        lambda row: percent_text(row.tuning_share),
-        lambda row: row.tuning_share,
-    ),
-    Column("runs", "runs", "Training runs; median.", lambda row: count_text(row.runs), lambda row: row.runs),
-    Column(
-        "examples",
-        "examples",
-        "Examples processed; median.",
-        lambda row: count_text(row.examples),
-        lambda row: row.examples,
-    ),
-    Column(
-        "relative_cost",
-        "cost",
-        "Examples processed, relative to one untuned run; median.",
-        lambda row: NOTHING if row.relative_cost is None else f"{row.relative_cost:.3g} ×",
-        lambda row: row.relative_cost,
-    ),
-    Column("seconds", "time", "Median.", lambda row: seconds_text(row.seconds), lambda row: row.seconds),
-    _PRIVATE,
-    Column(
-        "tables",
-        "tables",
-        "In how many of the tables that count.",
-        lambda row: str(row.tables),
-        lambda row: row.tables,
-        ascending=False,
-    ),
-    Column(
-        "seeds", "seeds", "The fewest in any table.", lambda row: str(row.seeds), lambda row: row.seeds, ascending=False
-    ),
-)
+def row_columns(measure: Measure | None) -> tuple[Column[Row], ...]:
+    """The columns of a table of one task at one ε; None: of several tables, whose metrics differ."""
+    return (
+        _METHOD,
+        _measure_column(measure, "Mean over seeds ± half of its 95 % interval (Student's t)."),
+        _rank_column("95 % of the ranks when seeds are resampled, the same for all."),
+        _gap_column("Share of the way from untuned auto_clipping to the oracle; none where the two may be equal."),
+        _field(
+            "epsilon",
+            "ε recomputed",
+            "Of tuning and training, from the ledger of releases; never rounded down.",
+            epsilon_text,
+        ),
+        _field("accountant", "by", "Accountant of this ε.", lambda name: name or NOTHING),
+        _field("audited", "audited ε ≥", "Lower bound that an attack has shown.", audited_text),
+        _field("tuning_share", "on tuning", "Share of ε that finding hyperparameters takes.", percent_text),
+        _field("runs", "runs", "Training runs, in expectation.", count_text),
+        _field("examples", "examples", "Examples processed, in expectation.", count_text),
+        _field("seconds", "time", "Median over seeds, on the machines that ran them.", seconds_text),
+        _PRIVATE,
+        _field("seeds", "seeds", "Finished runs, each with a seed of its own.", str, ascending=False),
+    )
+
+
+def overall_columns(measure: Measure | None) -> tuple[Column[OverallRow], ...]:
+    """The columns of an overall table; without a metric where those of its tables differ."""
+    return (
+        _METHOD,
+        _rank_column("95 % of the places, by mean rank, when tasks and seeds are resampled."),
+        Column(
+            "mean_rank",
+            "mean rank",
+            "Mean of the ranks in the tables, and 95 % of what it is when tasks and seeds are resampled.",
+            lambda row: mean_rank_text(row.mean_rank),
+            lambda row: _mean(row.mean_rank),
+        ),
+        _measure_column(measure, "Mean over the tables ± half of its 95 % interval over seeds."),
+        _gap_column(
+            "Share of the way from untuned auto_clipping to the oracle, both summed over the tables; none where the "
+            "two may be equal."
+        ),
+        _field(
+            "epsilon_ratio",
+            "ε / target",
+            "The largest recomputed ε as a share of the target's; never rounded down.",
+            epsilon_text,
+        ),
+        Column(
+            "accountant",
+            "by",
+            "Accountants of these ε.",
+            lambda row: ", ".join(row.accountants) or NOTHING,
+            lambda row: ", ".join(row.accountants),
+        ),
+        _field("tuning_share", "on tuning", "Share of ε that finding hyperparameters takes; median.", percent_text),
+        _field("runs", "runs", "Training runs; median.", count_text),
+        _field("examples", "examples", "Examples processed; median.", count_text),
+        _field(
+            "relative_cost",
+            "cost",
+            "Examples processed, relative to one untuned run; median.",
+            lambda cost: NOTHING if cost is None else f"{cost:.3g} ×",
+        ),
+        _field("seconds", "time", "Median.", seconds_text),
+        _PRIVATE,
+        _field("tables", "tables", "In how many of the tables that count.", str, ascending=False),
+        _field("seeds", "seeds", "The fewest in any table.", str, ascending=False),
+    )

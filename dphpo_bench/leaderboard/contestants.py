@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import statistics as plain
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,22 +15,30 @@ from dphpo_bench.leaderboard.board import Contestant
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
 from dphpo_bench.leaderboard.statistics import Integers, Scores, draw
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, Setting
+from dphpo_bench.records.measure import Measure
 
 MIN_SEEDS_TO_RANK = 2
 MAX_LABEL = 60
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """A contestant on one task at one ε, with its runs by seed."""
+class Entry:
+    """A contestant on one task at one ε.
+
+    Attributes:
+        contestant: who.
+        runs: by seed.
+        worst: the score of a run that failed.
+    """
 
     contestant: Contestant
     runs: Mapping[int, Run]
+    worst: float
 
     @property
     def finished(self) -> list[Run]:
         """Those that did not fail."""
-        return [run for run in self.runs.values() if run.accuracy is not None]
+        return [run for run in self.runs.values() if run.value is not None]
 
     @property
     def ranked(self) -> bool:
@@ -37,34 +46,51 @@ class _Entry:
         return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK
 
     def score(self, seed: int) -> float | None:
-        """The accuracy of this seed's run, 0 if it failed; None if there is none."""
+        """The score of this seed's run, None if there is none."""
         run = self.runs.get(seed)
-        return None if run is None else run.accuracy or 0.0
+        return None if run is None else self.worst if run.value is None else score_of(run, run.value)
 
 
 @dataclass(frozen=True)
-class _Cell:
+class Cell:
     """One task at one ε: a table in the making."""
 
     setting: Setting
     title: str
     target: float
-    entries: Sequence[_Entry]
-    untuned: "_Entry | None"
-    oracle: "_Entry | None"
+    entries: Sequence[Entry]
+    untuned: "Entry | None"
+    oracle: "Entry | None"
 
     @property
-    def ranked(self) -> list[_Entry]:
+    def measure(self) -> Measure:
+        """The metric."""
+        return self.setting.measure
+
+    @property
+    def ranked(self) -> list[Entry]:
         """Who takes part in the ranking."""
         return [entry for entry in self.entries if entry.ranked]
 
     @cached_property
-    def by_contestant(self) -> "Mapping[Contestant, _Entry]":
+    def by_contestant(self) -> "Mapping[Contestant, Entry]":
         """The entries by contestant."""
         return {entry.contestant: entry for entry in self.entries}
 
 
-def _newest(runs: Sequence[Run]) -> tuple[list[Run], int]:
+def score_of(run: Run, value: float) -> float:
+    """The metric's value if higher is better, else its negative: what is compared."""
+    return value if run.setting.measure.higher_is_better else -value
+
+
+def _worst(setting: Setting, runs: Iterable[Run]) -> float:
+    """The score of a run that failed: the worst that the metric can be, or else that a run of the table has."""
+    if setting.measure.share:
+        return 0.0 if setting.measure.higher_is_better else -1.0
+    return min((score_of(run, run.value) for run in runs if run.value is not None), default=0.0)
+
+
+def newest(runs: Sequence[Run]) -> tuple[list[Run], int]:
     """The runs of the newest version of their task, with its model, and of their method; and how many others there are.
 
     A method's newest version is that of a contestant on one setting at one ε.
@@ -77,12 +103,12 @@ def _newest(runs: Sequence[Run]) -> tuple[list[Run], int]:
     groups: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
     for run in current:
         groups[run.setting, run.target, run.method, run.parameters].append(run)
-    newest = [(max(run.method_version for run in group), group) for group in groups.values()]
-    kept = [run for version, group in newest for run in group if run.method_version == version]
+    versions = [(max(run.method_version for run in group), group) for group in groups.values()]
+    kept = [run for version, group in versions for run in group if run.method_version == version]
     return kept, len(runs) - len(kept)
 
 
-def _cells(runs: Sequence[Run], standard: Standard) -> list[_Cell]:
+def cells_of(runs: Sequence[Run], standard: Standard) -> list[Cell]:
     private = _privacy(runs)
     contestants = _contestants(private.values())
     titles = _titles({run.setting for run in runs})
@@ -92,9 +118,10 @@ def _cells(runs: Sequence[Run], standard: Standard) -> list[_Cell]:
         groups[run.setting, run.target][private[run.path]][run.seed] = run
     cells = []
     for (setting, target), by_who in sorted(groups.items(), key=lambda item: (titles[item[0][0]], item[0][1])):
-        entries = {who: _Entry(contestants[who], by_seed) for who, by_seed in by_who.items()}
+        worst = _worst(setting, (run for by_seed in by_who.values() for run in by_seed.values()))
+        entries = {who: Entry(contestants[who], by_seed, worst) for who, by_seed in by_who.items()}
         anchors = entries.get((*standard.untuned, True)), entries.get((*standard.oracle, False))
-        cells.append(_Cell(setting, titles[setting], target, list(entries.values()), *anchors))
+        cells.append(Cell(setting, titles[setting], target, list(entries.values()), *anchors))
     return cells
 
 
@@ -172,23 +199,24 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
 def _told_apart(setting: Setting) -> tuple[str, ...]:
     """What tells settings of one task and model apart; of hashes the beginning."""
     data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
-    return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}"
+    by = f"by {setting.measure.header}"
+    return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
 
 
 @dataclass(frozen=True)
-class _Draws:
+class Draws:
     """How often each seed of a setting is drawn: the same draws for all contestants and all ε."""
 
     seeds: Sequence[int]
     weights: Integers
 
 
-def _seed_draws(cells: Sequence[_Cell]) -> dict[Setting, _Draws]:
+def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
     seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
     for cell in cells:
         for entry in cell.ranked:
             seeds[cell.setting].update(entry.runs)
-    return {setting: _Draws(sorted(found), draw(len(found), _stream(setting))) for setting, found in seeds.items()}
+    return {setting: Draws(sorted(found), draw(len(found), _stream(setting))) for setting, found in seeds.items()}
 
 
 def _stream(setting: Setting) -> int:
@@ -196,11 +224,16 @@ def _stream(setting: Setting) -> int:
     return int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8])
 
 
-def _scores(entries: Sequence[_Entry], draws: _Draws) -> Scores:
-    return Scores.of([[entry.score(seed) for seed in draws.seeds] for entry in entries])
+def scores_of(entries: Sequence[Entry], draws: Draws) -> Scores:
+    """Scores by seed; those of a metric that is no share are divided by a power of ten, to at most one."""
+    scores = [[entry.score(seed) for seed in draws.seeds] for entry in entries]
+    largest = max((abs(one) for row in scores for one in row if one), default=1.0)
+    share = all(run.setting.measure.share for entry in entries for run in entry.runs.values())
+    unit = 1.0 if share else 10.0 ** math.ceil(math.log10(largest))
+    return Scores.of([[None if one is None else one / unit for one in row] for row in scores])
 
 
-def _paired(*entries: _Entry | None) -> Iterable[tuple[float, ...]]:
+def paired(*entries: Entry | None) -> Iterable[tuple[float, ...]]:
     """Scores of the seeds that all of them have."""
     present = [entry for entry in entries if entry]
     for seed in sorted(set.intersection(*(set(entry.runs) for entry in present))):
@@ -208,6 +241,6 @@ def _paired(*entries: _Entry | None) -> Iterable[tuple[float, ...]]:
         yield tuple(one for one in scores if one is not None)
 
 
-def _median(runs: Iterable[Run], value: Callable[[Run], float | None]) -> float | None:
+def median(runs: Iterable[Run], value: Callable[[Run], float | None]) -> float | None:
     known = [each for each in map(value, runs) if each is not None]
     return float(plain.median(known)) if known else None

@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table
-from dphpo_bench.leaderboard.contestants import _Cell, _Draws, _median, _paired, _scores
+from dphpo_bench.leaderboard.contestants import Cell, Draws, median, paired, scores_of
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, mean, mean_interval, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
 from dphpo_bench.leaderboard.submissions import Setting
+from dphpo_bench.records.measure import Measure
 
-# ------------------------------------------------------------------------------------------------------ overall
 
-
-def _overalls(counted: Sequence[tuple[_Cell, Table]], draws: Mapping[Setting, _Draws]) -> tuple[Overall, ...]:
+def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
     targets = sorted({cell.target for cell, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
@@ -25,13 +24,13 @@ def _overalls(counted: Sequence[tuple[_Cell, Table]], draws: Mapping[Setting, _D
     )
 
 
-def _counted(pairs: Sequence[tuple[_Cell, Table]], standard: Standard) -> list[tuple[_Cell, Table]]:
+def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> list[tuple[Cell, Table]]:
     """The tables that count: those of the standard in which at least half of its methods are ranked.
 
     Of several with one task and model at one ε, which differ in data or δ, that one in which most of its methods are.
     """
     methods = standard.methods or {entry.contestant.method for cell, _ in pairs for entry in cell.ranked}
-    best: dict[tuple[str, str, float], tuple[int, tuple[_Cell, Table]]] = {}
+    best: dict[tuple[str, str, float], tuple[int, tuple[Cell, Table]]] = {}
     for cell, table in pairs:
         present = len(methods & {entry.contestant.method for entry in cell.ranked})
         if not (present and 2 * present >= len(methods) and standard.may_count(cell.setting, cell.target)):
@@ -42,7 +41,7 @@ def _counted(pairs: Sequence[tuple[_Cell, Table]], standard: Standard) -> list[t
     return [pair for _, pair in best.values()]
 
 
-def _missing(counted: Sequence[_Cell], standard: Standard) -> tuple[str, ...]:
+def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ...]:
     present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
     return tuple(
         f"{task} ({model}), ε = {epsilon:g}"
@@ -52,12 +51,12 @@ def _missing(counted: Sequence[_Cell], standard: Standard) -> tuple[str, ...]:
     )
 
 
-def _overall(target: float | None, counted: Sequence[tuple[_Cell, Table]], draws: Mapping[Setting, _Draws]) -> Overall:
+def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> Overall:
     chosen = [cell for cell, _ in counted]
     inside = Counter(entry.contestant for cell in chosen for entry in cell.ranked)
     complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
     mean_ranks, places = _overall_ranks(chosen, complete, draws)
-    everyone: defaultdict[Contestant, list[tuple[Row, _Cell]]] = defaultdict(list)
+    everyone: defaultdict[Contestant, list[tuple[Row, Cell]]] = defaultdict(list)
     for cell, table in counted:
         for row in (*table.rows, *table.references):
             everyone[row.contestant].append((row, cell))
@@ -65,6 +64,7 @@ def _overall(target: float | None, counted: Sequence[tuple[_Cell, Table]], draws
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
+        measure=_common_measure(chosen),
         rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
         incomplete=tuple(
             sorted(
@@ -78,12 +78,18 @@ def _overall(target: float | None, counted: Sequence[tuple[_Cell, Table]], draws
     )
 
 
+def _common_measure(cells: Sequence[Cell]) -> Measure | None:
+    """The metric of all cells; None if they differ: then values cannot be averaged."""
+    measures = {cell.measure for cell in cells}
+    return measures.pop() if len(measures) == 1 else None
+
+
 def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
     return round(row.mean_rank.mean, 9) if row.mean_rank else 0.0, row.contestant.label
 
 
 def _overall_ranks(
-    cells: Sequence[_Cell], complete: Sequence[Contestant], draws: Mapping[Setting, _Draws]
+    cells: Sequence[Cell], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
 ) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
     """Of each complete contestant its mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
@@ -94,7 +100,7 @@ def _overall_ranks(
     drawn = np.zeros((len(task_weights), len(complete)))
     for cell in cells:
         among = [cell.by_contestant[who] for who in complete]
-        scores = _scores(among, draws[cell.setting])
+        scores = scores_of(among, draws[cell.setting])
         observed.append(ranks(scores.means).tolist())
         # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
         drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(draws[cell.setting].weights)
@@ -108,30 +114,33 @@ def _overall_ranks(
     return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
 
 
-def _overall_utility(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
-    """Mean accuracy over the cells; its interval from the seeds that all of them have."""
+def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
+    """Mean of the metric over the cells; its interval from the seeds that all of them have."""
     entries = [cell.by_contestant.get(who) for cell in cells]
-    if not entries or not all(entry and entry.finished for entry in entries):
+    if _common_measure(cells) is None or not all(entries):
         return None
-    seeds = set.intersection(*({run.seed for run in entry.finished} for entry in entries if entry))
-    by_seed = [mean([entry.score(seed) or 0.0 for entry in entries if entry]) for seed in sorted(seeds)]
+    by_entry = [{run.seed: run.value for run in entry.finished} for entry in entries if entry]
+    seeds = sorted(set.intersection(*map(set, by_entry)))
+    by_seed = [mean([values[seed] or 0.0 for values in by_entry]) for seed in seeds]
     return mean_interval(by_seed) if by_seed else None
 
 
-def _overall_gap_closed(cells: Sequence[_Cell], who: Contestant) -> Estimate | None:
+def _overall_gap_closed(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
     """Share of the gap closed, gaps summed over the cells with both anchors, from the seeds that all of them have."""
     trios = [(cell.by_contestant.get(who), cell.untuned, cell.oracle) for cell in cells if cell.untuned and cell.oracle]
-    if not trios or any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
+    if not trios or _common_measure(cells) is None:
         return None
-    by_seed = list(_paired(*(entry for trio in trios for entry in trio)))
+    if any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
+        return None
+    by_seed = list(paired(*(entry for trio in trios for entry in trio)))
     means = [[mean(scores[which::3]) for which in range(3)] for scores in by_seed]
     return ratio([own - low for own, low, _ in means], [high - low for _, low, high in means])
 
 
 def _overall_row(
     who: Contestant,
-    found: Sequence[tuple[Row, _Cell]],
-    cells: Sequence[_Cell],
+    found: Sequence[tuple[Row, Cell]],
+    cells: Sequence[Cell],
     mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
@@ -139,7 +148,7 @@ def _overall_row(
     relative = [
         row.examples / once
         for row, cell in found
-        if cell.untuned and (once := _median(cell.untuned.finished, lambda run: run.examples))
+        if cell.untuned and (once := median(cell.untuned.finished, lambda run: run.examples))
     ]
     seconds = [row.seconds for row in rows if row.seconds is not None]
     return OverallRow(

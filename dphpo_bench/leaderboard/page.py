@@ -16,7 +16,7 @@ from markupsafe import Markup
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.frame import VEGA_LITE_VERSION, Chart
 from dphpo_bench.leaderboard.charts.looks import config
-from dphpo_bench.leaderboard.columns import MARKS, OVERALL_COLUMNS, ROW_COLUMNS, label_text, rounded_number
+from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns
 
 MOST_REFUSED = 100
 FONT = "system-ui, sans-serif"
@@ -51,9 +51,9 @@ def to_html(board: Board, charts: Sequence[Chart]) -> str:
         themes=THEMES,
         settings=list(dict.fromkeys(table.setting for table in board.tables)),
         epsilons=[f"{epsilon:g}" for epsilon in sorted({table.epsilon for table in board.tables})],
-        overall_columns=OVERALL_COLUMNS,
-        row_columns=ROW_COLUMNS,
-        label_text=label_text,
+        overall_columns=overall_columns,
+        row_columns=row_columns,
+        measure=board.measure,
         marks=MARKS,
         most_refused=MOST_REFUSED,
         bundle=_bundle(),

@@ -5,9 +5,11 @@ from pathlib import Path
 
 from dphpo_bench.base.text import compact_json
 from dphpo_bench.contract.registry import make_method
-from dphpo_bench.leaderboard.findings import Who
 from dphpo_bench.leaderboard.submissions import Setting
 from dphpo_bench.sweep.suite import load_suite
+
+Who = tuple[str, str]
+"""A method's name and its parameters as compact JSON."""
 
 REFERENCES = frozenset({"grid_composed"})
 """Methods that stand apart although they are private from end to end. The others say that they are not."""
@@ -20,7 +22,6 @@ class Standard:
     Attributes:
         untuned: what tunes nothing, with its default parameters.
         oracle: what tunes without privacy.
-        nonprivate: what trains without privacy.
         methods: names of the methods that make a table count if at least half of them are ranked in it; None for all
             that are ranked anywhere.
         tasks: task and model of the tables that may count; None for all.
@@ -29,7 +30,6 @@ class Standard:
 
     untuned: Who
     oracle: Who
-    nonprivate: Who
     methods: frozenset[str] | None = None
     tasks: frozenset[tuple[str, str]] | None = None
     epsilons: frozenset[float] | None = None
@@ -37,7 +37,7 @@ class Standard:
     @classmethod
     def builtin(cls) -> "Standard":
         """By the built-in methods; every table may count."""
-        return cls(untuned=_default("auto_clipping"), oracle=_default("grid_oracle"), nonprivate=_default("nonprivate"))
+        return cls(untuned=_default("auto_clipping"), oracle=_default("grid_oracle"))
 
     @classmethod
     def of_suite(cls, path: Path) -> "Standard":

@@ -80,7 +80,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: Sequence[Sequence[float | None]]) -> "Scores":
-        """From scores in [0, 1], a row a contestant, a column a seed, None where there is no run."""
+        """From scores in [−1, 1], a row a contestant, a column a seed, None where there is no run."""
         values = [[0 if score is None else round(score * UNIT) for score in row] for row in scores]
         present = [[int(score is not None) for score in row] for row in scores]
         return cls(np.asarray(values, dtype=np.int64), np.asarray(present, dtype=np.int64))

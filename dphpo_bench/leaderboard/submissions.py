@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from importlib.metadata import version
@@ -22,6 +22,7 @@ from dphpo_bench.base.text import compact_json, escaped, one_line
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.recompute import Claim, recompute
+from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import CostRecord, Identity
 from dphpo_bench.records.store import read_record
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 MAX_EPSILON = 1e4
 MAX_DELTA = 1e-3
 MAX_NUMBER = 1e15
+MAX_METRIC = 1e9
 MAX_SEED = 2**53 - 1
 MAX_PARAMETERS = 4000
 MAX_VERSION = 10_000
@@ -61,6 +63,7 @@ class Setting:
         data_fingerprint: of the records.
         model_fingerprint: of the model's structure.
         facts: a hash of all public facts of the task.
+        measure: the metric that they are compared by.
     """
 
     task: str
@@ -69,6 +72,7 @@ class Setting:
     data_fingerprint: str
     model_fingerprint: str
     facts: str
+    measure: Measure = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class Run:
         seed: of the run.
         created: when, by the record.
         end_to_end_private: None for a run that failed before it could say.
-        accuracy: in [0, 1]; None for a run that failed.
+        value: of the setting's metric, on test data; None for a run that failed.
         epsilon: the claim, which the ledger was found to bear out; ∞ for what is not private; None for a run that
             failed before it could say.
         accountant: whose bound it is, else empty.
@@ -109,7 +113,7 @@ class Run:
     seed: int
     created: datetime
     end_to_end_private: bool | None
-    accuracy: float | None
+    value: float | None
     epsilon: float | None
     accountant: str
     audited: float | None
@@ -136,7 +140,7 @@ class Submissions:
     @property
     def failed(self) -> tuple[Refused, ...]:
         """The runs that failed, with their errors."""
-        return tuple(Refused(run.path, run.error) for run in self.runs if run.accuracy is None)
+        return tuple(Refused(run.path, run.error) for run in self.runs if run.value is None)
 
 
 class _RejectedError(Exception):
@@ -217,15 +221,14 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     identity, privacy = record.identity, record.privacy
     seed = _check_identity(identity, file)
     _require(record.status in ("ok", "failed"), f"status {record.status}: {record.error}")
-    accuracy = None
-    if record.status == "ok":
-        accuracy = record.metrics.get("accuracy", math.nan)
-        _require(0 <= accuracy <= 1, "it has no accuracy between 0 and 1")
+    measure = shown_measure(identity.facts, record.metrics)
+    value = record.metrics.get(measure.name, math.nan) if record.status == "ok" else None
+    _check_value(measure, value)
     cost = record.cost or CostRecord(runs=0, steps=0, examples=0.0)
     numbers = (cost.runs, cost.examples, *record.seconds.values())
     _require(all(number <= MAX_NUMBER for number in numbers), f"a cost or a time is above {MAX_NUMBER:g}")
     if record.audit:
-        good = record.audit.confidence >= MIN_CONFIDENCE and record.audit.canaries and accuracy is not None
+        good = record.audit.confidence >= MIN_CONFIDENCE and record.audit.canaries and value is not None
         _require(good, f"its audit is of a failed run, without canaries, or of a confidence below {MIN_CONFIDENCE:g}")
         _require(record.audit.lower_bound <= MAX_EPSILON, f"its audit claims ε above {MAX_EPSILON:g}")
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
@@ -238,6 +241,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
             identity.data_fingerprint,
             identity.model_fingerprint,
             hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
+            measure,
         ),
         target=identity.epsilon,
         method=identity.method,
@@ -247,7 +251,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         seed=seed,
         created=record.created,
         end_to_end_private=privacy.end_to_end_private if privacy else None,
-        accuracy=accuracy,
+        value=value,
         epsilon=privacy.epsilon if privacy else None,
         accountant=claimed.accountant if claimed else "",
         audited=record.audit.lower_bound if record.audit else None,
@@ -256,7 +260,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         examples=cost.examples,
         seconds=math.fsum(record.seconds.values()) if "train" in record.seconds else None,
         released_path=_released_path(record.released.get("path")),
-        error=one_line(record.error or "") if accuracy is None else "",
+        error=one_line(record.error or "") if value is None else "",
     )
     if privacy is None or claimed is None:
         return run, None
@@ -269,6 +273,19 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         f"it claims ε = {privacy.epsilon:.6g}, above its target {identity.epsilon:g}",
     )
     return run, Claim(compact_json(privacy.ledger), identity.delta, claimed.accountant)
+
+
+def _check_value(measure: Measure, value: float | None) -> None:
+    """Check the metric and its value, None for a run that failed.
+
+    Raises:
+        _RejectedError: if it is none to compare by.
+    """
+    _require(_PLAIN_NAME.fullmatch(measure.name), f"the metric {measure.name!r} is not a plain name")
+    if value is not None and measure.share:
+        _require(0 <= value <= 1, f"it has no {measure.title} between 0 and 1")
+    elif value is not None:
+        _require(abs(value) <= MAX_METRIC, f"it has no {measure.title} of at most {MAX_METRIC:g}")
 
 
 @cache
@@ -332,7 +349,7 @@ def _verified(run: Run, recomputed: float | str) -> Run:
         recomputed <= run.epsilon * (1 + ROUNDING),
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), more than the {run.epsilon:.6g} it claims",
     )
-    _require(recomputed > 0 or run.accuracy is None, "its ledger costs nothing, as if no private data were used")
+    _require(recomputed > 0 or run.value is None, "its ledger costs nothing, as if no private data were used")
     return replace(run, epsilon=recomputed) if recomputed > run.epsilon * (1 + ROUNDING / 1000) else run
 
 

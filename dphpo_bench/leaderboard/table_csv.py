@@ -1,5 +1,6 @@
 """The leaderboard as CSV, for programs: a line for each contestant on each task at each ε."""
 
+from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
@@ -27,9 +28,11 @@ KINDS = {
     "reference": "boolean",
     "seeds": "Int64",
     "failed": "Int64",
-    "accuracy": "float64",
-    "accuracy_low": "float64",
-    "accuracy_high": "float64",
+    "metric": "string",
+    "higher_is_better": "boolean",
+    "mean": "float64",
+    "mean_low": "float64",
+    "mean_high": "float64",
     "rank_low": "Int64",
     "rank_high": "Int64",
     "gap_to_oracle": "float64",
@@ -55,7 +58,7 @@ KINDS = {
 def to_csv(board: Board) -> str:
     """The content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
 
-    Shares and gaps have six decimals, other numbers six significant digits; ε is rounded up, its audited lower
+    Shares and their gaps have six decimals, other numbers six significant digits; ε is rounded up, its audited lower
     bound down. A text that a spreadsheet would take for a formula has an apostrophe in front.
     """
     import pandas as pd
@@ -67,6 +70,7 @@ def to_csv(board: Board) -> str:
 
 def _values(table: Table, row: Row) -> dict[str, Any]:
     who = row.contestant
+    number = _share if table.measure.share else _size
     return {
         "setting": table.setting,
         "task": table.task,
@@ -82,12 +86,14 @@ def _values(table: Table, row: Row) -> dict[str, Any]:
         "reference": who.reference,
         "seeds": row.seeds,
         "failed": row.failed,
-        **_estimate("accuracy", row.utility),
+        "metric": table.measure.name,
+        "higher_is_better": table.measure.higher_is_better,
+        **_estimate("mean", row.utility, number),
         "rank_low": row.ranks and row.ranks.low,
         "rank_high": row.ranks and row.ranks.high,
-        **_estimate("gap_to_oracle", row.gap_to_oracle),
-        **_estimate("gap_to_untuned", row.gap_to_untuned),
-        **_estimate("gap_closed", row.gap_closed),
+        **_estimate("gap_to_oracle", row.gap_to_oracle, number),
+        **_estimate("gap_to_untuned", row.gap_to_untuned, number),
+        **_estimate("gap_closed", row.gap_closed, _share),
         "epsilon": None if row.epsilon is None else _bound(row.epsilon, ROUND_CEILING),
         "accountant": row.accountant,
         "audited": None if row.audited is None else _bound(row.audited, ROUND_FLOOR),
@@ -98,10 +104,10 @@ def _values(table: Table, row: Row) -> dict[str, Any]:
     }
 
 
-def _estimate(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+def _estimate(name: str, estimate: Estimate | None, number: Callable[[float], float]) -> dict[str, float | None]:
     mean, low, high = (estimate.mean, estimate.low, estimate.high) if estimate else (None, None, None)
     values = {name: mean, f"{name}_low": low, f"{name}_high": high}
-    return {key: None if value is None else _share(value) for key, value in values.items()}
+    return {key: None if value is None else number(value) for key, value in values.items()}
 
 
 def _share(value: float) -> float:
@@ -110,7 +116,7 @@ def _share(value: float) -> float:
 
 
 def _size(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
+    return float(f"{value:.{DIGITS}g}") + 0.0
 
 
 def _bound(value: float, rounding: str) -> float:

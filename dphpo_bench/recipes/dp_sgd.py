@@ -4,12 +4,13 @@ Methods differ in how they choose a run's hyperparameters, not in how a run is d
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
+from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import MAX_STEPS, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
-    from dphpo_bench.session.session import Session
     from dphpo_bench.training.clipping import Clipping
 
 Schedule = Literal["constant", "cosine"]
@@ -158,7 +158,7 @@ class DpSgd:
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
 
-    def train(self, session: "Session", label: str = "Training") -> "nn.Module":
+    def train(self, session: Session, label: str = "Training") -> "nn.Module":
         """Train the task's model on the session's records.
 
         Args:
@@ -168,7 +168,7 @@ class DpSgd:
         return self.train_together([session], [self], label)[0]
 
     @staticmethod
-    def train_together(sessions: "list[Session]", runs: "list[DpSgd]", label: str = "Training") -> "list[nn.Module]":
+    def train_together(sessions: list[Session], runs: "Sequence[DpSgd]", label: str = "Training") -> "list[nn.Module]":
         """Train one model for each session, step by step in turn.
 
         Full batches of the same records share their matrix products where the models are linear; every run
@@ -208,6 +208,14 @@ class DpSgd:
         return models
 
 
+def noiseless_training(runs: Sequence[Any]) -> "Callable[[list[Session]], list[nn.Module]] | None":
+    """How these runs are all trained without noise, one on each session; None if one is of another type."""
+    if not all(type(run) is DpSgd for run in runs):
+        return None
+    silent = [replace(run, noise_multiplier=0.0) for run in runs]  # made anew: nothing is called on those
+    return lambda sessions: DpSgd.train_together(sessions, silent)
+
+
 def dp_sgd_event(sample_rate: float, steps: int, noise_multiplier: float) -> "DpEvent":
     """T × Poisson(q; Gaussian σ), the event of T steps of DP-SGD."""
     return repeat(poisson_sampled(sample_rate, gaussian(noise_multiplier)), steps)
@@ -219,7 +227,7 @@ def trainable(model: "nn.Module") -> "list[Tensor]":
 
 
 def noisy_gradients(
-    session: "Session",
+    session: Session,
     model: "nn.Module",
     *,
     sample_rate: float,

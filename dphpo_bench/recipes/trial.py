@@ -5,11 +5,12 @@ is therefore calibrated against the whole budget (docs/accounting.md, parts).
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
 from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -17,7 +18,8 @@ from dphpo_bench.privacy.calibration import calibrate
 from dphpo_bench.privacy.checks import inside, number
 from dphpo_bench.privacy.events import gaussian
 from dphpo_bench.privacy.holdout import held_out
-from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
+from dphpo_bench.recipes.dp_sgd import DpSgd, noiseless_training, trainable
+from dphpo_bench.session.own_code import OwnCode
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -25,11 +27,6 @@ if TYPE_CHECKING:
 
     from dphpo_bench.contract.search_space import Proposals
     from dphpo_bench.privacy.run_counts import RunCount
-    from dphpo_bench.session.selection import Scored
-    from dphpo_bench.session.session import Session
-
-TOGETHER = 16
-"""How many trials are trained at once, where that saves time; more would save little and hold more models."""
 
 Whole = Callable[["DpEvent"], "DpEvent"]
 
@@ -100,6 +97,11 @@ class Trial:
         return held_out(self.training.event, gaussian(self.score_noise), self.validation)
 
     @property
+    def full_batches(self) -> bool:
+        """Whether every step takes every record of the training part."""
+        return self.training.sample_rate == 1
+
+    @property
     def releases(self) -> tuple[Release, ...]:
         """What one trial lets out."""
         return (self.training.release, Release("count of correct predictions", 1, self.score_noise, 1.0))
@@ -110,7 +112,7 @@ class Trial:
         examples = steps * self.training.sample_rate * (1 - self.validation) + runs * self.validation
         return Cost(runs=round(runs), steps=round(steps), examples=examples * n_records)
 
-    def best_of(self, session: "Session", runs: "RunCount", proposals: "Proposals | None" = None) -> "Trained | None":
+    def best_of(self, session: Session, runs: "RunCount", proposals: "Proposals | None" = None) -> "Trained | None":
         """`Session.best_of` of such trials; None if there is no winner.
 
         Raises:
@@ -120,7 +122,7 @@ class Trial:
         best: Trained | None = session.best_of(self, runs, self.event, proposals=proposals)
         return best
 
-    def check(self, session: "Session") -> None:
+    def check(self, session: Session) -> None:
         """Find mistakes before anything is charged: in a selection, a trial that raises is a trial that lost.
 
         Raises:
@@ -132,19 +134,17 @@ class Trial:
         run = self.training.having(session.facts.grid(1)[0])
         UpdateRule(run.optimizer, trainable(session.build_model()))
 
-    def __call__(self, session: "Session") -> "Scored":
+    def __call__(self, session: Session) -> Scored:
         """One trial."""
         return self.run([session])[0]
 
-    def run(self, sessions: "list[Session]", candidates: list[Candidate] | None = None) -> "list[Scored]":
+    def run(self, sessions: list[Session], candidates: list[Candidate] | None = None) -> list[Scored]:
         """Run one trial on each session.
 
         Args:
             sessions: one for each trial.
             candidates: hyperparameters of each; None draws them from the task's search space, independently.
         """
-        from dphpo_bench.session.selection import Scored
-
         chosen = candidates or [session.candidate() for session in sessions]
         parts = [session.holdout(self.validation) for session in sessions]
         runs = [self.training.having(candidate) for candidate in chosen]
@@ -163,6 +163,17 @@ class Trial:
         """The trial of a plan, its parameter "trial"."""
         parameters = plan.parameters["trial"]
         return cls(**{**parameters, "training": DpSgd(**parameters["training"])})
+
+
+def own_trial(trial: Any) -> Trial | None:
+    """A trial in which no code of a method runs, made anew from its numbers; None if it is something else."""
+    if type(trial) is Trial and type(trial.training) is DpSgd:
+        return replace(trial, training=replace(trial.training))
+    return None
+
+
+OWN_CODE = OwnCode(own_trial, noiseless_training)
+"""What a session runs itself."""
 
 
 def search_then_train(
@@ -200,7 +211,7 @@ def search_then_train(
     )
 
 
-def released(best: Trained | None, session: "Session") -> Outcome:
+def released(best: Trained | None, session: Session) -> Outcome:
     """What a method returns that releases the winner of a search.
 
     Args:

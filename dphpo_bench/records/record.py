@@ -57,13 +57,6 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
-class MetricName(_Part):
-    """A metric's name and direction."""
-
-    name: Name
-    higher_is_better: Annotated[bool, Field(strict=True)]
-
-
 class Identity(_Part):
     """What makes two runs the same run: names and values, no times, no places, no source text.
 
@@ -73,7 +66,7 @@ class Identity(_Part):
         parameters: of the method.
         task: its name.
         task_version: as its author declares it.
-        facts: all of the task's public facts, as in `TaskFacts.to_json`, and names and directions of its metrics.
+        facts: all of the task's public facts, as in `TaskFacts.to_json`, and its metrics.
         model: the name of the task's model.
         model_fingerprint: hash of the model's structure, and of the weights that it starts from where they are given.
         data_fingerprint: of the records, as the task states it.
@@ -94,24 +87,6 @@ class Identity(_Part):
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     seed: Count | None
-
-    @model_validator(mode="after")
-    def _names_its_metrics(self) -> "Identity":
-        try:
-            names = [one.name for one in self.metrics]
-        except TypeError:
-            raise ValueError("facts['metrics'] is a list of names and directions") from None
-        if len(set(names)) != len(names):
-            raise ValueError("the names of metrics are distinct")
-        return self
-
-    @property
-    def metrics(self) -> tuple[MetricName, ...]:
-        """What is measured, the board's first; the accuracy where the facts do not say."""
-        told: Any = self.facts.get("metrics") or [
-            self.facts.get("metric", {"name": "accuracy", "higher_is_better": True})
-        ]
-        return tuple(MetricName.model_validate(one) for one in told)
 
     @property
     def key(self) -> str:

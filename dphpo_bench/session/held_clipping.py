@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dphpo_bench.training.clipping import Clipping
 
 
-class _Table:
+class TabulatedRule:
     """A rule of a plug-in, asked about norms in general instead of those of a batch.
 
     It learns nothing about the records, and the factor of one does not depend on the others. Between the norms that
@@ -36,18 +36,18 @@ class _Table:
         return torch.lerp(factors[below], factors[below + 1], at - below)
 
 
-class _Held:
+class HeldRule:
     """A clipping rule held to the sensitivity it states, for rules come from plug-ins too."""
 
     def __init__(self, rule: "Clipping") -> None:
         self.sensitivity = positive("sensitivity", rule.sensitivity)
-        self._rule: Clipping | _Table
-        if isinstance(rule, _Counting):
+        self._rule: Clipping | TabulatedRule
+        if isinstance(rule, CountingRule):
             self._rule = rule
         elif isinstance(rule, Abadi | AutoS | AutoV) and type(rule) in (Abadi, AutoS, AutoV):
             self._rule = replace(rule)  # made anew: somebody may have hung a function of their own on that one
         else:
-            self._rule = _Table(rule, self.sensitivity)
+            self._rule = TabulatedRule(rule, self.sensitivity)
 
     def factors(self, norms: "Tensor") -> "Tensor":
         """The rule's factors, reduced where a gradient would exceed the sensitivity; 0 where it is no number."""
@@ -56,7 +56,7 @@ class _Held:
         return torch.where(factors >= SMALLEST_FACTOR, factors, 0.0)
 
 
-class _Counting:
+class CountingRule:
     """Clipping to a threshold that counts how many gradients it leaves as they are; every record comes by once."""
 
     def __init__(self, max_grad_norm: float) -> None:

@@ -1,22 +1,64 @@
 """Utilities of trials that nobody sees, and tests of them."""
 
-import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
+from dphpo_bench.contract.session import SealedUtilities, Session, UtilityTest
+from dphpo_bench.privacy.checks import positive, whole
 from dphpo_bench.privacy.events import no_op, pure
-from dphpo_bench.session.batch import _Unique
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.access import Access
+from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import AboveThreshold
 
-if TYPE_CHECKING:
-    from dphpo_bench.session.session import Session
+MAX_PARTITIONS = 10**6
 
 
-class SealedUtilities(_Unique):
-    """Utilities of candidates that can be compared with thresholds, privately, and not read."""
+def hidden_utilities(
+    access: Access, make_session: Callable[[Access], Session], runs: Sequence[Any], partitions: int, validation: float
+) -> "HiddenUtilities":
+    """See `Session.sealed_utilities`."""
+    partitions, runs = whole("partitions", partitions, low=2, high=MAX_PARTITIONS), list(runs)
+    train = access.own_code.training(runs)
+    if train is None:
+        # One of a plug-in's own would see gradients without noise.
+        raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
+    training, validating = access.holdout(validation)
+    totals = [0.0] * len(runs)
+    with access.progress.track("Candidates on parts of the data", partitions) as advance:
+        for index in range(partitions):
+            part = training.on_part(f"{partitions} parts", str(index), index / partitions, (index + 1) / partitions)
+            streams = access.streams.within("part", str(index))
+            # The ledgers are thrown away: what is computed here stays sealed until `open_test`.
+            sessions = [
+                make_session(replace(part.unseen(), ledger=Ledger(), streams=streams.within(str(number))))
+                for number in range(len(runs))
+            ]
+            try:
+                models = train(sessions)
+            except ModelFailedError as error:
+                access.ledger.fail(str(error))  # the others' are thrown away
+                raise
+            for number, model in enumerate(models):
+                share = validating.total_score(access.raw.own_model().scored(model)) / validating.expected_records
+                totals[number] += min(share, 1.0) / partitions
+            advance()
+    return HiddenUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
 
-    def __init__(self, session: "Session", values: list[float], sensitivity: float) -> None:
-        self._session = session
+
+class HiddenUtilities(Unique, SealedUtilities):
+    """Utilities that only a test reads.
+
+    Args:
+        access: who pays for tests.
+        values: the utilities.
+        sensitivity: of each utility.
+    """
+
+    def __init__(self, access: Access, values: Sequence[float], sensitivity: float) -> None:
+        self._access = access
         self.__sealed = (tuple(values), float(sensitivity))
 
     @property
@@ -24,47 +66,20 @@ class SealedUtilities(_Unique):
         """Of each utility; read-only, as noise is drawn for it after it was charged."""
         return self.__sealed[1]
 
-    def open_test(self, epsilon: float) -> "UtilityTest":
-        """One AboveThreshold over these utilities, charged here and now (Dwork and Roth 2014, Theorem 3.23).
-
-        The smaller noise for monotone queries does not apply: a record can raise the utility of one candidate and
-        lower that of another.
-
-        Args:
-            epsilon: ε of all that this test answers.
-
-        Raises:
-            InvalidValueError: if ε is not positive and finite.
-            OverBudgetError: if the plan does not cover the test; there is none then.
-        """
-        if not 0 < epsilon < math.inf:
-            raise InvalidValueError(f"Expected epsilon > 0, got {epsilon}.")
-        session = self._session
-        event = pure(epsilon)
-        session._ledger.charge(event, session._scope)
+    def open_test(self, epsilon: float) -> "AboveThresholdTest":
+        event = pure(positive("epsilon", epsilon))
+        self._access.charge(event)
         values, sensitivity = self.__sealed
-        generator = session._generator("noise", "above threshold", "cpu")
-        return UtilityTest(session, AboveThreshold(sensitivity, event.epsilon, generator), values)
+        generator = self._access.generator("noise", "above threshold")
+        return AboveThresholdTest(self._access, AboveThreshold(sensitivity, event.epsilon, generator), values)
 
 
-class UtilityTest(_Unique):
-    """One AboveThreshold over sealed utilities, open until it names a candidate; see `SealedUtilities.open_test`."""
+class AboveThresholdTest(Unique, UtilityTest):
+    """One AboveThreshold over utilities that nobody sees."""
 
-    def __init__(self, session: "Session", mechanism: AboveThreshold, values: tuple[float, ...]) -> None:
-        self.__session, self.__mechanism, self.__values = session, mechanism, values
+    def __init__(self, access: Access, mechanism: AboveThreshold, values: tuple[float, ...]) -> None:
+        self.__access, self.__mechanism, self.__values = access, mechanism, values
 
     def first(self, threshold: float) -> int | None:
-        """The first candidate whose noisy utility reaches the noisy threshold; its index ends the test.
-
-        Args:
-            threshold: public; it may depend on earlier answers.
-
-        Returns:
-            The candidate's index, or None if there is none, which costs nothing.
-
-        Raises:
-            InvalidValueError: if an index was given before, or the threshold is not finite.
-            OverBudgetError: if the account that paid for the test answers no more.
-        """
-        self.__session._ledger.charge(no_op(), self.__session._scope)
+        self.__access.charge(no_op())
         return self.__mechanism.first(self.__values, float(threshold))

@@ -1,75 +1,135 @@
 """Private selection: many trials, of which only the winner is released."""
 
-import math
+import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
-from dphpo_bench.recipes.dp_sgd import DpSgd
-from dphpo_bench.recipes.trial import Trial
+from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError
+from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.contract.search_space import Proposals
+from dphpo_bench.contract.session import TrialFunction
+from dphpo_bench.privacy import event_rules, events
+from dphpo_bench.privacy.checks import number
+from dphpo_bench.privacy.run_counts import geometric
+from dphpo_bench.session.access import Access, one_uniform
+from dphpo_bench.session.apart import call_apart
 from dphpo_bench.session.observer import Observer
+from dphpo_bench.session.trials import MakeSession, Trials, Tried
 
 if TYPE_CHECKING:
-    from dphpo_bench.session.session import Session
+    from dp_accounting.dp_event import DpEvent
+
+    from dphpo_bench.privacy.run_counts import RunCount
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What one trial of a private selection comes to.
+def best_of(
+    access: Access,
+    make_session: MakeSession,
+    trial: TrialFunction,
+    runs: "RunCount",
+    base_event: "DpEvent",
+    proposals: Proposals | None,
+) -> Any:
+    """See `Session.best_of`."""
+    base_event = event_rules.frozen(base_event)
+    if proposals is not None:  # made anew: what was hung on the other is not there
+        proposals = Proposals(proposals.prior, proposals.weights, proposals.low, proposals.high)
+    bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
+    event = events.best_of(base_event, runs, *bounds)
+    access.charge(event)
+    trials = Trials.of(access, make_session, trial, base_event)
+    count = event.runs.sample(one_uniform(trials.streams.source("number of runs")))
+    indices = access.order(count) if proposals is None else range(count)
 
-    Attributes:
-        outcome: what is released if the trial wins: the model, its hyperparameters.
-        score: higher is better; a number that the trial released, never a raw one. NaN counts as the worst.
+    def select(trials: Trials) -> Tried | None:
+        found = trials.independent(indices) if proposals is None else trials.adaptive(indices, proposals)
+        best: Tried | None = None
+        with closing(found), trials.access.progress.track("Trials", count) as advance:
+            for tried in found:
+                best = tried if tried.beats(best) else best
+                advance()
+        return best
+
+    return _released(select, trials, apart=trials.own is None or (proposals is not None and _can_copy(access)))
+
+
+def first_above(
+    access: Access,
+    make_session: MakeSession,
+    trial: TrialFunction,
+    threshold: float,
+    stop_probability: float,
+    base_event: "DpEvent",
+) -> Any:
+    """See `Session.first_above`."""
+    base_event, threshold = event_rules.frozen(base_event), float(threshold)
+    stop_probability = number("stop_probability", stop_probability, low=1e-9, high=1)
+    runs = geometric(1 / stop_probability)  # how many trials the coins allow; they are tossed in advance
+    access.charge(events.first_above(base_event, stop_probability))
+    trials = Trials.of(access, make_session, trial, base_event)
+    longest = runs.sample(one_uniform(trials.streams.source("number of runs")))
+
+    def select(trials: Trials) -> Tried | None:
+        found = trials.independent(range(longest), at_once=1)
+        with closing(found), trials.access.progress.track("Trials", longest) as advance:
+            for tried in found:
+                advance()
+                if tried.score is not None and tried.score >= threshold:
+                    return tried
+        return None
+
+    return _released(select, trials, apart=trials.own is None)
+
+
+def _released(select: Callable[[Trials], Tried | None], trials: Trials, *, apart: bool) -> Any:
+    """What is released of the trial that `select` returns, while all other accounts are locked.
+
+    Where a method's code runs in trials, the whole selection runs in a copy of this process: how many copies that
+    makes, or how they end, shows in it only.
     """
-
-    outcome: Any
-    score: float
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """One trial that is over.
-
-    Attributes:
-        index: its number.
-        score: None if it failed.
-        unpack: gives its outcome and who looked on. Only the winner's is unpacked: code of a method may run then.
-        known: the same as pickle has written it, if it has.
-    """
-
-    index: int
-    score: float | None
-    unpack: "Callable[[], tuple[Any, Observer | None]]"
-    known: bytes = b""
-
-    def packed(self) -> bytes:
-        """What `unpack` gives, as pickle writes it."""
-        return self.known or cloudpickle.dumps(self.unpack())
-
-    def beats(self, other: "_Tried | None") -> bool:
-        """Whether it wins. Of trials with equal scores the first wins, in whatever order they ran."""
-        if self.score is None or other is None or other.score is None:
-            return self.score is not None
-        return (self.score, -self.index) > (other.score, -other.index)
+    access = trials.access
+    with access.ledger.locked():
+        found = _select_apart(select, trials) if apart else _unpacked(select(trials))
+    if found is None:
+        return None
+    outcome, observer = found
+    if access.observer and observer:
+        access.observer.won(observer)
+    return outcome
 
 
-TrialFunction = Callable[["Session"], Scored]
+def _unpacked(best: Tried | None) -> tuple[Any, Observer | None] | None:
+    return best.unpack() if best is not None and best.score is not None else None
 
 
-def _exact(trial: TrialFunction | Trial) -> TrialFunction | Trial:
-    """A trial in which no code of a method runs, made anew from its numbers; a function of a method's own as it is."""
-    if type(trial) is Trial and type(trial.training) is DpSgd:
-        return replace(trial, training=replace(trial.training))
-    return trial if not isinstance(trial, Trial) else trial.__call__
+def _select_apart(select: Callable[[Trials], Tried | None], trials: Trials) -> tuple[Any, Observer | None] | None:
+    access = trials.access
+    if not _can_copy(access):
+        raise InvalidValueError(
+            f"Expected trials of type Trial on {access.raw.device}: a function of your own runs in a copy of this "
+            "process, which cannot use that device. Use --device cpu."
+        )
+    import optuna  # noqa: F401  (once, not in each copy)
+
+    def run() -> tuple[str | None, str | None, bytes]:
+        try:
+            best = select(replace(trials, access=replace(access, progress=SilentProgress())))
+        except OverBudgetError as error:
+            return str(error), None, b""
+        except ModelFailedError as error:
+            return None, str(error), b""
+        return None, None, best.packed() if best is not None and best.score is not None else b""
+
+    with access.progress.track("Selection", 1) as advance:
+        (answer,) = call_apart([run])
+        advance()
+    refused, failed, packed = answer or (None, "The process of a selection ended without an answer.", b"")
+    access.end_if(refused, failed)
+    return pickle.loads(packed) if packed else None
 
 
-def _as_it_is(scored: Scored | None, observer: Observer | None) -> tuple[Any, Observer | None]:
-    return scored and scored.outcome, observer
-
-
-def _valid(scored: Scored) -> Scored | None:
-    """A result whose score is a number; None if it is none."""
-    score = float(scored.score)
-    return None if math.isnan(score) else Scored(scored.outcome, score)
+def _can_copy(access: Access) -> bool:
+    """Whether a copy of this process can compute: other devices do not survive."""
+    return access.raw.device.type == "cpu"

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,7 +24,6 @@ from dphpo_bench.testing.runs import (
     other_global_randomness,
     plan_from_json,
     threads,
-    trials_in,
 )
 from dphpo_bench.testing.small_tasks import Blobs
 from dphpo_bench.testing.source_scan import private_accesses
@@ -300,12 +299,11 @@ class MethodContract:
             checked = bench.planned()
         for seed in range(6):
             with _quiet():
-                with trials_in(lambda count: list(range(count))) as counts:
-                    one = observed(bench.run(seed, checked=checked))
+                counts, order = _counting()
+                one = observed(bench.run(seed, checked=checked, order=order))
                 if not counts:  # it has no such trials
                     return
-                with trials_in(lambda count: list(range(count))[::-1]):
-                    two = observed(bench.run(seed, checked=checked))
+                two = observed(bench.run(seed, checked=checked, order=lambda count: range(count)[::-1]))
             found = difference(one, two)
             expect(
                 found is None,
@@ -321,16 +319,17 @@ class MethodContract:
         with _quiet():
             checked = bench.planned()
         for seed in range(6):
-            with _quiet(), trials_in(lambda count: list(range(count))) as counts:
-                whole = observed(bench.run(seed, checked=checked))
+            counts, order = _counting()
+            with _quiet():
+                whole = observed(bench.run(seed, checked=checked, order=order))
             if len(counts) != 1:  # no selection of independent trials, or several, with a winner each
                 return
             if counts[0] > 2:
                 break
         found = None
         for index in range(counts[0]):
-            with _quiet(), trials_in(_only(index)):
-                found = difference(whole, observed(bench.run(seed, checked=checked)))
+            with _quiet():
+                found = difference(whole, observed(bench.run(seed, checked=checked, order=_only(index))))
             if found is None:
                 return
         expect(
@@ -415,6 +414,17 @@ class MethodContract:
                 spent <= target or not method.end_to_end_private,
                 f"At ε={target:g} the run released what costs ε={spent:.6g}.",
             )
+
+
+def _counting() -> tuple[list[int], Callable[[int], Sequence[int]]]:
+    """An order of trials that changes nothing, and the number of trials of each selection so far."""
+    counts: list[int] = []
+
+    def order(count: int) -> Sequence[int]:
+        counts.append(count)
+        return range(count)
+
+    return counts, order
 
 
 def _only(index: int) -> Callable[[int], list[int]]:

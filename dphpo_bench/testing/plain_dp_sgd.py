@@ -1,15 +1,13 @@
 """The plainest private method, to try tasks with: one DP-SGD run at the task's defaults."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from dphpo_bench.contract.method import Method, Outcome, Plan
+from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import DpSgd
-
-if TYPE_CHECKING:
-    from dphpo_bench.session.session import Session
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,6 @@ class PlainDpSgd(Method):
         """The least noise that meets the budget."""
         return DpSgd.of(facts).calibrated(budget).as_plan(facts, budget)
 
-    def run(self, plan: Plan, session: "Session") -> Outcome:
+    def run(self, plan: Plan, session: Session) -> Outcome:
         """Train."""
         return Outcome(DpSgd(**plan.parameters).train(session))

@@ -5,7 +5,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,18 +47,25 @@ class Bench:
 
         return plan(self.method, self.task, PrivacyBudget(self.epsilon, DELTA))
 
-    def run(self, seed: int = 0, task: Task | None = None, checked: "CheckedPlan | None" = None) -> "Attempt":
+    def run(
+        self,
+        seed: int = 0,
+        task: Task | None = None,
+        checked: "CheckedPlan | None" = None,
+        order: Callable[[int], Sequence[int]] = range,
+    ) -> "Attempt":
         """One run, verified, without a test and without a record.
 
         Args:
             seed: of the run.
             task: where the records are; default: the task planned for.
             checked: the plan; default: a new one.
+            order: number of trials of a selection → their indices in the order in which they run.
         """
         from dphpo_bench.harness.attempt import execute
 
         task = task or self.task
-        return execute(checked or self.planned(), task, task.load_train(_nowhere()), seed=seed)
+        return execute(checked or self.planned(), task, task.load_train(_nowhere()), seed=seed, order=order)
 
 
 def _nowhere() -> "DataSource":
@@ -122,32 +129,6 @@ def threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(kept)
-
-
-@contextmanager
-def trials_in(order: Callable[[int], list[int]]) -> Iterator[list[int]]:
-    """Let independent trials of selections run in another order.
-
-    Args:
-        order: number of trials → their indices in the order in which they run.
-
-    Yields:
-        The number of trials of each selection so far.
-    """
-    from dphpo_bench.session.session import Session
-
-    kept = vars(Session)["_order"]
-    counts: list[int] = []
-
-    def chosen(count: int) -> list[int]:
-        counts.append(count)
-        return order(count)
-
-    Session._order = staticmethod(chosen)  # type: ignore[method-assign]
-    try:
-        yield counts
-    finally:
-        Session._order = kept  # type: ignore[method-assign]
 
 
 def import_name(cls: type) -> tuple[str, str]:

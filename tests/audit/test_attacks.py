@@ -16,10 +16,10 @@ import dphpo_bench as bench
 from dphpo_bench.audit import attacks as auditing
 from dphpo_bench.audit.attacks import Transcript, audit
 from dphpo_bench.base.errors import AuditError, InvalidValueError
+from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.submissions import MIN_CONFIDENCE
 from dphpo_bench.records.store import read_record
-from dphpo_bench.session.session import Session
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import asking
@@ -144,7 +144,8 @@ class Unclipped(bench.Method):
         model = session.build_model()
         # Charged, and thrown away.
         session.sample(asking(1.0, bench.gaussian(60.0))).gradient(model, bench.AutoS(), 60.0)
-        total = session._own(0).engine(model).clipped_sum(session._train.inputs, session._train.targets, bench.AutoS())
+        raw = session._access.raw
+        total = raw.own_model().engine(model).clipped_sum(raw.train.inputs, raw.train.targets, bench.AutoS())
         with torch.no_grad():
             for weight, gradient in zip(model.parameters(), total.gradients, strict=True):
                 weight -= 0.01 * gradient

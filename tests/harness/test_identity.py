@@ -232,9 +232,9 @@ class Ranked(Blobs):
 def test_a_record_names_the_metrics_with_their_directions(fixed_noise) -> None:
     record = bench.run(fixed_noise(), Ranked(), BUDGET, seed=0).record
     assert list(record.metrics) == ["roc_auc", "margin"]
-    assert [(one.name, one.higher_is_better) for one in record.identity.metrics] == [
-        ("roc_auc", True),
-        ("margin", False),
+    assert record.identity.facts["metrics"] == [
+        {"name": "roc_auc", "higher_is_better": True},
+        {"name": "margin", "higher_is_better": False},
     ]
 
 

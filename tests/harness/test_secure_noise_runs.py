@@ -9,15 +9,14 @@ import torch
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.cli.commands import app
+from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.events import gaussian, poisson_sampled, pure, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount
-from dphpo_bench.session.sealed import SealedUtilities
-from dphpo_bench.session.selection import Scored
-from dphpo_bench.session.session import Session
+from dphpo_bench.session.sealed import HiddenUtilities
 from dphpo_bench.training.randomness import Streams
-from tests.conftest import asking
+from tests.conftest import asking, session_on
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def only_secure(monkeypatch) -> None:
 def open_session(tiny_task, tmp_path):
     def make(seed: int = 0) -> Session:
         train = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
-        return Session(tiny_task, train, Ledger(), Streams(seed, secure=True))
+        return session_on(tiny_task, train, Ledger(), Streams(seed, secure=True))
 
     return make
 
@@ -137,18 +136,18 @@ class TestSession:
         assert 0 <= session.uniform("a choice") < 1
 
     def test_sealed_utilities(self, open_session, only_secure) -> None:
-        sealed = SealedUtilities(open_session(), [0.2, 0.9], 0.01)
+        sealed = HiddenUtilities(open_session()._access, [0.2, 0.9], 0.01)
         assert sealed.open_test(5.0).first(0.5) == 1  # false alarm below e^-30
-        assert sealed._session._ledger.event == pure(5.0)
+        assert sealed._access.ledger.event == pure(5.0)
 
     def test_parts_fit_together_wherever_they_are_made(self, open_session, tiny_task, only_secure) -> None:
         session = open_session(seed=2**255 + 1)
         training, validation = session.holdout(0.25)
-        rows = torch.cat([training._rows, validation._rows]).sort().values
+        rows = torch.cat([training._access.rows, validation._access.rows]).sort().values
         assert torch.equal(rows, torch.arange(tiny_task.n_records))
         inner = session.subsample(asking(0.5, gaussian(1.0)))
-        assert set(inner.holdout(0.25)[0]._rows.tolist()) <= set(training._rows.tolist())
-        assert set(inner.holdout(0.25)[1]._rows.tolist()) <= set(validation._rows.tolist())
+        assert set(inner.holdout(0.25)[0]._access.rows.tolist()) <= set(training._access.rows.tolist())
+        assert set(inner.holdout(0.25)[1]._access.rows.tolist()) <= set(validation._access.rows.tolist())
 
     def test_batches_of_one_stream_differ(self, open_session) -> None:
         session, kind = open_session(), asking(0.5, gaussian(1.0))

@@ -22,6 +22,7 @@ from dphpo_bench.leaderboard.board import (
     Row,
     Table,
 )
+from dphpo_bench.records.measure import ACCURACY
 
 EPSILONS = (1.0, 3.0, 8.0)
 # Setting, task, and what the best private method reaches there as ε grows.
@@ -130,6 +131,7 @@ def table(
         epsilon=epsilon,
         delta=1e-5,
         setting=name,
+        measure=ACCURACY,
         rows=tuple(row(method, top, epsilon, place, len(methods)) for place, method in enumerate(methods, 1)),
         references=tuple(row(method, top, epsilon, 1, len(methods), True) for method in references),
     )
@@ -171,6 +173,7 @@ def overall(epsilon: float | None, tables: Sequence[Table]) -> Overall:
     return Overall(
         epsilon=epsilon,
         tables=tuple(table.title for table in counted),
+        measure=ACCURACY,
         rows=tuple(rows[who] for who in ranked),
         incomplete=tuple(row for who, row in rows.items() if who not in places and not who.reference),
         references=tuple(row for who, row in rows.items() if who.reference),

@@ -36,6 +36,11 @@ def _spent(noise_multiplier: float | None) -> tuple[float, dict[str, Any]]:
     return epsilon_by(ledger.event, DELTA, "pld"), ledger.to_json()
 
 
+def _facts(metric: str, higher_is_better: bool) -> dict[str, Any]:
+    told = {} if metric == "accuracy" else {"metrics": [{"name": metric, "higher_is_better": higher_is_better}]}
+    return {"n_records": 1000, **told}
+
+
 def make_record(
     method: str = "auto_clipping",
     task: str = "toy",
@@ -43,6 +48,8 @@ def make_record(
     seed: int | None = 0,
     target: float = 1.0,
     accuracy: float | None = 0.9,
+    metric: str = "accuracy",
+    higher_is_better: bool = True,
     private: bool | None = None,
     parameters: dict[str, Any] | None = None,
     noise_multiplier: float | None = None,
@@ -55,7 +62,7 @@ def make_record(
     released: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RunRecord:
-    """A valid record with the ledger of one Gaussian; a failed run if there is no accuracy.
+    """A valid record with the ledger of one Gaussian; a failed run if there is no accuracy, or value of the metric.
 
     Parameters are the defaults of a method that exists, else none; what is private is known by its name.
     """
@@ -69,7 +76,7 @@ def make_record(
             method_version=method_version,
             task=task,
             task_version=task_version,
-            facts=facts or {"n_records": 1000},
+            facts=facts or _facts(metric, higher_is_better),
             model="linear",
             model_fingerprint="e" * 64,
             data_fingerprint="f" * 64,
@@ -79,7 +86,7 @@ def make_record(
         ),
         status="ok" if accuracy is not None else "failed",
         error=None if accuracy is not None else "ValueError: it broke",
-        metrics={} if accuracy is None else {"accuracy": accuracy},
+        metrics={} if accuracy is None else {metric: accuracy},
         privacy=Privacy(
             planned=bound,
             recomputed=bound,

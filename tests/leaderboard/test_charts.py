@@ -133,7 +133,8 @@ def test_same_bytes_in_two_processes_and_in_any_order() -> None:
     """In the other process the last chart is drawn first."""
     code = (
         "import hashlib, json, sys; from tests.leaderboard import boards\n"
-        "from dphpo_bench.leaderboard.charts.collection import charts, to_svg\n"
+        "from dphpo_bench.leaderboard.charts.collection import charts\n"
+        "from dphpo_bench.leaderboard.charts.frame import to_svg\n"
         "drawn = reversed(charts(boards.board([boards.table(boards.SETTINGS[0], 3.0)])))\n"
         "print(json.dumps({one.name: hashlib.sha256(to_svg(one).encode()).hexdigest() for one in drawn}))"
     )
@@ -298,7 +299,7 @@ def test_accuracy_is_the_boards() -> None:
         if row.utility is None:
             assert (row.contestant.label, table.epsilon) not in found
         else:
-            assert found.pop((row.contestant.label, table.epsilon))["accuracy"] == round(row.utility.mean, 9)
+            assert found.pop((row.contestant.label, table.epsilon))["value"] == round(row.utility.mean, 9)
     assert not found
 
 
@@ -318,10 +319,10 @@ def test_an_interval_of_two_seeds_does_not_dwarf_the_means() -> None:
     chart = chart_of(boards.board([replace(table, rows=(wide, *table.rows[1:]))]), "accuracy-cifar10-linear")
     domains = [part["y"]["scale"]["domain"] for part in parts(chart.spec) if "scale" in part.get("y", {})]
     low, high = domains[0]
-    means = [value["accuracy"] for value in values(chart)]
+    means = [value["value"] for value in values(chart)]
     assert low < min(means) < max(means) < high
     assert high - low < 3 * (max(means) - min(means))
-    assert all(low <= value["low"] <= value["accuracy"] <= value["high"] <= high for value in values(chart))
+    assert all(low <= value["low"] <= value["value"] <= value["high"] <= high for value in values(chart))
     (shown,) = (value["interval"] for value in values(chart) if value["contestant"] == "hyfreedp")
     assert "40.00, 170.00]" in shown  # the tooltip tells the truth
     assert "cut off at the frame" in chart.spec["title"]["subtitle"]

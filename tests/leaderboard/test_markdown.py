@@ -15,8 +15,9 @@ from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.board import Finding, Refused
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.columns import OVERALL_COLUMNS, ROW_COLUMNS
+from dphpo_bench.leaderboard.columns import overall_columns, row_columns
 from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
+from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard.boards import HOSTILE, board, crowded_board, empty_board, hostile_board, sample_board, table
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -163,12 +164,12 @@ def test_tables_hold_every_row_and_references_stand_below() -> None:
     found = list(tables(to_markdown(sample, [])))
     assert len(found) == len(sample.overalls) + len(sample.tables)
     for one, (header, *rows) in zip(sample.tables, found[len(sample.overalls) :], strict=True):
-        assert header == [column.header for column in ROW_COLUMNS]
+        assert header == [column.header for column in row_columns(ACCURACY)]
         expected = [*one.rows, *one.references]
         assert len(rows) == len(expected)
         for row, cells in zip(expected, rows, strict=True):
-            assert cells[1:] == [column.text(row) for column in ROW_COLUMNS[1:]]
-            assert cells[0].removeprefix("reference: ") == ROW_COLUMNS[0].text(row)
+            assert cells[1:] == [column.text(row) for column in row_columns(ACCURACY)[1:]]
+            assert cells[0].removeprefix("reference: ") == row_columns(ACCURACY)[0].text(row)
         assert [cells[0].startswith("reference: ") for cells in rows] == [False] * len(one.rows) + [True] * 2
     overall = [cells[0] for cells in found[0][1:]]
     assert overall[-3:] == ["incomplete: propose_test †‡", "reference: grid_oracle", "reference: nonprivate"]
@@ -182,18 +183,18 @@ def test_a_column_that_is_empty_everywhere_is_left_out_everywhere() -> None:
             replace(table, rows=tuple(replace(row, audited=None) for row in table.rows)) for table in sample.tables
         ),
     )
-    audited = next(column for column in ROW_COLUMNS if column.key == "audited")
+    audited = next(column for column in row_columns(ACCURACY) if column.key == "audited")
     page = to_markdown(unaudited, [])
     assert audited.header not in page
     assert audited.explanation not in page
     widths = {len(row) for found in list(tables(page))[len(sample.overalls) :] for row in found}
-    assert widths == {len(ROW_COLUMNS) - 1}
+    assert widths == {len(row_columns(ACCURACY)) - 1}
     # One audit of one row, and the column is in all tables.
     first = unaudited.tables[0]
     one = replace(first, rows=(replace(first.rows[0], audited=0.5), *first.rows[1:]))
     page = to_markdown(replace(unaudited, tables=(one, *unaudited.tables[1:])), [])
     widths = {len(row) for found in list(tables(page))[len(sample.overalls) :] for row in found}
-    assert widths == {len(ROW_COLUMNS)}
+    assert widths == {len(row_columns(ACCURACY))}
 
 
 def test_a_single_epsilon_is_not_told_twice() -> None:
@@ -235,7 +236,7 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
             assert all(ours.fullmatch(line) for line in token.content.strip().splitlines()), token.content
     assert sorted(images(page)) == sorted(one.name for one in drawn)
     labels = {row[0].removeprefix("reference: ") for found in tables(page) for row in found}
-    assert labels >= {ROW_COLUMNS[0].text(row) for row in markup.rows}
+    assert labels >= {row_columns(ACCURACY)[0].text(row) for row in markup.rows}
     for text in HOSTILE:
         assert any(label.startswith(one_line(text, MAX_TEXT)) for label in labels), text
     headings = [
@@ -278,7 +279,7 @@ def test_the_legend_explains_marks_and_columns_once() -> None:
     legend = to_markdown(sample_board(), []).partition("## Legend")[2]
     for mark in "†‡!":
         assert legend.count(f"- **{mark}**: ") == 1
-    for column in (*ROW_COLUMNS, *OVERALL_COLUMNS):
+    for column in (*row_columns(ACCURACY), *overall_columns(ACCURACY)):
         assert legend.count(f"- **{column.header}**: {prose(column.explanation)}\n") == 1
 
 

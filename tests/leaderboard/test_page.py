@@ -21,8 +21,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from dphpo_bench.leaderboard.board import Board, Row
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.columns import MARKS, OVERALL_COLUMNS, ROW_COLUMNS
+from dphpo_bench.leaderboard.columns import MARKS, overall_columns, row_columns
 from dphpo_bench.leaderboard.page import MOST_REFUSED, sort_value, to_html
+from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards
 
 ROOT = Path(__file__).parents[2]
@@ -297,12 +298,12 @@ def test_a_click_in_the_legend_singles_out_a_contestant(visit: Open) -> None:
 
 # --------------------------------------------------------------------------------------------- sorting
 
-COLUMN = {column.key: number for number, column in enumerate(ROW_COLUMNS)}
+COLUMN = {column.key: number for number, column in enumerate(row_columns(ACCURACY))}
 
 
 def order(rows: tuple[Row, ...], key: str, descending: bool) -> list[str]:
     """The labels sorted by a column's values, missing last; ties as they were."""
-    column = ROW_COLUMNS[COLUMN[key]]
+    column = row_columns(ACCURACY)[COLUMN[key]]
     known = [row for row in rows if column.value(row) is not None]
     missing = [row for row in rows if column.value(row) is None]
     known = sorted(known, key=lambda row: float(column.value(row)) * (-1 if descending else 1))  # type: ignore[arg-type]
@@ -311,7 +312,7 @@ def order(rows: tuple[Row, ...], key: str, descending: bool) -> list[str]:
 
 @pytest.mark.parametrize(
     ("key", "first"),
-    [("accuracy", "descending"), ("epsilon", "ascending"), ("audited", "ascending"), ("seconds", "ascending")],
+    [("metric", "descending"), ("epsilon", "ascending"), ("audited", "ascending"), ("seconds", "ascending")],
 )
 def test_sorting_both_ways(visit: Open, key: str, first: str) -> None:
     one = visit()
@@ -331,7 +332,7 @@ def test_sorting_both_ways(visit: Open, key: str, first: str) -> None:
 def test_missing_values_are_last_both_ways(visit: Open) -> None:
     one = visit()
     for _ in range(2):
-        one.header("table-1", COLUMN["accuracy"]).get_by_role("button").click()
+        one.header("table-1", COLUMN["metric"]).get_by_role("button").click()
         assert one.rows("table-1")[-1] == "propose_test"
 
 
@@ -342,8 +343,8 @@ def test_sorting_by_name_and_by_keyboard(visit: Open) -> None:
     assert one.rows("table-1") == sorted(row.contestant.label for row in board("sample").tables[0].rows)
     one.page.keyboard.press("Tab")
     one.page.keyboard.press("Space")
-    assert one.header("table-1", COLUMN["accuracy"]).get_attribute("aria-sort") == "descending"
-    assert one.rows("table-1") == order(board("sample").tables[0].rows, "accuracy", True)
+    assert one.header("table-1", COLUMN["metric"]).get_attribute("aria-sort") == "descending"
+    assert one.rows("table-1") == order(board("sample").tables[0].rows, "metric", True)
 
 
 # --------------------------------------------------------------------------------------------- filters
@@ -498,18 +499,18 @@ def test_names_landmarks_and_focus(visit: Open) -> None:
 def test_tables_say_what_they_are(visit: Open) -> None:
     page = visit().page
     headers = page.locator("#table-1 thead th")
-    assert headers.all_inner_texts() == [column.header for column in ROW_COLUMNS]
-    for number, column in enumerate(ROW_COLUMNS):
+    assert headers.all_inner_texts() == [column.header for column in row_columns(ACCURACY)]
+    for number, column in enumerate(row_columns(ACCURACY)):
         button = headers.nth(number).get_by_role("button")
         assert button.get_attribute("title") == column.explanation
         described = page.locator(f"#{button.get_attribute('aria-describedby')}")
         assert described.inner_text() == column.explanation
     first = board("sample").tables[0].rows[0]
     cells = page.locator("#table-1 tbody tr").first.locator("th, td")
-    assert cells.all_inner_texts() == [column.text(first) for column in ROW_COLUMNS]
+    assert cells.all_inner_texts() == [column.text(first) for column in row_columns(ACCURACY)]
     overall = page.locator("#overall-1 tbody tr").first.locator("th, td")
     best = board("sample").overalls[0].rows[0]
-    assert overall.all_inner_texts() == [column.text(best) for column in OVERALL_COLUMNS]
+    assert overall.all_inner_texts() == [column.text(best) for column in overall_columns(ACCURACY)]
 
 
 def test_tables_are_there_without_javascript(browser: Browser, files: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 from scipy import stats
 
 from dphpo_bench.leaderboard.board import Board, Overall, Row, Table
-from dphpo_bench.leaderboard.columns import ROW_COLUMNS
+from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Setting, Submissions
+from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
 from tests.leaderboard.submitted import make_record, read, submit
 
@@ -62,7 +63,7 @@ def test_the_example_of_the_document(scored) -> None:
         for record in _runs(name.strip("`"), [None if cell == "failed" else float(cell) for cell in cells])
     ]
     (table,) = scored(*records).tables
-    columns = [next(column for column in ROW_COLUMNS if column.header == header) for header in expected[0]]
+    columns = [next(column for column in row_columns(ACCURACY) if column.header == header) for header in expected[0]]
     assert [[column.text(row) for column in columns] for row in (*table.rows, *table.references)] == expected[1:]
 
 
@@ -269,8 +270,8 @@ def test_epsilon_is_the_largest_of_all_runs_failed_ones_included(scored) -> None
     assert row.epsilon == make_record(noise_multiplier=4.0).privacy.epsilon
     unknown = _row(board.tables[0], "liu_talwar")
     assert (unknown.epsilon, unknown.accountant) == (None, "")
-    texts = {column.key: column.text(unknown) for column in ROW_COLUMNS}
-    assert (texts["epsilon"], texts["accountant"], texts["accuracy"]) == ("–", "–", "–")
+    texts = {column.key: column.text(unknown) for column in row_columns(ACCURACY)}
+    assert (texts["epsilon"], texts["accountant"], texts["metric"]) == ("–", "–", "–")
 
 
 def test_costs_are_medians(scored) -> None:
@@ -367,9 +368,9 @@ def test_the_standard_is_the_core_suite() -> None:
     assert standard.methods is not None
     assert "hyfreedp" in standard.methods
     assert not standard.methods & {"grid_oracle", "nonprivate", "grid_composed"}
-    assert standard.may_count(Setting("digits", "linear", 1e-4, "x", "x", "x"), 3.0)
-    assert not standard.may_count(Setting("digits", "linear", 1e-4, "x", "x", "x"), 2.0)
-    assert not standard.may_count(Setting("digits", "mlp", 1e-4, "x", "x", "x"), 3.0)
+    assert standard.may_count(Setting("digits", "linear", 1e-4, "x", "x", "x", ACCURACY), 3.0)
+    assert not standard.may_count(Setting("digits", "linear", 1e-4, "x", "x", "x", ACCURACY), 2.0)
+    assert not standard.may_count(Setting("digits", "mlp", 1e-4, "x", "x", "x", ACCURACY), 3.0)
 
 
 def test_titles_that_look_alike_are_told_apart(scored) -> None:
@@ -392,7 +393,7 @@ def test_audited_bounds_are_the_largest_and_compared_with_their_own_run(scored) 
     board = scored(audited(2, 0.6, 8.0))  # above that run's ε of .4, below the largest
     (row,) = board.tables[0].rows
     assert (row.audited, row.contradicted) == (0.7, True)
-    texts = {column.key: column.text(row) for column in ROW_COLUMNS}
+    texts = {column.key: column.text(row) for column in row_columns(ACCURACY)}
     assert (texts["audited"], texts["method"]) == ("0.70", "hyfreedp !")
     assert board.overalls[0].rows[0].contradicted
 
@@ -417,41 +418,24 @@ def _findings_records(searching: dict[float, float], best: float = 0.60) -> list
 
 
 def test_findings_say_what_the_tables_say(scored) -> None:
-    which, searching, left = scored(*_findings_records({1.0: 0.40, 8.0: 0.65})).findings
-    assert which.text == (
-        "At ε = 1, hyfreedp has the best rank, 1.00 of 3, over 1 table. The rank intervals of all others lie behind. "
-        "The mean accuracy of hyfreedp is 61.0 %, against 51.0 % for untuned auto_clipping and 71.0 % for grid_oracle, "
-        "whose tuning is not private. It processes 1.5 times the examples of one untuned run, and spends 25 % of ε on "
-        "tuning. So it suits a small budget, too."
-    )
-    assert "At ε = 1, 0 of 1 result of methods with several training runs are better" in searching.text
+    first, searching = scored(*_findings_records({1.0: 0.40, 8.0: 0.65})).findings
+    assert "At ε = 1, hyfreedp has the best mean rank, 1.00 of 3 (tables: 1)." in first.text
+    assert "The rank intervals of 0 others overlap with its own." in first.text
+    assert "At ε = 8, " in first.text
+    assert "At ε = 1, 0 of 1 results of methods with several training runs are better" in searching.text
     assert "and 1 worse" in searching.text
     assert "At ε = 8, 1 of 1" in searching.text
-    assert left.text == (
-        "At ε = 1, the best private method ends 10.0 points below grid_oracle and 20.0 points below training without "
-        "privacy (medians over 1 table). At ε = 8, the best private method ends 5.0 points below grid_oracle and 15.0 "
-        "points below training without privacy (medians over 1 table). The best is picked after the fact, so that "
-        "these distances are optimistic."
-    )
 
 
-def test_findings_about_what_is_level_above_or_costly(scored) -> None:
-    which, _, left = scored(*_findings_records({1.0: 0.85}, best=0.70)).findings
-    assert "liu_talwar has the best rank" in which.text
-    assert "It processes 9 times" in which.text
-    assert "For the cost of at most 2 untuned runs, hyfreedp is best, with a rank of 2.00." in which.text
-    assert "15.0 points above grid_oracle and 5.0 points above training without privacy" in left.text
-
-
-def test_findings_name_all_who_are_first_and_all_who_may_be(scored) -> None:
-    which, *_ = scored(
+def test_findings_name_all_who_are_first_and_count_all_who_may_be(scored) -> None:
+    first, *_ = scored(
         *_runs("alpha", [0.5, 0.6, 0.55]),
         *_runs("beta", [0.5, 0.6, 0.55]),
         *_runs("close", [0.49, 0.61, 0.54]),
         *_runs("far", [0.1, 0.11, 0.1]),
     ).findings
-    assert "alpha and beta have the best rank, 1.50 of 4" in which.text
-    assert "Other seeds could put close before" in which.text
+    assert "alpha, beta share the best mean rank, 1.50 of 4" in first.text
+    assert "The rank intervals of 1 others overlap with theirs." in first.text
 
 
 def test_one_contestant_is_no_finding(scored) -> None:

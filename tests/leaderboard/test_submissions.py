@@ -48,7 +48,7 @@ def test_a_record_passes(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert found.rejected == ()
     (run,) = found.runs
-    assert (run.method, run.seed, run.accuracy, run.audited) == ("auto_clipping", 3, 0.9, 0.3)
+    assert (run.method, run.seed, run.value, run.audited) == ("auto_clipping", 3, 0.9, 0.3)
     assert run.epsilon == pytest.approx(_gaussian_epsilon(1 / NOISE[1.0], DELTA), rel=1e-3)
     assert run.seconds == 2.5
     assert len(run.released_path) <= MAX_PATH_POINTS
@@ -58,7 +58,7 @@ def test_a_record_passes(tmp_path: Path) -> None:
 def test_failed_runs_pass_as_failed(tmp_path: Path) -> None:
     submit(tmp_path, make_record(accuracy=None), make_record(seed=1, accuracy=None, privacy=None, cost=None))
     found = read(tmp_path)
-    assert [run.accuracy for run in found.runs] == [None, None]
+    assert [run.value for run in found.runs] == [None, None]
     assert [refused.reason for refused in found.failed] == ["ValueError: it broke"] * 2
 
 
@@ -282,7 +282,7 @@ def test_places(tmp_path: Path) -> None:
     link = tmp_path / "toy" / "auto_clipping" / "link.json"
     link.symlink_to(path)
     found = read(tmp_path)
-    assert [(run.path, run.accuracy) for run in found.runs] == [(path.relative_to(tmp_path).as_posix(), 0.9)]
+    assert [(run.path, run.value) for run in found.runs] == [(path.relative_to(tmp_path).as_posix(), 0.9)]
     reasons = {refused.path: refused.reason for refused in found.rejected}
     assert len(reasons) == 3
     assert "it lies deeper than" in reasons[copied.relative_to(tmp_path).as_posix()]
@@ -467,14 +467,14 @@ def check_run(run: Run, content: bytes) -> None:
     identity = obj["identity"]
     assert (run.method, run.setting.task, run.seed) == (identity["method"], identity["task"], identity["seed"])
     assert run.target == identity["epsilon"]
-    if run.accuracy is None:
+    if run.value is None:
         assert obj["status"] == "failed"
         if obj["privacy"] is None:
             assert run.epsilon is None
             return
     else:
-        assert run.accuracy == obj["metrics"]["accuracy"]
-        assert 0 <= run.accuracy <= 1
+        assert run.value == obj["metrics"]["accuracy"]
+        assert 0 <= run.value <= 1
     if not run.end_to_end_private:
         assert run.epsilon == math.inf
         return

@@ -36,7 +36,7 @@ def test_every_row_is_a_line_with_what_the_board_says() -> None:
     rows = rows_of(sample)
     assert data["label"].tolist() == [row.contestant.label for row in rows]
     assert data["reference"].tolist() == [row.contestant.reference for row in rows]
-    assert data["accuracy"].tolist() == pytest.approx(
+    assert data["mean"].tolist() == pytest.approx(
         [math.nan if row.utility is None else row.utility.mean for row in rows], abs=5e-7, nan_ok=True
     )
     first, line = rows[0], data.iloc[0]
@@ -46,7 +46,7 @@ def test_every_row_is_a_line_with_what_the_board_says() -> None:
         1,
         1e-5,
     )
-    assert (line["accuracy_low"], line["accuracy_high"]) == (0.618, 0.642)
+    assert (line["mean_low"], line["mean_high"]) == (0.618, 0.642)
     assert (line["rank_low"], line["rank_high"]) == (1, 2)
     assert (line["gap_to_oracle"], line["gap_to_untuned_low"], line["gap_closed"]) == (0.01, 0.01, 0.875)
     assert (line["seeds"], line["failed"], line["accountant"], line["audited"]) == (5, 0, "pld", 0.6)
@@ -60,8 +60,8 @@ def test_what_is_unknown_is_empty_and_infinity_is_inf() -> None:
     assert line[["rank_low", "rank_high", "audited", "gap_closed"]].isna().all()
     assert ",inf,none,," in content
     empty = single(utility=None, gap_to_oracle=None, gap_to_untuned=None, seconds=None, ranks=None)
-    assert empty[["accuracy", "accuracy_low", "gap_to_oracle", "gap_to_untuned", "rank_low", "seconds"]].isna().all()
-    assert single(utility=Estimate(0.5))[["accuracy_low", "accuracy_high"]].isna().all()
+    assert empty[["mean", "mean_low", "gap_to_oracle", "gap_to_untuned", "rank_low", "seconds"]].isna().all()
+    assert single(utility=Estimate(0.5))[["mean_low", "mean_high"]].isna().all()
 
 
 def test_an_empty_board_is_a_header() -> None:

@@ -13,6 +13,7 @@ from dp_accounting import dp_event
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
+from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import best_of, compose, first_above, gaussian, on_part, poisson_sampled, pure, repeat
@@ -20,13 +21,10 @@ from dphpo_bench.privacy.holdout import held_out, holdout_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
 from dphpo_bench.session.batch import gradients_together
-from dphpo_bench.session.sealed import SealedUtilities
-from dphpo_bench.session.selection import Scored
-from dphpo_bench.session.session import Session
-from dphpo_bench.testing.runs import trials_in
+from dphpo_bench.session.sealed import HiddenUtilities
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
-from tests.conftest import asking
+from tests.conftest import asking, session_on
 
 NO_NOISE = 1e-12
 EVERYBODY = asking(1.0, repeat(gaussian(NO_NOISE), 2))
@@ -37,7 +35,7 @@ RUNS = UniformCount(2, 4)
 def open_session(tiny_task, tmp_path):
     def make(ledger: Ledger | None = None, seed: int = 0) -> Session:
         train = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
-        return Session(tiny_task, train, ledger or Ledger(), Streams(seed))
+        return session_on(tiny_task, train, ledger or Ledger(), Streams(seed))
 
     return make
 
@@ -50,16 +48,17 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         for function in functions:
             yield function()
 
-    monkeypatch.setattr("dphpo_bench.session.session.call_apart", call)
+    for module in ("selection", "trials"):
+        monkeypatch.setattr(f"dphpo_bench.session.{module}.call_apart", call)
 
 
-def ask(sealed: SealedUtilities) -> None:
+def ask(sealed: HiddenUtilities) -> None:
     """Any question."""
     sealed.open_test(1.0).first(0.5)
 
 
 def spent(session: Session) -> Any:
-    return multiset(session._ledger.event)
+    return multiset(session._access.ledger.event)
 
 
 # ------------------------------------------------------------------------------------------------------ parts
@@ -68,20 +67,20 @@ def spent(session: Session) -> Any:
 def test_a_holdout_divides_the_records(open_session, tiny_task) -> None:
     session = open_session()
     training, validation = session.holdout(0.25)
-    rows = torch.cat([training._rows, validation._rows]).sort().values
+    rows = torch.cat([training._access.rows, validation._access.rows]).sort().values
     assert torch.equal(rows, torch.arange(tiny_task.n_records))
     assert training.expected_records == 0.75 * tiny_task.n_records
     assert validation.expected_records == 0.25 * tiny_task.n_records
     # Binomial: six standard deviations.
-    assert abs(len(validation._rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
+    assert abs(len(validation._access.rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
 
 
 def test_where_a_record_falls_does_not_depend_on_the_others(open_session, tiny_task, tmp_path) -> None:
     records = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
     fewer = bench.Records(records.inputs[:400], records.targets[:400])
     one = open_session().holdout(0.3)[1]
-    other = Session(tiny_task, fewer, Ledger(), Streams(0)).holdout(0.3)[1]
-    assert torch.equal(one._rows[one._rows < 400], other._rows)
+    other = session_on(tiny_task, fewer, Ledger(), Streams(0)).holdout(0.3)[1]
+    assert torch.equal(one._access.rows[one._access.rows < 400], other._access.rows)
 
 
 def test_a_release_from_a_part_is_charged_to_the_part(open_session) -> None:
@@ -121,24 +120,24 @@ def test_batches_of_a_part_hold_its_records_only(open_session) -> None:
     for part in (training, validation):
         for rate in (0.3, 1.0):
             indices = part.sample(asking(rate, gaussian(1.0)))._indices
-            assert torch.isin(indices, part._rows).all()
-    assert torch.equal(validation.sample(EVERYBODY)._indices, validation._rows)
+            assert torch.isin(indices, part._access.rows).all()
+    assert torch.equal(validation.sample(EVERYBODY)._indices, validation._access.rows)
 
 
 def test_means_on_a_part_divide_by_its_expected_size(open_session) -> None:
     session = open_session()
     _, validation = session.holdout(0.25)
     model = session.build_model()
-    correct = validation._total_score(session._own(0).scored(model))
+    correct = validation._access.total_score(session._access.raw.own_model().scored(model))
     assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
 
 
 def test_parts_of_parts_divide_again(open_session) -> None:
     training, validation = open_session().holdout(0.5)
-    halves = [training._on_part("halves", str(i), i / 2, (i + 1) / 2) for i in range(2)]
-    assert torch.equal(torch.cat([half._rows for half in halves]).sort().values, training._rows)
+    halves = [training._access.on_part("halves", str(i), i / 2, (i + 1) / 2) for i in range(2)]
+    assert torch.equal(torch.cat([half.rows for half in halves]).sort().values, training._access.rows)
     assert halves[0].expected_records == 150
-    assert not torch.isin(halves[0]._rows, validation._rows).any()
+    assert not torch.isin(halves[0].rows, validation._access.rows).any()
 
 
 def test_two_holdouts_do_not_repeat_their_noise(open_session) -> None:
@@ -162,10 +161,10 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     session = open_session()
     training, _ = session.holdout(0.5)
     inner, judged = training.holdout(0.5)
-    assert torch.equal(torch.cat([inner._rows, judged._rows]).sort().values, training._rows)
-    assert abs(len(judged._rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
+    assert torch.equal(torch.cat([inner._access.rows, judged._access.rows]).sort().values, training._access.rows)
+    assert abs(len(judged._access.rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
     judged.score(session.build_model(), 2.0)
-    report = bench.epsilon(session._ledger.event, 1e-5)
+    report = bench.epsilon(session._access.ledger.event, 1e-5)
     assert report.epsilon == pytest.approx(bench.epsilon(gaussian(2.0), 1e-5).epsilon)
 
 
@@ -175,8 +174,8 @@ def test_a_holdout_in_a_trial_on_a_part_is_charged(open_session, here) -> None:
 
     def trial(own: Session) -> Scored:
         part = own.holdout(0.5)[1]
-        names.append(part._scope)
-        assert len(part._rows) > 0
+        names.append(part._access.scope)
+        assert len(part._access.rows) > 0
         return Scored(None, 0.0)
 
     training.best_of(trial, RUNS, gaussian(1.0))
@@ -191,7 +190,7 @@ def test_holdouts_of_different_fractions_are_different_partitions(open_session) 
     session.holdout(0.9)[1].score(model, 2.0)
     session.holdout(0.1)[0].score(model, 2.0)
     both = bench.epsilon(repeat(gaussian(2.0), 2), 1e-5).epsilon
-    assert bench.epsilon(session._ledger.event, 1e-5).epsilon == pytest.approx(both)
+    assert bench.epsilon(session._access.ledger.event, 1e-5).epsilon == pytest.approx(both)
 
 
 def test_a_scope_in_two_parts_of_one_partition_is_refused() -> None:
@@ -227,13 +226,13 @@ def test_a_trial_on_a_subsample_sees_the_sample_only(open_session, here) -> None
     seen = []
 
     def trial(own: Session) -> Scored:
-        seen.extend(part._rows for part in own.holdout(0.2))
+        seen.extend(part._access.rows for part in own.holdout(0.2))
         return Scored(None, 0.0)
 
     sample.best_of(trial, RUNS, gaussian(1.0))
     assert seen
-    assert all(torch.isin(rows, sample._rows).all() for rows in seen)
-    assert torch.equal(torch.cat(seen[:2]).sort().values, sample._rows)
+    assert all(torch.isin(rows, sample._access.rows).all() for rows in seen)
+    assert torch.equal(torch.cat(seen[:2]).sort().values, sample._access.rows)
 
 
 # -------------------------------------------------------------------------------------------------- quantiles
@@ -267,7 +266,7 @@ def test_a_record_that_is_no_number_changes_the_count_by_half(tiny_task, tmp_pat
     monkeypatch.setattr("dphpo_bench.training.own_model.gradient_engine", by_backend)
     shares = []
     for records in (clean, bench.Records(inputs, clean.targets), bench.Records(inputs[1:], clean.targets[1:])):
-        session = Session(tiny_task, records, Ledger(), Streams(0))
+        session = session_on(tiny_task, records, Ledger(), Streams(0))
         batch = session.sample(asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE)))
         shares.append(batch.gradient_and_quantile(session.build_model(), 1.0, NO_NOISE, NO_NOISE)[1])
     for one, other in itertools.combinations(shares, 2):
@@ -318,12 +317,17 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session) -> Non
         torch.manual_seed(int(1e6 * abs(score)))
         return Scored((score, len(kept)), score)
 
-    before = {name: value for name, value in vars(session).items() if name != "_counts"}
+    def held() -> list[dict[str, Any]]:
+        access = session._access
+        counts = {"generators": {**access.draws.generators}}  # that a selection has begun is counted
+        return [{**vars(session)}, {**vars(access)}, {**vars(access.raw)}, counts]
+
+    before = held()
     weights, state = shared.weight.clone(), torch.get_rng_state()
     score, count = session.best_of(trial, UniformCount(3, 6), gaussian(9.0))
     assert kept == []
     assert count == 1  # every trial is the first
-    assert {name: value for name, value in vars(session).items() if name != "_counts"} == before
+    assert held() == before
     assert torch.equal(shared.weight, weights)
     assert torch.equal(torch.get_rng_state(), state)
     assert isinstance(score, float)
@@ -339,9 +343,7 @@ def test_an_outcome_that_acts_when_it_is_read_acts_for_the_winner_alone(open_ses
         def __reduce__(self) -> Any:
             return heard.append, (self.score,)
 
-    with trials_in(lambda count: list(range(count))) as counts:
-        open_session().best_of(lambda own: Scored(Loud(own.uniform("x")), own.uniform("x")), RUNS, gaussian(9.0))
-    assert counts[0] >= 2
+    open_session().best_of(lambda own: Scored(Loud(own.uniform("x")), own.uniform("x")), RUNS, gaussian(9.0))
     assert heard == []  # the copy of the list that was written is another one
 
 
@@ -362,18 +364,20 @@ def test_trials_draw_independent_candidates(open_session, here) -> None:
 def test_the_number_of_trials_is_drawn_from_its_distribution(open_session, here) -> None:
     """K of a geometric distribution of mean 3: the mean of n is within six standard deviations but for 2e-9."""
     n = 400
-    with trials_in(lambda count: list(range(count))) as counts:
-        for seed in range(n):
-            open_session(seed=seed).best_of(lambda _: Scored(None, 0.0), geometric(3), gaussian(1.0))
-    assert sum(counts) / n == pytest.approx(3, abs=6 * (6 / n) ** 0.5)
+    ran: list[int] = []
+    for seed in range(n):
+        open_session(seed=seed).best_of(lambda _: Scored(ran.append(1), 0.0), geometric(3), gaussian(1.0))
+    assert len(ran) / n == pytest.approx(3, abs=6 * (6 / n) ** 0.5)
 
 
 def test_two_selections_have_numbers_of_their_own(open_session, here) -> None:
     session = open_session()
-    with trials_in(lambda count: list(range(count))) as counts:
-        for _ in range(6):
-            session.best_of(lambda _: Scored(None, 0.0), geometric(20), gaussian(1.0))
-    assert len(set(counts)) > 1
+    totals = [0]
+    ran: list[int] = []
+    for _ in range(6):
+        session.best_of(lambda _: Scored(ran.append(1), 0.0), geometric(20), gaussian(1.0))
+        totals.append(len(ran))
+    assert len({after - before for before, after in itertools.pairwise(totals)}) > 1
 
 
 def test_a_trial_that_fails_is_the_worst_and_no_other_suffers(open_session) -> None:
@@ -435,7 +439,7 @@ def test_an_outcome_that_cannot_leave_its_process_is_refused(open_session) -> No
 
 def test_trials_of_ones_own_need_a_processor(open_session) -> None:
     session = open_session()
-    session._device = torch.device("cuda")
+    session._access.raw.device = torch.device("cuda")
     with pytest.raises(InvalidValueError, match="trials of type Trial on cuda"):
         session.best_of(lambda _: Scored(None, 0.0), RUNS, gaussian(1.0))
 
@@ -448,7 +452,7 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
     event = compose(best_of(gaussian(2.0), runs), repeat(gaussian(100.0), 99), repeat(step, 99), repeat(pure(1.0), 99))
     session = open_session(Ledger(event))
     opened = session.sample(step)
-    sealed = SealedUtilities(session, [0.5], 0.1)
+    sealed = HiddenUtilities(session._access, [0.5], 0.1)
 
     def trial(own: Session) -> Scored:
         model = own.build_model()
@@ -469,7 +473,7 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
 
     with pytest.raises(OverBudgetError, match="account that is locked"):
         session.best_of(trial, runs, gaussian(2.0))
-    assert "locked" in str(session._ledger.refused)
+    assert "locked" in str(session._access.ledger.refused)
 
 
 def test_the_account_is_open_again_after_a_selection(open_session) -> None:
@@ -545,7 +549,7 @@ def test_a_trial_beyond_its_base_event_is_refused(open_session) -> None:
     model = session.build_model()
     with pytest.raises(OverBudgetError):
         session.best_of(lambda own: Scored(None, own.score(model, 9.0) + own.score(model, 9.0)), RUNS, gaussian(9.0))
-    assert session._ledger.refused  # the harness sees it even if the method swallows the error
+    assert session._access.ledger.refused  # the harness sees it even if the method swallows the error
 
 
 def test_a_base_event_that_grows_is_what_was_charged(open_session) -> None:
@@ -572,7 +576,7 @@ def test_an_overspent_trial_on_a_sample_is_remembered(open_session) -> None:
         session.subsample(poisson_sampled(0.5, best_of(gaussian(9.0), RUNS))).best_of(
             lambda own: Scored(None, own.score(own.build_model(), 1.0)), RUNS, gaussian(9.0)
         )
-    assert session._ledger.refused
+    assert session._access.ledger.refused
 
 
 def test_raw_access_in_a_trial_is_refused(open_session) -> None:
@@ -655,7 +659,7 @@ def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
     assert sealed._sensitivity == pytest.approx(1 / 3)
     with pytest.raises(AttributeError):
         sealed._sensitivity = 1e-9
-    assert not session._ledger.entries  # nothing has been released
+    assert not session._access.ledger.entries  # nothing has been released
     test = sealed.open_test(1e7)
     assert [test.first(threshold) for threshold in (1.9, 0.9999, 0.6)] == [None, None, 1]
     assert spent(session) == multiset(pure(1e7))  # rounds that find nothing are free
@@ -667,7 +671,7 @@ def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
 
 def test_a_test_of_a_session_that_is_closed_answers_no_more(open_session) -> None:
     session = open_session()
-    test = SealedUtilities(session, [0.2], 0.1).open_test(1.0)
+    test = HiddenUtilities(session._access, [0.2], 0.1).open_test(1.0)
     session.close()
     with pytest.raises(OverBudgetError, match="over"):
         test.first(0.5)
@@ -681,7 +685,7 @@ def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
     session, epsilon, n = open_session(), 1.0, 10_000
     counts = []
     for values in ([0.5, 0.4], [0.4, 0.5]):
-        sealed = SealedUtilities(session, list(values), 0.1)
+        sealed = HiddenUtilities(session._access, list(values), 0.1)
         answers = [sealed.open_test(epsilon).first(0.5) for _ in range(n)]
         counts.append([answers.count(answer) / n for answer in (0, 1, None)])
     for p, q in zip(*counts, strict=True):
@@ -692,7 +696,7 @@ def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
 
 
 def test_above_threshold_beyond_the_plan_releases_nothing(open_session) -> None:
-    sealed = SealedUtilities(open_session(Ledger(allowance=pure(0.5))), [1.0], 0.1)
+    sealed = HiddenUtilities(open_session(Ledger(allowance=pure(0.5)))._access, [1.0], 0.1)
     with pytest.raises(OverBudgetError):
         sealed.open_test(0.6)
 
@@ -701,8 +705,8 @@ def test_above_threshold_beyond_the_plan_releases_nothing(open_session) -> None:
 def test_above_threshold_needs_an_epsilon(open_session, epsilon: float) -> None:
     session = open_session()
     with pytest.raises(InvalidValueError, match="epsilon > 0"):
-        SealedUtilities(session, [1.0], 0.1).open_test(epsilon)
-    assert not session._ledger.entries
+        HiddenUtilities(session._access, [1.0], 0.1).open_test(epsilon)
+    assert not session._access.ledger.entries
 
 
 def test_utilities_cannot_be_computed_on_one_part(open_session) -> None:

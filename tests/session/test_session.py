@@ -8,14 +8,14 @@ from dp_accounting import dp_event
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.contract.session import Session
 from dphpo_bench.data.records import Records
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
-from tests.conftest import TinyTask, asking
+from tests.conftest import TinyTask, asking, session_on
 
 NO_NOISE = 1e-12
 EVERYBODY = asking(1.0, repeat(gaussian(NO_NOISE), 3))
@@ -28,7 +28,7 @@ def open_session(tiny_task, tmp_path):
     def make(train: Records | None = None, ledger: Ledger | None = None, seed: int = 0) -> Session:
         source = DataSource.resolve(cache_dir=tmp_path)
         records = train or tiny_task.load_train(source)
-        return Session(tiny_task, records, ledger or Ledger(), Streams(seed))
+        return session_on(tiny_task, records, ledger or Ledger(), Streams(seed))
 
     return make
 
@@ -40,7 +40,7 @@ def test_all_of_a_batch_is_composed_first_and_sampled_once(open_session) -> None
     direction = batch.gradient(model, bench.AutoS(), 2.0)
     batch.losses(model, direction, (-0.1, 0.0, 0.1), bound=1.0, noise_multiplier=5.0)
     expected = poisson_sampled(0.25, compose(gaussian(2.0), repeat(gaussian(5.0), 3)))
-    assert multiset(session._ledger.event) == multiset(expected)
+    assert multiset(session._access.ledger.event) == multiset(expected)
 
 
 def test_the_gradient_is_divided_by_the_expected_batch_size(open_session, tiny_task) -> None:
@@ -153,7 +153,7 @@ def test_what_the_plan_does_not_cover_is_refused_before_it_is_computed(open_sess
     model = session.build_model()
     with pytest.raises(OverBudgetError):
         session.sample(asking(0.25, gaussian(1.0)))
-    assert not session._ledger.entries
+    assert not session._access.ledger.entries
     batch = session.sample(allowance)
     with pytest.raises(OverBudgetError):
         batch.gradient(model, bench.AutoS(), 1.0)

@@ -58,7 +58,7 @@ METHODS: list[tuple[str, Any, str, set[str]]] = [
     (
         "source_keeps_out_of_the_private_parts_of_others",
         CountsTheRecords,
-        r"nosy\.py:\d+: session\._train.*nosy\.py:\d+: getattr",
+        r"nosy\.py:\d+: session\._access.*nosy\.py:\d+: getattr",
         set(),
     ),
     ("importing_the_module_is_cheap", ImportsNumpy, "imports numpy", set()),

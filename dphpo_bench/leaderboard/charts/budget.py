@@ -6,11 +6,12 @@ from typing import Any
 import altair as alt
 
 from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts.frame import MOST_SPLITS, Chart, _best, _by, _chart, _data
-from dphpo_bench.leaderboard.charts.looks import PARTS, _Cast
+from dphpo_bench.leaderboard.charts.frame import MOST_SPLITS, Chart, best_note, inline_data, make_chart, sorted_by
+from dphpo_bench.leaderboard.charts.looks import PARTS, Cast
 
 
-def _budget_split(board: Board, cast: _Cast) -> Iterator[Chart]:
+def budget_chart(board: Board, cast: Cast) -> Iterator[Chart]:
+    """The chart, if there is anyone on the board."""
     overalls = board.overalls[1:] if 2 < len(board.overalls) <= MOST_SPLITS + 1 else board.overalls[:1]
     rows = [(place, one, row) for place, one in enumerate(overalls) for row in (*one.rows, *one.incomplete)]
     present = [row.contestant for _, _, row in rows]
@@ -41,7 +42,7 @@ def _budget_split(board: Board, cast: _Cast) -> Iterator[Chart]:
         .encode(
             x=alt.X("share:Q", title="share of ε", stack="zero", axis=alt.Axis(format="~%", values=[0, 0.5, 1]),
                     scale=alt.Scale(domain=[0, 1])),
-            y=alt.Y("contestant:N", title=None, sort=_by("first")),
+            y=alt.Y("contestant:N", title=None, sort=sorted_by("first")),
             color=alt.Color("part:N", title="spent on", scale=alt.Scale(domain=[part for part, _ in PARTS],
                             range=[color for _, color in PARTS]), legend=alt.Legend(orient="right")),
             order=alt.Order("order:Q"),
@@ -54,17 +55,16 @@ def _budget_split(board: Board, cast: _Cast) -> Iterator[Chart]:
         )
         .properties(width=150 if len(overalls) > 1 else 420, height=alt.Step(20))
         .facet(
-            column=alt.Column("panel:N", title=None, sort=_by("panel_order")),
-            data=_data(values),
+            column=alt.Column("panel:N", title=None, sort=sorted_by("panel_order")),
+            data=inline_data(values),
         )
     )  # fmt: skip
-    note = _best(looks, present)
-    yield _chart(
-        "budget split",
-        "Privacy budget: tuning and training",
-        "Share of ε that finding hyperparameters takes, median over the tables." + note,
-        "Share of ε spent on tuning, the rest on training, from the least to the most: "
-        + "; ".join(f"{name} {100 * share:.0f} %" for name, share in order)
-        + f".{note}",
-        drawing,
+    note = best_note(looks, present)
+    listed = "; ".join(f"{name} {100 * share:.0f} %" for name, share in order)
+    chart = Chart(
+        name="budget split",
+        title="Privacy budget: tuning and training",
+        description=f"Share of ε spent on tuning, the rest on training, from the least to the most: {listed}.{note}",
+        kind="budget",
     )
+    yield make_chart(chart, f"Share of ε that finding hyperparameters takes, median over the tables.{note}", drawing)

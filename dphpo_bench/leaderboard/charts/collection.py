@@ -12,12 +12,12 @@ from dataclasses import replace
 from altair.utils.schemapi import debug_mode
 
 from dphpo_bench.leaderboard.board import Board, Table
-from dphpo_bench.leaderboard.charts.accuracy import _accuracy, _cost
-from dphpo_bench.leaderboard.charts.budget import _budget_split
+from dphpo_bench.leaderboard.charts.budget import budget_chart
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.charts.looks import _cast, _distinct
-from dphpo_bench.leaderboard.charts.paths import _paths
-from dphpo_bench.leaderboard.charts.ranks import _rank_intervals
+from dphpo_bench.leaderboard.charts.looks import cast_of, distinct
+from dphpo_bench.leaderboard.charts.metric import cost_chart, metric_chart
+from dphpo_bench.leaderboard.charts.paths import path_chart
+from dphpo_bench.leaderboard.charts.ranks import rank_chart
 
 
 def charts(board: Board) -> list[Chart]:
@@ -27,16 +27,16 @@ def charts(board: Board) -> list[Chart]:
 
 
 def _charts(board: Board) -> list[Chart]:
-    cast = _cast(board)
+    cast = cast_of(board)
     settings: dict[str, list[Table]] = {}
     for table in board.tables:
         settings.setdefault(table.setting, []).append(table)
     drawn = [
-        *(chart for overall in _distinct(board.overalls) for chart in _rank_intervals(overall, cast)),
-        *(chart for setting, tables in settings.items() for chart in _accuracy(setting, tables, cast)),
-        *(chart for setting, tables in settings.items() for chart in _cost(setting, tables, cast)),
-        *_budget_split(board, cast),
-        *(chart for setting, tables in settings.items() for chart in _paths(setting, tables, cast)),
+        *(chart for overall in distinct(board.overalls) for chart in rank_chart(overall, cast)),
+        *(chart for setting, tables in settings.items() for chart in metric_chart(setting, tables, cast)),
+        *(chart for setting, tables in settings.items() for chart in cost_chart(setting, tables, cast)),
+        *budget_chart(board, cast),
+        *(chart for setting, tables in settings.items() for chart in path_chart(setting, tables, cast)),
     ]
     return list(_with_unique_names(drawn))
 

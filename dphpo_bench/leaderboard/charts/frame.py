@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import altair as alt
 import vl_convert
 
 from dphpo_bench.leaderboard.board import Contestant, Row, Table
-from dphpo_bench.leaderboard.charts.looks import LIGHT, _Look
+from dphpo_bench.leaderboard.charts.looks import LIGHT, Look
 from dphpo_bench.leaderboard.columns import (
     rounded_number,
 )
@@ -29,12 +29,16 @@ class Chart:
         title: a few words.
         description: what it shows, as alternative text.
         spec: Vega-Lite specification, without colours of text, axes and background; its subtitle says how to read it.
+        kind: "ranks", "metric", "cost", "budget" or "paths".
+        subject: what it is about: the title of an overall, or a setting.
     """
 
     name: str
     title: str
     description: str
-    spec: dict[str, Any]
+    spec: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
+    subject: str = ""
 
 
 def to_svg(chart: Chart) -> str:
@@ -48,11 +52,18 @@ def to_svg(chart: Chart) -> str:
     return svg
 
 
-def _chart(name: str, title: str, subtitle: str, description: str, drawing: Any) -> Chart:
-    drawing = drawing.properties(title=alt.TitleParams(title, subtitle=subtitle), description=description)
-    spec = drawing.to_dict(validate=False)  # tests do; it takes longer than all the rest
+def make_chart(chart: Chart, subtitle: str, drawing: Any) -> Chart:
+    """The chart with the specification of what Altair has drawn.
+
+    Args:
+        chart: without one.
+        subtitle: how to read it.
+        drawing: Altair's.
+    """
+    title = alt.TitleParams(chart.title, subtitle=subtitle)
+    spec = drawing.properties(title=title, description=chart.description).to_dict(validate=False)  # slow, and tests do
     del spec["config"]  # Altair's theme; ours is given when it is drawn
-    return Chart(name, title, description, _rounded(spec))
+    return replace(chart, spec=_rounded(spec))
 
 
 def _rounded(node: Any) -> Any:
@@ -62,34 +73,37 @@ def _rounded(node: Any) -> Any:
     return [_rounded(child) for child in node] if isinstance(node, list) else rounded_number(node)
 
 
-def _data(values: Sequence[dict[str, Any]]) -> Any:
+def inline_data(values: Sequence[dict[str, Any]]) -> Any:
+    """The data of a chart."""
     # Named, since Altair would give it a name of its own.
     return alt.InlineData(values=list(values), name="results")
 
 
-def _by(field: str) -> Any:
+def sorted_by(field: str) -> Any:
     """Sorting by a field: a list of names would go into an expression."""
     return alt.EncodingSortField(field=field, op="min")
 
 
-def _best(looks: dict[Contestant, _Look], present: Iterable[Contestant]) -> str:
+def best_note(looks: dict[Contestant, Look], present: Iterable[Contestant]) -> str:
     """That not all are shown, if so."""
     ranked = sum(not who.reference for who in set(present))
     shown = sum(not who.reference for who in looks)
     return "" if shown == ranked else f" The best {shown} of {ranked} contestants are shown."
 
 
-def _scale(looks: dict[Contestant, _Look], channel: str) -> Any:
+def scale_of(looks: dict[Contestant, Look], channel: str) -> Any:
+    """From contestants to what they look like."""
     return alt.Scale(
         domain=[look.name for look in looks.values()], range=[getattr(look, channel) for look in looks.values()]
     )
 
 
-def _everyone(tables: Sequence[Table]) -> list[Row]:
+def everyone(tables: Sequence[Table]) -> list[Row]:
+    """All rows, references among them."""
     return [row for table in tables for row in (*table.rows, *table.references)]
 
 
-def _log_ticks(values: Iterable[float], most: int = 4) -> list[float]:
+def log_ticks(values: Iterable[float], most: int = 4) -> list[float]:
     """Powers of ten within the values, with steps in between if there is room."""
     values = list(values)
     low, high = min(values), max(values)

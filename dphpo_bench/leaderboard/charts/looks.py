@@ -66,7 +66,7 @@ LIGHT = config(ink="#1b1f24", quiet="#59636e", grid="#e6e9ed", background="#ffff
 
 
 @dataclass(frozen=True)
-class _Look:
+class Look:
     name: str
     color: str
     shape: str
@@ -74,12 +74,12 @@ class _Look:
 
 
 @dataclass(frozen=True)
-class _Cast:
+class Cast:
     """Everyone on the board, best first, by a name that nobody else has."""
 
     names: dict[Contestant, str]
 
-    def looks(self, present: Iterable[Contestant], most: int = MOST) -> dict[Contestant, _Look]:
+    def looks(self, present: Iterable[Contestant], most: int = MOST) -> dict[Contestant, Look]:
         """The best `most` of those present. The best of all keep their colours; the others take what is free."""
         present = set(present)
         ranked = [who for who in self.names if not who.reference]
@@ -87,15 +87,15 @@ class _Cast:
         shown = [who for who in ranked if who in present][:most]
         free = (number for number in range(MOST) if number not in {own.get(who) for who in shown})
         numbers = {who: own[who] if who in own else next(free) for who in shown}
-        looks = {who: _Look(self.names[who], COLORS[at], SHAPES[at], [1, 0]) for who, at in numbers.items()}
+        looks = {who: Look(self.names[who], COLORS[at], SHAPES[at], [1, 0]) for who, at in numbers.items()}
         references = [who for who in self.names if who.reference]
         for number, who in enumerate(references[: len(REFERENCE_DASHES)]):
             if who in present:
-                looks[who] = _Look(self.names[who], REFERENCE_COLORS[number], "stroke", REFERENCE_DASHES[number])
+                looks[who] = Look(self.names[who], REFERENCE_COLORS[number], "stroke", REFERENCE_DASHES[number])
         return looks
 
 
-def _cast(board: Board) -> _Cast:
+def cast_of(board: Board) -> Cast:
     groups: list[Iterable[Any]] = [(*one.rows, *one.incomplete, *one.references) for one in board.overalls]
     groups += [(*table.rows, *table.references) for table in board.tables]
     everyone = dict.fromkeys(row.contestant for group in groups for row in group)
@@ -105,14 +105,14 @@ def _cast(board: Board) -> _Cast:
         name = _FOREIGN.sub(lambda found: ascii(found[0])[1:-1], who.label)
         seen[name] += 1
         names[who] = name if seen[name] == 1 else f"{name} ({seen[name]})"
-    return _Cast(names)
+    return Cast(names)
 
 
-def _distinct(overalls: Sequence[Overall]) -> Sequence[Overall]:
+def distinct(overalls: Sequence[Overall]) -> Sequence[Overall]:
     """Without those that repeat the first, because there is one ε only."""
     return overalls[:1] if len(overalls) == 2 else overalls
 
 
-def _ramp(count: int) -> list[str]:
+def ramp(count: int) -> list[str]:
     """`count` colours from small ε to large."""
     return [RAMP[round(at * (len(RAMP) - 1) / max(1, count - 1))] for at in range(count)]

@@ -7,11 +7,12 @@ from typing import Any
 import altair as alt
 
 from dphpo_bench.leaderboard.board import Table
-from dphpo_bench.leaderboard.charts.frame import MOST_PATHS, Chart, _best, _chart, _data, _log_ticks
-from dphpo_bench.leaderboard.charts.looks import REFERENCE_DASHES, _Cast, _ramp
+from dphpo_bench.leaderboard.charts.frame import MOST_PATHS, Chart, best_note, inline_data, log_ticks, make_chart
+from dphpo_bench.leaderboard.charts.looks import REFERENCE_DASHES, Cast, ramp
 
 
-def _paths(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart]:
+def path_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Chart]:
+    """The chart, if a method released what it did on its way."""
     present = [row.contestant for table in tables for row in table.rows if row.path]
     looks = cast.looks(present, MOST_PATHS)
     values: list[dict[str, Any]] = [
@@ -35,7 +36,7 @@ def _paths(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart
     base = alt.Chart().mark_line(interpolate="step-after", strokeWidth=1.5).encode(
         # The beginning, where most happens, is wide.
         x=alt.X("step:Q", title="step (square root scale)", scale=alt.Scale(type="sqrt"), axis=alt.Axis(tickCount=6)),
-        color=alt.Color("epsilon:O", title="target ε", scale=alt.Scale(domain=epsilons, range=_ramp(len(epsilons)))),
+        color=alt.Color("epsilon:O", title="target ε", scale=alt.Scale(domain=epsilons, range=ramp(len(epsilons)))),
         strokeDash=alt.StrokeDash(
             "contestant:N",
             title=None,
@@ -51,7 +52,7 @@ def _paths(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart
         ],
     ).properties(width=300, height=240)  # fmt: skip
     scale = alt.Scale(type="log", nice=False)
-    ticks = _log_ticks((value["learning_rate"] for value in values), most=6)
+    ticks = log_ticks((value["learning_rate"] for value in values), most=6)
     panels = [base.encode(y=alt.Y("learning_rate:Q", title="learning rate (log scale)", scale=scale,
                                   axis=alt.Axis(format="~g", values=ticks)))]  # fmt: skip
     bounds = {value["loss_bound"] for value in values if value["loss_bound"] is not None}
@@ -59,14 +60,16 @@ def _paths(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart
         bounded = base.transform_filter("isValid(datum.loss_bound)")
         panels.append(bounded.encode(y=alt.Y("loss_bound:Q", title="bound on the losses")))
     constant = f" The bound on the losses stays at {min(bounds):g}." if len(bounds) == 1 else ""
-    note = _best(looks, present)
+    note = best_note(looks, present)
     who = names[0] if len(names) == 1 else f"{len(names)} contestants"
-    yield _chart(
-        f"paths {setting}",
-        f"Learning rate while training, {setting}",
-        f"{who}, one run at each ε: what it released on its way.{constant}{note}",
-        f"Learning rate and bound on the losses over the steps of training on {setting} "
+    chart = Chart(
+        name=f"paths {setting}",
+        title=f"Learning rate while training, {setting}",
+        description=f"Learning rate and bound on the losses over the steps of training on {setting} "
         f"at ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}, as released by {', '.join(names)}."
         f"{constant}{note}",
-        alt.hconcat(*panels, data=_data(values), spacing=36),
+        kind="paths",
+        subject=setting,
     )
+    how = f"{who}, one run at each ε: what it released on its way.{constant}{note}"
+    yield make_chart(chart, how, alt.hconcat(*panels, data=inline_data(values), spacing=36))

@@ -25,11 +25,11 @@ from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.run import RunResult
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.session.session import Session
 from dphpo_bench.testing import Blobs, ContractError, MethodContract
 from dphpo_bench.testing.source_scan import private_accesses
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
+from tests.conftest import session_on
 from tests.security.mutants import batches, clipping, data_access, noise, probes, selection, stopping
 from tests.security.mutants.around import batches as around_batches
 from tests.security.mutants.around import clipping as around_clipping
@@ -97,7 +97,7 @@ class FailsContract:
 
 def without_noise(rule: Any, records: bench.Records) -> torch.Tensor:
     """The mean clipped gradient of all these records by a session, all but without noise, as one vector."""
-    session = Session(Blobs(), records, Ledger(), Streams(0))
+    session = session_on(Blobs(), records, Ledger(), Streams(0))
     everybody = bench.poisson_sampled(1.0, bench.gaussian(1e-9))
     gradient = session.sample(everybody).gradient(session.build_model(), rule, 1e-9)
     return torch.cat([part.flatten() for part in gradient])
@@ -105,7 +105,7 @@ def without_noise(rule: Any, records: bench.Records) -> torch.Tensor:
 
 def raw_sum(rule: Any, records: bench.Records) -> torch.Tensor:
     """The same sum by an engine that believes the rule."""
-    session = Session(Blobs(), records, Ledger(), Streams(0))
+    session = session_on(Blobs(), records, Ledger(), Streams(0))
     total = gradient_engine(session.build_model()).clipped_sum(records.inputs, records.targets, rule)
     return torch.cat([part.flatten() for part in total.gradients])
 
@@ -224,7 +224,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     "fixed_batches": Refused(
         batches.FixedBatches(), "ledger", NOT_PLANNED + r"holdout of 0.5=validation: Gaussian σ=", Blobs(batch_size=300)
     ),
-    "drawn_batch_size": Refused(batches.DrawnBatchSize(), "session", r"object of type 'Batch' has no len"),
+    "drawn_batch_size": Refused(batches.DrawnBatchSize(), "session", r"object of type 'ChargedBatch' has no len"),
     "rate_of_a_loader": Refused(
         batches.RateOfALoader(), "ledger", NOT_PLANNED + r"Poisson\(q=0.2;.*Poisson\(q=0.1833;", Blobs(batch_size=110)
     ),
@@ -262,10 +262,10 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     ),
     "fixed_count": Refused(selection.FixedCount(), "session", r"a distribution of dphpo_bench.* got a AlwaysSix"),
     "swallows_refusals": Refused(selection.SwallowsRefusals(), "ledger", NOT_PLANNED + r"Gaussian σ=0.001"),
-    "copies_its_session": Refused(selection.CopiesItsSession(), "session", r"one Session and no copy of it"),
+    "copies_its_session": Refused(selection.CopiesItsSession(), "session", r"one ChargedSession and no copy of it"),
     "seeds_every_trial": Neutralised(selection.SeedsEveryTrial(), draws_as_ever),
     "keeps_a_trials_session": Refused(
-        selection.KeepsATrialsSession(), "session", r"outcome that pickle can write, got a Session"
+        selection.KeepsATrialsSession(), "session", r"outcome that pickle can write, got a ChargedSession"
     ),
     "asks_the_outer_session": Refused(selection.AsksTheOuterSession(), "ledger", r"asked of an account that is locked"),
     "releases_a_loser": Neutralised(selection.ReleasesALoser(), has_only({"losers": 0})),
@@ -427,7 +427,7 @@ def test_probes_apart_cost_more_than_they_claim() -> None:
     method, task = probes.ProbesApart(), Blobs()
     checked = plan(method, task, BUDGET)
     rate, steps, sigma = (checked.plan.parameters[name] for name in ("sample_rate", "steps", "noise_multiplier"))
-    session = Session(task, records(), ledger := Ledger(), Streams(0))
+    session = session_on(task, records(), ledger := Ledger(), Streams(0))
     method.run(checked.plan, session)
     joint = ((2 * sigma) ** -2 + 3 * (method.loss_noise * sigma) ** -2) ** -0.5
     true = PLDAccountant(value_discretization_interval=1e-4)
@@ -441,7 +441,7 @@ def test_fixed_batches_cost_more_than_poisson_samples() -> None:
     """Each record is in one batch of each epoch: three Gaussians, which nobody samples."""
     method, task = batches.FixedBatches(), Blobs(batch_size=300)
     checked = plan(method, task, BUDGET)
-    session = Session(task, records(), ledger := Ledger(), Streams(0))
+    session = session_on(task, records(), ledger := Ledger(), Streams(0))
     method.run(checked.plan, session)
     mu = math.sqrt(3) / checked.plan.parameters["noise_multiplier"]
 

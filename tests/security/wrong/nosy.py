@@ -9,12 +9,12 @@ from tests.security.wrong.methods import Sound
 @dataclass(frozen=True)
 class CountsTheRecords(Sound):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        len(session._train)
+        len(session._access.raw.train)
         return super().run(plan, session)
 
 
 @dataclass(frozen=True)
 class CountsThemByName(Sound):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        len(getattr(session, "_train"))  # noqa: B009
+        len(getattr(session, "_access").raw.train)  # noqa: B009
         return super().run(plan, session)

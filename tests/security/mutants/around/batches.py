@@ -20,8 +20,8 @@ class FixedBatches(Training):
         import torch
 
         batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
-        n = len(session._train)
-        batch._indices = torch.randperm(n, generator=session._generator("sample", "shuffle", "cpu"))[: round(rate * n)]
+        n = len(session._access.raw.train)
+        batch._indices = torch.randperm(n, generator=session._access.generator("sample", "shuffle"))[: round(rate * n)]
         return batch.gradient(model, bench.Abadi(self.max_grad_norm), noise)
 
 

@@ -31,6 +31,6 @@ class UsesRawRecords(Training):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Look first."""
-        deviation = float(session._train.inputs.std())
+        deviation = float(session._access.raw.train.inputs.std())
         outcome = super().run(plan, session)
         return bench.Outcome(outcome.model, {"deviation": deviation})

@@ -1,6 +1,6 @@
 """Honest in the ledger, with too little noise on what comes out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
@@ -16,7 +16,7 @@ def raw_sum(
     """The clipped sum of one batch, without noise, after charging for noise."""
     batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
     batch._account.charge(bench.gaussian(noise))
-    train, engine = session._train, session._own(0).engine(model)
+    train, engine = session._access.raw.train, session._access.raw.own_model().engine(model)
     return engine.clipped_sum(train.inputs, train.targets, rule, indices=batch._indices).gradients
 
 
@@ -72,7 +72,7 @@ class FooledLedger(Training):
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         from dphpo_bench.privacy.ledger import Ledger
 
-        kept, session._ledger = session._ledger, Ledger()
+        kept, session._access = session._access, replace(session._access, ledger=Ledger())
         batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(1e-3)))
-        session._ledger = kept
+        session._access = kept
         return batch.gradient(model, bench.Abadi(self.max_grad_norm), 1e-3)

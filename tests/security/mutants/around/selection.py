@@ -1,6 +1,6 @@
 """Selections that look at what is private, or repeat their noise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
@@ -8,7 +8,7 @@ from tests.security.mutants.baseline import Search
 from tests.security.mutants.selection import UnpaidValidation as Planned
 
 if TYPE_CHECKING:
-    from dphpo_bench.session.selection import Scored
+    from dphpo_bench.contract.session import Scored
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class UnpaidValidation(Planned):
     def trial(self, session: "bench.Session") -> "Scored":
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, session.candidate())
-        return bench.Scored((model, rate), float(validation._total_score(session._own(0).scored(model))))
+        own = session._access.raw.own_model().scored(model)
+        return bench.Scored((model, rate), float(validation._access.total_score(own)))
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class RepeatsItsNoise(Search):
     name = "repeats_its_noise"
 
     def trial(self, session: "bench.Session") -> "Scored":
-        session._generators = {}
-        session._streams = session._model_streams
+        from dphpo_bench.session.access import Draws
+
+        session._access = replace(session._access, draws=Draws(), streams=session._access.model_streams)
         return super().trial(session)

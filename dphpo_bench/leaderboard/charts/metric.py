@@ -1,5 +1,6 @@
-"""The charts of accuracy and of cost."""
+"""The charts of the metric against ε and against cost."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -7,27 +8,33 @@ from typing import Any
 import altair as alt
 
 from dphpo_bench.leaderboard.board import Contestant, Table
-from dphpo_bench.leaderboard.charts.frame import Chart, _best, _by, _chart, _data, _everyone, _log_ticks, _scale
-from dphpo_bench.leaderboard.charts.looks import _Cast, _Look
-from dphpo_bench.leaderboard.columns import (
-    count_text,
-    epsilon_text,
-    estimate_text,
+from dphpo_bench.leaderboard.charts.frame import (
+    Chart,
+    best_note,
+    everyone,
+    inline_data,
+    log_ticks,
+    make_chart,
+    scale_of,
+    sorted_by,
 )
+from dphpo_bench.leaderboard.charts.looks import Cast, Look
+from dphpo_bench.leaderboard.columns import count_text, epsilon_text, measure_text
+from dphpo_bench.records.measure import Measure
 
 
-def _measurements(tables: Sequence[Table], looks: dict[Contestant, _Look]) -> list[dict[str, Any]]:
-    """One value for each contestant and ε that has an accuracy."""
+def _measurements(tables: Sequence[Table], looks: dict[Contestant, Look]) -> list[dict[str, Any]]:
+    """One value for each contestant and ε that has a finished run."""
     return [
         {
             "contestant": looks[row.contestant].name,
             "reference": row.contestant.reference,
             "panel": f"ε = {table.epsilon:g}",
             "epsilon": table.epsilon,
-            "accuracy": row.utility.mean,
+            "value": row.utility.mean,
             "low": row.utility.mean if row.utility.low is None else row.utility.low,
             "high": row.utility.mean if row.utility.high is None else row.utility.high,
-            "interval": estimate_text(row.utility),
+            "interval": measure_text(row.utility, table.measure),
             "recomputed": epsilon_text(row.epsilon),
             "examples": row.examples,
             "cost": count_text(row.examples),
@@ -40,38 +47,41 @@ def _measurements(tables: Sequence[Table], looks: dict[Contestant, _Look]) -> li
     ]
 
 
-_MEASUREMENT_TOOLTIP = (
-    alt.Tooltip("contestant:N", title="method"),
-    alt.Tooltip("epsilon:Q", title="ε target"),
-    alt.Tooltip("recomputed:N", title="ε recomputed"),
-    alt.Tooltip("interval:N", title="accuracy, %"),
-    alt.Tooltip("cost:N", title="examples"),
-    alt.Tooltip("runs:N", title="runs"),
-    alt.Tooltip("seeds:Q", title="seeds"),
-)
+def _tooltip(measure: Measure) -> list[Any]:
+    return [
+        alt.Tooltip("contestant:N", title="method"),
+        alt.Tooltip("epsilon:Q", title="ε target"),
+        alt.Tooltip("recomputed:N", title="ε recomputed"),
+        alt.Tooltip("interval:N", title=measure.header),
+        alt.Tooltip("cost:N", title="examples"),
+        alt.Tooltip("runs:N", title="runs"),
+        alt.Tooltip("seeds:Q", title="seeds"),
+    ]
 
 
-def _accuracy_axis(values: Sequence[dict[str, Any]]) -> tuple[Any, str]:
+def _axis(values: Sequence[dict[str, Any]], measure: Measure) -> tuple[Any, str]:
     """An axis for all means, and of intervals as much as does not dwarf them; what is beyond is cut off in `values`.
 
     Returns:
         the axis, and a remark for readers if something is cut off.
     """
-    means = [value["accuracy"] for value in values]
-    room = max(0.02, 0.5 * (max(means) - min(means)))
+    means = [value["value"] for value in values]
+    least, most = (0.0, 1.0) if measure.share else (-math.inf, math.inf)
+    size = 1.0 if measure.share else max(map(abs, means)) or 1.0
+    room = max(0.02 * size, 0.5 * (max(means) - min(means)))
     low = max(min(means) - room, min(value["low"] for value in values))
     high = min(max(means) + room, max(value["high"] for value in values))
-    margin = 0.04 * (high - low) or 0.01
-    low, high = max(0.0, low - margin), min(1.0, high + margin)
+    margin = 0.04 * (high - low) or 0.01 * size
+    low, high = max(least, low - margin), min(most, high + margin)
     outside = any(value["low"] < low or value["high"] > high for value in values if not value["reference"])
     cut = ", cut off at the frame" if outside else ""
     for value in values:
         # Not left to a clipping mask, whose number in an SVG depends on what was drawn before.
         value["low"], value["high"] = max(low, value["low"]), min(high, value["high"])
     axis = alt.Y(
-        "accuracy:Q",
-        title="test accuracy",
-        axis=alt.Axis(format="~%", tickCount=6),
+        "value:Q",
+        title=f"test {measure.title}",
+        axis=alt.Axis(format="~%" if measure.share else "~g", tickCount=6),
         scale=alt.Scale(domain=[low, high], zero=False, nice=False),
     )
     return axis, cut
@@ -83,18 +93,19 @@ def _legend_selection() -> tuple[Any, Any]:
     return pick, alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
 
 
-def _identity(looks: dict[Contestant, _Look]) -> dict[str, Any]:
+def _identity(looks: dict[Contestant, Look]) -> dict[str, Any]:
     """Colour, shape and dashes, which share one legend."""
     legend = alt.Legend(title=None, orient="right")
     return {
-        "color": alt.Color("contestant:N", scale=_scale(looks, "color"), legend=legend),
-        "shape": alt.Shape("contestant:N", scale=_scale(looks, "shape"), legend=legend),
-        "strokeDash": alt.StrokeDash("contestant:N", scale=_scale(looks, "dash"), legend=legend),
+        "color": alt.Color("contestant:N", scale=scale_of(looks, "color"), legend=legend),
+        "shape": alt.Shape("contestant:N", scale=scale_of(looks, "shape"), legend=legend),
+        "strokeDash": alt.StrokeDash("contestant:N", scale=scale_of(looks, "dash"), legend=legend),
     }
 
 
-def _accuracy(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart]:
-    present = [row.contestant for row in _everyone(tables) if row.utility is not None]
+def metric_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Chart]:
+    """The metric against ε, if a run has finished."""
+    present = [row.contestant for row in everyone(tables) if row.utility is not None]
     looks = cast.looks(present)
     values = _measurements(tables, looks)
     if not values:
@@ -108,15 +119,16 @@ def _accuracy(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Ch
         value["x"] = value["epsilon"] * ratio ** (0.4 * offset)
     pick, faint = _legend_selection()
     identity = _identity(looks)
-    y, cut = _accuracy_axis(values)
+    measure = tables[0].measure
+    y, cut = _axis(values, measure)
     x = alt.X(
         "x:Q",
         title="target ε (log scale)",
         axis=alt.Axis(values=epsilons, format="~g", grid=False),
         scale=alt.Scale(type="log", domain=[epsilons[0] * ratio**-0.35, epsilons[-1] * ratio**0.35], nice=False),
     )
-    base = alt.Chart(_data(values)).encode(
-        x=x, y=y, color=identity["color"], opacity=faint, tooltip=list(_MEASUREMENT_TOOLTIP)
+    base = alt.Chart(inline_data(values)).encode(
+        x=x, y=y, color=identity["color"], opacity=faint, tooltip=_tooltip(measure)
     )
     drawing = alt.layer(
         # The selection is the first layer's, because Vega-Lite merges legends into that of the first.
@@ -129,33 +141,36 @@ def _accuracy(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Ch
         base.transform_filter("datum.reference").mark_point(size=160, strokeWidth=1.5).encode(shape=identity["shape"]),
         base.transform_filter("!datum.reference").mark_point(filled=True, size=70).encode(shape=identity["shape"]),
     ).properties(width=520, height=320)
-    note = _best(looks, present)
-    yield _chart(
-        f"accuracy {setting}",
-        f"Accuracy against ε, {setting}",
-        f"Mean over seeds with 95 % interval{cut}. Dashed: references.{note}",
-        f"Test accuracy of {len(looks)} contestants and references on {setting} "
+    note = best_note(looks, present)
+    chart = Chart(
+        name=f"{measure.name} {setting}",
+        title=f"{measure.title.capitalize()} against ε, {setting}",
+        description=f"Test {measure.title} of {len(looks)} contestants and references on {setting} "
         f"at ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}, with 95 % intervals over seeds.{note}",
-        drawing,
+        kind="metric",
+        subject=setting,
     )
+    yield make_chart(chart, f"Mean over seeds with 95 % interval{cut}. Dashed: references.{note}", drawing)
 
 
-def _cost(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart]:
-    present = [row.contestant for row in _everyone(tables) if row.utility is not None]
+def cost_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Chart]:
+    """The metric against the examples processed, if a run has finished."""
+    present = [row.contestant for row in everyone(tables) if row.utility is not None]
     looks = cast.looks(present)
     values = [value for value in _measurements(tables, looks) if value["examples"] > 0]
     if not values:
         return
     pick, faint = _legend_selection()
     identity = _identity(looks)
-    y, cut = _accuracy_axis(values)
+    measure = tables[0].measure
+    y, cut = _axis(values, measure)
     x = alt.X(
         "examples:Q",
         title="examples processed (log scale)",
-        axis=alt.Axis(format=".2~s", values=_log_ticks(value["examples"] for value in values)),
+        axis=alt.Axis(format=".2~s", values=log_ticks(value["examples"] for value in values)),
         scale=alt.Scale(type="log", nice=False, padding=14),
     )
-    base = alt.Chart().encode(color=identity["color"], opacity=faint, tooltip=list(_MEASUREMENT_TOOLTIP))
+    base = alt.Chart().encode(color=identity["color"], opacity=faint, tooltip=_tooltip(measure))
     contestants = base.transform_filter("!datum.reference")
     drawing = (
         alt.layer(
@@ -169,17 +184,19 @@ def _cost(setting: str, tables: Sequence[Table], cast: _Cast) -> Iterator[Chart]
         )
         .properties(width=210, height=240)
         .facet(
-            facet=alt.Facet("panel:N", title=None, sort=_by("epsilon")),
+            facet=alt.Facet("panel:N", title=None, sort=sorted_by("epsilon")),
             columns=3,
-            data=_data(values),
+            data=inline_data(values),
         )
     )
-    note = _best(looks, present)
-    yield _chart(
-        f"cost {setting}",
-        f"Accuracy against cost, {setting}",
-        f"Mean over seeds with 95 % interval{cut}; cost in expectation. Dashed: accuracy of references.{note}",
-        f"Test accuracy against the number of examples processed on {setting}, one panel for each ε. "
-        f"References are horizontal lines.{note}",
-        drawing,
+    note = best_note(looks, present)
+    chart = Chart(
+        name=f"cost {setting}",
+        title=f"{measure.title.capitalize()} against cost, {setting}",
+        description=f"Test {measure.title} against the number of examples processed on {setting}, one panel for each "
+        f"ε. References are horizontal lines.{note}",
+        kind="cost",
+        subject=setting,
     )
+    how = f"Mean over seeds with 95 % interval{cut}; cost in expectation. Dashed: {measure.title} of references.{note}"
+    yield make_chart(chart, how, drawing)

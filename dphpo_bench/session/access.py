@@ -1,0 +1,207 @@
+"""What a session stands for: some of the private records, who pays for them, and the random streams.
+
+A session made from another one holds the same value with some fields replaced.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from dphpo_bench.base.errors import ModelFailedError, OverBudgetError
+from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.privacy.checks import inside
+from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
+from dphpo_bench.privacy.ledger import Ledger, Scope
+from dphpo_bench.session.observer import Observer
+from dphpo_bench.session.own_code import OwnCode
+from dphpo_bench.session.raw import RawRecords
+from dphpo_bench.session.unique import Unique
+from dphpo_bench.training.randomness import Streams
+from dphpo_bench.training.sampling import poisson_sample, uniform
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
+
+    from dphpo_bench.training.secure_noise import AnyGenerator
+
+T = TypeVar("T")
+
+
+class Draws:
+    """The streams that have begun, of all sessions of a run, by their full names.
+
+    A session that started a stream which another one has begun would repeat its noise. The same goes for numbered
+    names.
+    """
+
+    def __init__(self) -> None:
+        self.generators: dict[tuple[str, ...], AnyGenerator] = {}
+        self.counts: Counter[tuple[str, ...]] = Counter()
+
+    def generator(self, streams: Streams, kind: str, purpose: str, device: "torch.device | str") -> "AnyGenerator":
+        """The stream of this kind and purpose, wherever it stands."""
+        key = (*streams.axes, kind, purpose)
+        if key not in self.generators:
+            self.generators[key] = streams.source(kind, purpose, device=device)
+        return self.generators[key]
+
+    def next(self, streams: Streams, kind: str) -> str:
+        """1, 2, ... for what happens several times on one stream, so that no two have one name."""
+        key = (*streams.axes, kind)
+        self.counts[key] += 1
+        return str(self.counts[key])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Access(Unique):
+    """Access to some of the private records, under one account, with random streams of its own.
+
+    Attributes:
+        raw: the records.
+        ledger: what is released is charged here.
+        streams: random streams of this session.
+        model_streams: those of initial weights and of parts, which methods compared at one seed share.
+        draws: the streams that have begun.
+        own_code: what a session may run itself.
+        expected_records: expected number of records; public.
+        progress: where long work reports to.
+        observer: is told what is released; None: nobody is.
+        order: number of trials of a selection → their indices in the order in which they run.
+        rows: of this session's records; None: all.
+        scope: the parts whose records alone a charge concerns.
+        within: all parts that these records are the common records of, also those that are charged elsewhere.
+        parts: rows of parts, kept so that trials share them.
+    """
+
+    raw: RawRecords
+    ledger: Ledger
+    streams: Streams
+    model_streams: Streams
+    draws: Draws
+    own_code: OwnCode
+    expected_records: float
+    progress: Progress
+    observer: Observer | None
+    order: Callable[[int], Sequence[int]]
+    rows: "Tensor | None"
+    scope: Scope
+    within: Scope
+    parts: "dict[Scope, Tensor]"
+
+    @property
+    def n_rows(self) -> int:
+        """The number of records; private."""
+        return len(self.raw.train) if self.rows is None else len(self.rows)
+
+    def charge(self, event: "DpEvent") -> None:
+        """Write down a release. Call it before releasing.
+
+        Raises:
+            OverBudgetError: if the plan does not cover it.
+        """
+        self.ledger.charge(event, self.scope)
+
+    def generator(self, kind: str, purpose: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
+        """The random stream of this kind and purpose, wherever it stands."""
+        return self.draws.generator(self.streams, kind, purpose, device)
+
+    def drawn(self, rate: float, purpose: str) -> "Tensor | None":
+        """Rows of a Poisson sample of these records; at rate 1 all of them."""
+        if rate == 1:
+            return self.rows
+        found = poisson_sample(self.n_rows, rate, self.generator("sample", purpose))
+        return found if self.rows is None else self.rows[found]
+
+    def holdout(self, fraction: float) -> "tuple[Access, Access]":
+        """See `Session.holdout`."""
+        fraction = inside("fraction", fraction)
+        return (
+            self.on_part(holdout_name(fraction), TRAINING, 0, 1 - fraction),
+            self.on_part(holdout_name(fraction), VALIDATION, 1 - fraction, 1),
+        )
+
+    def on_part(self, partition: str, part: str, start: float, end: float) -> "Access":
+        """The records whose coin, uniform in [0, 1), falls into [start, end).
+
+        Args:
+            partition: names the coins.
+            part: names the interval.
+            start: of the interval.
+            end: of the interval.
+        """
+        if self.within:
+            # A rule of its own, with coins of its own: those of the outer partition have been tossed already.
+            partition += " of " + "/".join(name for pair in self.within for name in pair)
+        within = (*self.within, (partition, part))
+        if within not in self.parts:
+            coins = uniform(len(self.raw.train), self.model_streams.source("partition", partition))
+            inside = (start <= coins) & (coins < end)
+            rows = inside.nonzero().squeeze(1) if self.rows is None else self.rows[inside[self.rows]]
+            self.parts[within] = rows
+        return replace(
+            self,
+            streams=self.streams.within(partition, part),
+            scope=(*self.scope, (partition, part)),
+            within=within,
+            rows=self.parts[within],
+            expected_records=self.expected_records * (end - start),
+        )
+
+    def unseen(self) -> "Access":
+        """The same for work whose progress and releases nobody is told about."""
+        return replace(self, progress=SilentProgress(), observer=None)
+
+    def total_score(self, own: "nn.Module") -> float:
+        """The sum of the scores of these records under one of our own models; private."""
+        return self.compute(partial(self.raw.total_score, own, self.rows))
+
+    def compute(self, computation: Callable[[], T]) -> T:
+        """Compute on private records. An exception is a release without noise, so that it is the last one.
+
+        Raises:
+            ModelFailedError: if there was one. It names the type and nothing else.
+        """
+        # Masks of dropout and the like are drawn from a stream of the session: the global generator is no secret, and
+        # its state would tell how many records were drawn.
+        secret = int(one_uniform(self.generator("noise", "layers")) * 2**53)
+        devices = [self.raw.device] if self.raw.device.type == "cuda" else []
+        try:
+            with torch.random.fork_rng(devices), torch.autograd.set_detect_anomaly(False):
+                torch.manual_seed(secret)
+                return computation()
+        except Exception as error:  # not logged: a method could listen, and its frames hold the records
+            kind = type(error).__name__
+        # Not raised above: an error's context leads to the frames, and these to the records.
+        raise self.failure(f"The model raised {kind} on private records; its text may quote them and is not shown.")
+
+    def failure(self, message: str) -> ModelFailedError:
+        """What to raise where a model raised on private records; whether it does is a release without noise."""
+        self.ledger.fail(message)
+        return ModelFailedError(message)
+
+    def end_if(self, refused: str | None, failed: str | None) -> None:
+        """End the run where a trial has left one of these messages.
+
+        Args:
+            refused: what it asked for and should not have: a mistake in the method, not in the data.
+            failed: see `failure`.
+
+        Raises:
+            OverBudgetError: if something was refused.
+            ModelFailedError: if a model failed.
+        """
+        if refused:
+            self.ledger.refuse(refused)
+            raise OverBudgetError(refused)
+        if failed:
+            raise self.failure(failed)
+
+
+def one_uniform(generator: "AnyGenerator") -> float:
+    """A uniform number in [0, 1)."""
+    return uniform(1, generator).item()

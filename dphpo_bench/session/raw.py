@@ -1,0 +1,75 @@
+"""The private records of one run, and the models that meet them."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from dphpo_bench.contract.task import Task
+from dphpo_bench.data.records import Records
+from dphpo_bench.training.evaluation import total_score
+from dphpo_bench.training.own_model import OwnModel
+from dphpo_bench.training.stacked import StackedLinear, can_stack
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class RawRecords:
+    """The private records, and models of the engine's own; one for all sessions of a run.
+
+    Args:
+        task: where models come from.
+        train: the private records.
+        device: where models and batches live.
+    """
+
+    def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
+        self.facts = task.facts
+        self.objective = task.objective()
+        self.train = train
+        self.device = torch.device(device)
+        self._task = task
+        self._lent: list[Records] = []
+        self._own_models: list[OwnModel] = []
+        self._stacks: dict[tuple[tuple[bool, ...], ...], StackedLinear | None] = {}
+
+    def build_model(self, seed: int) -> "nn.Module":
+        """The task's model with the initial weights of this seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self._task.build_model().to(self.device)
+
+    def own_model(self, number: int = 0) -> OwnModel:
+        """The engine's own models. The first serves one query at a time, all of them together a stack."""
+        while len(self._own_models) <= number:
+            self._own_models.append(OwnModel(lambda: self.build_model(0), self.train, self.objective))
+        return self._own_models[number]
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether gradients are computed in closed form, so that full batches share a product."""
+        return self.own_model().has_closed_form
+
+    def stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
+        """Several linear models at these weights as one; None if they cannot be stacked."""
+        own = [self.own_model(number).like(model) for number, model in enumerate(models)]
+        trained = tuple(tuple(parameter.requires_grad for parameter in model.parameters()) for model in own)
+        if trained not in self._stacks:
+            self._stacks[trained] = StackedLinear(own) if self.has_closed_form and can_stack(own) else None
+        return self._stacks[trained]
+
+    def total_score(self, own: "nn.Module", rows: "Tensor | None") -> float:
+        """The sum of these records' scores under one of our own models."""
+        return total_score(own, self.objective.scores, self.train, rows)
+
+    def lend(self, rows: "Tensor | None") -> Records:
+        """These records, for as long as the run lasts."""
+        self._lent.append(self.train.rows(slice(None) if rows is None else rows))
+        return self._lent[-1]
+
+    def take_back(self) -> None:
+        """Empty the tensors that were lent."""
+        for records in self._lent:
+            for tensor in records.named().values():
+                tensor.data = tensor.new_empty(0)

@@ -1,0 +1,200 @@
+"""The trials of one private selection: in this process, in copies of it, or one after the other."""
+
+import logging
+import math
+import pickle
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import cloudpickle
+import torch
+
+from dphpo_bench.contract import search_space as search
+from dphpo_bench.contract.search_space import Candidate, Proposals
+from dphpo_bench.contract.session import TOGETHER, Scored, Session, TrialFunction
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.session.access import Access, one_uniform
+from dphpo_bench.session.apart import call_apart
+from dphpo_bench.session.observer import Observer
+from dphpo_bench.session.own_code import OwnTrial
+from dphpo_bench.training.randomness import Streams
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+logger = logging.getLogger(__name__)
+
+
+class MakeSession(Protocol):
+    """Makes the session of a trial."""
+
+    def __call__(self, access: Access, candidate: Candidate | None = None) -> Session: ...
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One trial that is over.
+
+    Attributes:
+        index: its number.
+        score: None if it failed.
+        unpack: gives its outcome and who looked on. Only the winner's is unpacked: code of a method may run then.
+        known: the same as pickle has written it, if it has.
+    """
+
+    index: int
+    score: float | None
+    unpack: Callable[[], tuple[Any, Observer | None]]
+    known: bytes = b""
+
+    def packed(self) -> bytes:
+        """What `unpack` gives, as pickle writes it."""
+        return self.known or cloudpickle.dumps(self.unpack())
+
+    def beats(self, other: "Tried | None") -> bool:
+        """Whether it wins. Of trials with equal scores the first wins, in whatever order they ran."""
+        if self.score is None or other is None or other.score is None:
+            return self.score is not None
+        return (self.score, -self.index) > (other.score, -other.index)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trials:
+    """How to run the trials of one selection.
+
+    Attributes:
+        access: of the session that selects.
+        make_session: makes the session of a trial.
+        trial: as the method gave it.
+        own: the same made anew if it is this package's own, else None.
+        base_event: what one trial may be asked.
+        streams: of the selection.
+        copies: how many copies of this process run at a time.
+    """
+
+    access: Access
+    make_session: MakeSession
+    trial: TrialFunction
+    own: OwnTrial | None
+    base_event: "DpEvent"
+    streams: Streams
+    copies: int
+
+    @classmethod
+    def of(cls, access: Access, make_session: MakeSession, trial: TrialFunction, base_event: "DpEvent") -> "Trials":
+        """Trials with streams that no other selection has."""
+        streams = access.streams.within("selection", access.draws.next(access.streams, "selection"))
+        return cls(
+            access, make_session, trial, access.own_code.trial(trial), base_event, streams, torch.get_num_threads()
+        )
+
+    def independent(
+        self, indices: Sequence[int], *, candidate: Candidate | None = None, at_once: int | None = None
+    ) -> Generator[Tried]:
+        """Independent trials, in this order.
+
+        Args:
+            indices: their numbers.
+            candidate: of all of them; None: each draws its own.
+            at_once: how many run at a time at most; None: as many as save time.
+        """
+        own = self.own
+        if own is None:
+            yield from self._apart(indices, candidate, at_once or self.copies)
+            return
+        # Full batches of linear models share a matrix product.
+        stacks = own.full_batches and self.access.raw.has_closed_form
+        together = min(at_once or TOGETHER, TOGETHER) if stacks else 1
+        for start in range(0, len(indices), together):
+            some = indices[start : start + together]
+            found = self._together(own, some, candidate)
+            if found is not None:
+                yield from found
+                continue
+            # One that raises must not take the others with it. Each runs alone, on fresh random numbers: from the
+            # same ones, another query could be subtracted.
+            again = replace(self, streams=self.streams.within("alone"))
+            for index in some:
+                yield from again._together(own, [index], candidate) or ()
+
+    def adaptive(self, indices: Sequence[int], proposals: Proposals) -> Generator[Tried]:
+        """Trials one after the other, each of a candidate whose density the earlier ones have shaped."""
+        tried: list[int] = []
+        scores: list[float] = []
+        for index in indices:
+            (found,) = call_apart([partial(search.promise, proposals, tried, scores)])  # a method's code, too
+            weights = found or [1.0] * len(proposals.prior)  # it failed: the prior
+            densities = search.bounded(weights, proposals.low, proposals.high)
+            tried.append(search.choose(densities, one_uniform(self.streams.source("proposal", str(index)))))
+            (one,) = self.independent([index], candidate=proposals.prior[tried[-1]])
+            scores.append(math.nan if one.score is None else one.score)
+            yield one
+
+    def _opened(self, index: int) -> Access:
+        """What the session of a trial stands for: an account of its own; the selection as a whole is charged."""
+        return replace(
+            self.access,
+            ledger=Ledger(self.base_event),
+            streams=self.streams.within("trial", str(index)),
+            scope=(),
+            observer=self.access.observer and self.access.observer.trial(),
+        )
+
+    def _together(self, trial: OwnTrial, indices: Sequence[int], candidate: Candidate | None) -> list[Tried] | None:
+        """Trials of this package's own kind, in which no code of a method runs; None if one of several raised."""
+        opened = [self._opened(index) for index in indices]
+        sessions = [self.make_session(one, candidate) for one in opened]
+        results: list[Scored | None]
+        try:
+            results = [_valid(scored) for scored in trial.run(sessions)]
+        except (Exception, SystemExit):  # not logged here, where a method could listen
+            if len(opened) > 1 and not any(one.ledger.refused or one.ledger.failed for one in opened):
+                return None
+            results = [None] * len(opened)
+        tried = []
+        for index, one, scored in zip(indices, opened, results, strict=True):
+            one.ledger.close()
+            self.access.end_if(one.ledger.refused, one.ledger.failed)
+            score = None if scored is None else scored.score
+            tried.append(Tried(index, score, partial(_as_it_is, scored, one.observer)))
+        return tried
+
+    def _apart(self, indices: Sequence[int], candidate: Candidate | None, at_once: int) -> Generator[Tried]:
+        """Trials that a method runs, each in a copy of the process."""
+        outer = self.access.ledger.root
+        before = outer.refused
+
+        def run(index: int) -> tuple[float | None, str | None, str | None, bytes]:
+            opened = self._opened(index)
+            try:
+                scored = _valid(self.trial(self.make_session(opened, candidate)))
+            except (Exception, SystemExit):
+                logger.debug("A trial failed.", exc_info=True)
+                scored = None
+            refused = opened.ledger.refused or (outer.refused if outer.refused != before else None)
+            if scored is None or opened.ledger.failed or refused:
+                return None, refused, opened.ledger.failed, b""
+            try:
+                return scored.score, None, None, cloudpickle.dumps((scored.outcome, opened.observer))
+            except Exception:
+                kind = type(scored.outcome).__name__
+                return None, f"Expected a trial's outcome that pickle can write, got a {kind}.", None, b""
+
+        with closing(call_apart([partial(run, index) for index in indices], at_once)) as answers:
+            for index, answer in zip(indices, answers, strict=True):
+                score, refused, failed, packed = answer or (None, None, None, b"")
+                self.access.end_if(refused, failed)
+                yield Tried(index, score, partial(pickle.loads, packed), packed)
+
+
+def _valid(scored: Scored) -> Scored | None:
+    """A result whose score is a number; None if it is none."""
+    score = float(scored.score)
+    return None if math.isnan(score) else Scored(scored.outcome, score)
+
+
+def _as_it_is(scored: Scored | None, observer: Observer | None) -> tuple[Any, Observer | None]:
+    return scored and scored.outcome, observer

@@ -1,0 +1,129 @@
+"""Boards of metrics other than the accuracy: errors, of which the lower is better, and areas under curves."""
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.build import render
+from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.record import RunRecord
+from tests.leaderboard.submitted import make_record, read, submit
+
+ERRORS = {
+    "auto_clipping": [4000.0, 4100.0, 4050.0],
+    "hyfreedp": [3500.0, 3600.0, 3550.0],
+    "liu_talwar": [3800.0, 3850.0, None],
+    "grid_oracle": [3000.0, 3100.0, 3050.0],
+}
+
+
+def _records(metric: str, higher: bool, values: dict[str, list[float | None]], task: str = "toy") -> list[RunRecord]:
+    return [
+        make_record(method, task, seed=seed, accuracy=value, metric=metric, higher_is_better=higher)
+        for method, by_seed in values.items()
+        for seed, value in enumerate(by_seed)
+    ]
+
+
+def _board(folder: Path, *records: RunRecord) -> Board:
+    submit(folder, *records)
+    submissions = read(folder)
+    assert submissions.rejected == ()
+    return score(submissions)
+
+
+@pytest.fixture
+def errors(tmp_path: Path) -> Board:
+    return _board(tmp_path, *_records("mean_squared_error", False, ERRORS))
+
+
+def test_the_lower_error_is_ranked_first(errors: Board) -> None:
+    (table,) = errors.tables
+    assert table.measure == Measure("mean_squared_error", higher_is_better=False)
+    # The failed run counts as the worst of the table, 4100: (3800 + 3850 + 4100) / 3 is below 4050.
+    assert [row.contestant.method for row in table.rows] == ["hyfreedp", "liu_talwar", "auto_clipping"]
+    best, searched, untuned = table.rows
+    assert best.utility is not None
+    assert best.utility.mean == pytest.approx(3550)
+    assert searched.utility is not None
+    assert searched.utility.mean == pytest.approx(3825)
+    assert (best.ranks, untuned.ranks) != (None, None)
+    assert best.ranks.low == 1  # type: ignore[union-attr]
+    assert untuned.ranks.high == 3  # type: ignore[union-attr]
+
+
+def test_gaps_follow_the_direction(errors: Board) -> None:
+    best = errors.tables[0].rows[0]
+    assert best.gap_to_untuned is not None
+    assert best.gap_to_untuned.mean == pytest.approx(500)  # better is positive
+    assert best.gap_to_oracle is not None
+    assert best.gap_to_oracle.mean == pytest.approx(500)
+    assert best.gap_closed is not None
+    assert best.gap_closed.mean == pytest.approx(0.5)
+    assert errors.overalls[0].rows[0].contestant == best.contestant
+    assert errors.overalls[0].rows[0].utility == best.utility
+
+
+def test_a_reversed_error_is_the_mirrored_board(errors: Board, tmp_path: Path) -> None:
+    mirrored = {
+        method: [None if value is None else 10_000 - value for value in values] for method, values in ERRORS.items()
+    }
+    gains = _board(tmp_path / "mirrored", *_records("gain", True, mirrored)).tables[0]
+    for row, other in zip(errors.tables[0].rows, gains.rows, strict=True):
+        assert row.contestant.method == other.contestant.method
+        assert row.ranks == other.ranks
+
+
+def test_everything_says_the_name_of_the_metric(errors: Board) -> None:
+    files = render(errors, SilentProgress())
+    for name in ("README.md", "index.html"):
+        assert "mean squared error (lower is better)" in files[name]
+        assert "accuracy" not in files[name].lower().partition("vega")[0]
+    assert "| 3550 ± 124.2 |" in files["README.md"].replace("\u00a0", " ")
+    assert "plots/mean-squared-error-toy-linear.svg" in files
+    lines = pd.read_csv(io.StringIO(files["leaderboard.csv"]))
+    assert set(lines["metric"]) == {"mean_squared_error"}
+    assert not lines["higher_is_better"].any()
+    assert lines["mean"].max() == 4050
+
+
+def test_an_area_under_a_curve_is_a_share(tmp_path: Path) -> None:
+    board = _board(tmp_path, *_records("roc_auc", True, {"auto_clipping": [0.7, 0.8], "hyfreedp": [0.9, 0.85]}))
+    readme = render(board, SilentProgress())["README.md"]
+    assert "roc auc, %" in readme
+    assert "87.50 ± 31.77" in readme.replace("\u00a0", " ")
+
+
+def test_metrics_of_several_tasks_are_ranked_together_and_not_averaged(tmp_path: Path) -> None:
+    accuracies = {"auto_clipping": [0.7, 0.8, 0.75], "hyfreedp": [0.9, 0.85, 0.8]}
+    board = _board(
+        tmp_path,
+        *_records("mean_squared_error", False, ERRORS),
+        *_records("accuracy", True, accuracies, task="digits_too"),
+    )
+    assert board.measure is None
+    best = board.overalls[0].rows[0]
+    assert best.contestant.method == "hyfreedp"
+    assert (best.utility, best.gap_closed) == (None, None)
+    readme = render(board, SilentProgress())["README.md"]
+    assert "mean squared error (lower is better)" in readme
+    assert "accuracy, %" in readme
+
+
+@pytest.mark.parametrize("value", [1.2, -0.1, float("nan")])
+def test_a_share_outside_of_its_range_is_rejected(value: float, tmp_path: Path) -> None:
+    submit(tmp_path, make_record(metric="roc_auc", accuracy=value))
+    (refused,) = read(tmp_path).rejected
+    assert "no roc auc between 0 and 1" in refused.reason
+
+
+@pytest.mark.parametrize("value", [1e10, float("inf"), float("nan")])
+def test_a_number_that_nobody_can_rank_is_rejected(value: float, tmp_path: Path) -> None:
+    submit(tmp_path, make_record(metric="mean_squared_error", higher_is_better=False, accuracy=value))
+    (refused,) = read(tmp_path).rejected
+    assert "no mean squared error of at most 1e+09" in refused.reason
