@@ -4,7 +4,6 @@ from .base.errors import BudgetTooSmallError as BudgetTooSmallError
 from .base.errors import DphpoBenchError as DphpoBenchError
 from .base.errors import InvalidValueError as InvalidValueError
 from .base.errors import OverBudgetError as OverBudgetError
-from .base.errors import RunFailedError as RunFailedError
 from .contract.method import Cost as Cost
 from .contract.method import Method as Method
 from .contract.method import Outcome as Outcome
@@ -31,6 +30,7 @@ from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
 from .data.records import Records as Records
 from .data.source import DataSource as DataSource
+from .harness.failed import RunFailedError as RunFailedError
 from .harness.plan import plan as plan
 from .harness.run import run as run
 from .privacy.accountants.report import EpsilonReport as EpsilonReport
@@ -44,6 +44,7 @@ from .privacy.events import first_above as first_above
 from .privacy.events import gaussian as gaussian
 from .privacy.events import non_private as non_private
 from .privacy.events import on_part as on_part
+from .privacy.events import one_of as one_of
 from .privacy.events import poisson_sampled as poisson_sampled
 from .privacy.events import pure as pure
 from .privacy.events import repeat as repeat

@@ -21,8 +21,8 @@ from dphpo_bench.contract.method import Method, Outcome
 from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.data.records import Records
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.privacy.accountants.pld import has_selection
 from dphpo_bench.privacy.accountants.report import EpsilonReport
+from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.trial import OWN_CODE
 from dphpo_bench.training.randomness import Streams

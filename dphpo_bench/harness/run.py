@@ -13,7 +13,6 @@ from dphpo_bench.base.errors import (
     DphpoBenchError,
     InvalidValueError,
     RecordError,
-    RunFailedError,
     SealedDataError,
 )
 from dphpo_bench.base.progress import Progress, SilentProgress
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from dphpo_bench.records.record import RunRecord, Status
 
 from dphpo_bench.harness.attempt import MAX_REASON, SECURE_NOISE, _check_secure_noise, _is_secret, execute, reason_of
+from dphpo_bench.harness.failed import RunFailedError
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import _Clock, _record, identity_of, task_identity
 

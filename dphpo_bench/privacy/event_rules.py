@@ -10,25 +10,20 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy import run_counts
-from dphpo_bench.privacy.checks import number
+from dphpo_bench.privacy.event_kinds import kind_of, rebuilt, type_name, walk
 from dphpo_bench.privacy.events import (
     BestOfDpEvent,
     FirstAboveDpEvent,
+    OneOfDpEvent,
     PartDpEvent,
     PureDpEvent,
-    _count,
-    _type_name,
-    best_of,
     compose,
-    first_above,
     gaussian,
-    laplace,
     no_op,
     non_private,
     on_part,
+    one_of,
     poisson_sampled,
-    pure,
     repeat,
 )
 
@@ -70,10 +65,10 @@ def opened(kind: DpEvent) -> tuple[float, DpEvent]:
             "Expected a kind of batches as the plan has it, poisson_sampled(rate, what may be asked), got "
             f"{shown(kind)}."
         )
-    rate = number("sample_rate", kind.sampling_probability, low=0, high=1)
-    if rate == 0:
+    sampled = rebuilt(kind, frozen)
+    if sampled.sampling_probability == 0:
         raise InvalidValueError("Expected 0 < sample_rate <= 1, got sample_rate=0.")
-    return rate, frozen(kind.event)
+    return sampled.sampling_probability, sampled.event
 
 
 def multiset(event: DpEvent) -> Counter[DpEvent]:
@@ -87,6 +82,10 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
         InvalidValueError: if the tree holds a number out of range.
         UnsupportedEventError: if an event cannot be compared with others.
     """
+    if type(event) is dp_event.RepeatAndSelectDpEvent:
+        event = rebuilt(event)
+    if kind_of(event) is None:
+        return _unknown(event)
     counts: Counter[DpEvent] = Counter()
     match event:
         case dp_event.NoOpDpEvent():
@@ -94,38 +93,28 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
         case dp_event.ComposedDpEvent(events=parts):
             for part in parts:
                 counts.update(multiset(part))
-        case dp_event.SelfComposedDpEvent(event=part, count=times):
-            times = _count(times)
+        case dp_event.SelfComposedDpEvent(event=part):
+            times = rebuilt(event).count
             counts.update({key: times * count for key, count in multiset(part).items() if times})
-        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
-            inner = multiset(part)
-            sampled = poisson_sampled(rate, from_multiset(inner))
-            counts = inner if rate == 1 else Counter({sampled: 1})
-        case dp_event.GaussianDpEvent(noise_multiplier=noise):
-            counts[gaussian(noise)] = 1
-        case dp_event.LaplaceDpEvent(noise_multiplier=noise):
-            counts[laplace(noise)] = 1
-        case PureDpEvent(epsilon=epsilon):
-            counts[pure(epsilon)] = 1
-        case BestOfDpEvent(event=part, runs=runs, low=low, high=high):
-            counts[best_of(from_multiset(multiset(part)), runs, low, high)] = 1
-        case dp_event.RepeatAndSelectDpEvent(event=part, mean=mean, shape=shape):
-            runs = run_counts.Poisson(mean) if shape == math.inf else run_counts.TruncatedNegativeBinomial(mean, shape)
-            counts[best_of(from_multiset(multiset(part)), runs)] = 1
-        case FirstAboveDpEvent(event=part, stop_probability=stop):
-            counts[first_above(from_multiset(multiset(part)), stop)] = 1
         case PartDpEvent(partition=partition, part=name, event=part):
             # Whatever is in there for other parts of the same partition reads no record at all.
             inner = multiset(restrict(part, {partition: name}))
             counts.update({on_part(partition, name, key): count for key, count in inner.items()})
         case _:
-            if type(event).__module__ != dp_event.__name__:  # it might say that it equals another
-                raise UnsupportedEventError(f"{_type_name(event)} is no event of dp_accounting or dphpo_bench.")
-            try:
-                counts[event] = 1
-            except TypeError:
-                raise UnsupportedEventError(f"{_type_name(event)} has no rule for its contents.") from None
+            one = rebuilt(event, frozen)
+            everybody = isinstance(one, dp_event.PoissonSampledDpEvent) and one.sampling_probability == 1
+            counts = multiset(one.event) if everybody else Counter({one: 1})
     return counts
+
+
+def _unknown(event: DpEvent) -> Counter[DpEvent]:
+    name = type_name(event)
+    if getattr(dp_event, name, None) is not type(event):  # it might say that it equals another
+        raise UnsupportedEventError(f"{name} is no event of dp_accounting or dphpo_bench.")
+    try:
+        return Counter({event: 1})
+    except TypeError:
+        raise UnsupportedEventError(f"{name} has no rule for its contents.") from None
 
 
 def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:
@@ -148,37 +137,17 @@ def restrict(event: DpEvent, parts: Mapping[str, str]) -> DpEvent:
         The tree in which events on the record's own parts stand open, and those on other parts of the same
         partitions are no releases; also inside selections and samples.
     """
-    match event:
-        case PartDpEvent(partition=partition, part=name, event=inner):
-            if partition not in parts:
-                return on_part(partition, name, restrict(inner, parts))
-            return restrict(inner, parts) if parts[partition] == name else no_op()
-        case dp_event.ComposedDpEvent(events=inner):
-            return compose(*(restrict(one, parts) for one in inner))
-        case dp_event.SelfComposedDpEvent(event=inner, count=count):
-            return repeat(restrict(inner, parts), count)
-        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=inner):
-            return poisson_sampled(rate, restrict(inner, parts))
-        case BestOfDpEvent(event=inner, runs=runs, low=low, high=high):
-            return best_of(restrict(inner, parts), runs, low, high)
-        case dp_event.RepeatAndSelectDpEvent(event=inner, mean=mean, shape=shape):
-            return dp_event.RepeatAndSelectDpEvent(restrict(inner, parts), mean, shape)
-        case FirstAboveDpEvent(event=inner, stop_probability=stop):
-            return first_above(restrict(inner, parts), stop)
-        case _:
-            return event
+    if type(event) is PartDpEvent and event.partition in parts:
+        return restrict(event.event, parts) if parts[event.partition] == event.part else no_op()
+    return rebuilt(event, lambda inner: restrict(inner, parts))
 
 
 def partitions(event: DpEvent) -> dict[str, set[str]]:
     """The partitions that a tree names, each with the parts it names."""
     found: dict[str, set[str]] = {}
-    if isinstance(event, PartDpEvent):
-        found[event.partition] = {event.part}
-    inner = event.events if isinstance(event, dp_event.ComposedDpEvent) else [getattr(event, "event", None)]
-    for one in inner:
-        if one is not None:
-            for partition, parts in partitions(one).items():
-                found.setdefault(partition, set()).update(parts)
+    for one in walk(event):
+        if isinstance(one, PartDpEvent):
+            found.setdefault(one.partition, set()).add(one.part)
     return found
 
 
@@ -212,6 +181,7 @@ def simplify(event: DpEvent) -> DpEvent:
       also inside a Poisson sample, where all of them see the same batch.
     - A sample of rate 0 releases nothing. Noise of multiplier below `NEGLIGIBLE_NOISE` is no privacy, and
       neither is anything composed with, or sampled from, a release that is not private.
+    - One of equal events is that event. One of several is not private if any of them is not.
 
     What no rule covers is left as it stands, for the accountants to refuse by name.
 
@@ -240,30 +210,30 @@ def simplify(event: DpEvent) -> DpEvent:
 
 
 def _simplify_part(event: DpEvent) -> DpEvent:
+    event = rebuilt(event, simplify)
     match event:
         case dp_event.GaussianDpEvent(noise_multiplier=noise) | dp_event.LaplaceDpEvent(noise_multiplier=noise):
             return type(event)(min(noise, LARGEST_NOISE)) if noise >= NEGLIGIBLE_NOISE else non_private()
-        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
-            part = simplify(part)
-            if rate == 0:
-                return no_op()
-            # Whoever is in the sample is seen raw, hence no amplification of a release that is not private.
-            passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
-            return part if passes_through else poisson_sampled(max(rate, SMALLEST_RATE), part)
         case PureDpEvent(epsilon=epsilon):
             if epsilon > MAX_PURE_EPSILON:
                 return non_private()
             return event if epsilon else no_op()
-        case BestOfDpEvent(event=part, runs=runs, low=low, high=high):
-            part = simplify(part)
-            passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
-            return part if passes_through else best_of(part, runs, low, high)
-        case FirstAboveDpEvent(event=part, stop_probability=stop):
-            part = simplify(part)
-            passes_through = isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
-            return part if passes_through else first_above(part, stop)
-        case PartDpEvent(partition=partition, part=name, event=part):
-            return on_part(partition, name, simplify(part))
+        case dp_event.PoissonSampledDpEvent(sampling_probability=0):
+            return no_op()
+        case dp_event.PoissonSampledDpEvent(event=part) | BestOfDpEvent(event=part) | FirstAboveDpEvent(event=part) if (
+            isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
+        ):
+            # Whoever is in a sample is seen raw, hence no amplification of a release that is not private.
+            return part
+        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
+            return poisson_sampled(max(rate, SMALLEST_RATE), part)
+        case OneOfDpEvent(events=branches, weights=weights):
+            if non_private() in branches:
+                return non_private()
+            if len(set(branches)) == 1:
+                return branches[0]
+            # Whoever chooses freely gains nothing by a branch that stands there twice.
+            return event if weights else one_of(list(dict.fromkeys(branches)))
         case _:
             return event
 

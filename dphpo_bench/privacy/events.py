@@ -1,23 +1,26 @@
-"""What a mechanism released, as a tree of privacy events: building, rewriting, writing down, reading back.
+"""What a mechanism released, as a tree of privacy events.
 
-The vocabulary is `dp_accounting`'s, with four events of our own: each says what one record can have
-influenced, under add-or-remove-one adjacency. Trees are built with the functions of this module, because they
-turn every noise multiplier into a float: `dp_accounting` 0.6.0 silently keeps only the first of several
-composed *integer* ones in a Poisson sample.
+The vocabulary is `dp_accounting`'s, with five events of our own. Each says what one record can have influenced,
+under add-or-remove-one adjacency. Build trees with the functions of this module: they check every number and turn
+every noise multiplier into a float. `dp_accounting` 0.6.0 silently keeps only the first of several composed
+*integer* ones in a Poisson sample.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
 from dphpo_bench.privacy import run_counts
 from dphpo_bench.privacy.checks import number, short_text, whole
 from dphpo_bench.privacy.run_counts import RunCount
 
 MAX_COUNT = 10**9
+MAX_BRANCHES = 64
 
 # --------------------------------------------------------------------------------------------- our own events
 
@@ -79,6 +82,20 @@ class PureDpEvent(DpEvent):  # type: ignore[misc]
     epsilon: float
 
 
+@dataclass(frozen=True)
+class OneOfDpEvent(DpEvent):  # type: ignore[misc]
+    """One of several events. Which one is part of the output.
+
+    Attributes:
+        events: the branches.
+        weights: the probabilities of the branches, if the choice is a fresh draw that looks at nothing. None if
+            anybody may choose, by any rule that sees only what was released.
+    """
+
+    events: tuple[DpEvent, ...]
+    weights: tuple[float, ...] | None = None
+
+
 # ------------------------------------------------------------------------------------------------- building
 
 
@@ -99,12 +116,12 @@ def compose(*events: DpEvent) -> DpEvent:
 
 def repeat(event: DpEvent, count: int) -> DpEvent:
     """The event `count` times."""
-    return dp_event.SelfComposedDpEvent(event, _count(count))
+    return dp_event.SelfComposedDpEvent(event, whole("count", count, low=0, high=MAX_COUNT))
 
 
-def poisson_sampled(rate: float, event: DpEvent) -> DpEvent:
-    """The event, run on a batch that each record enters independently with probability `rate`."""
-    return dp_event.PoissonSampledDpEvent(number("sample_rate", rate, low=0, high=1), event)
+def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
+    """The event, run on a batch that each record enters independently with probability `sample_rate`."""
+    return dp_event.PoissonSampledDpEvent(number("sample_rate", sample_rate, low=0, high=1), event)
 
 
 def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0) -> DpEvent:
@@ -153,6 +170,32 @@ def pure(epsilon: float) -> DpEvent:
     return PureDpEvent(number("epsilon", epsilon, low=0))
 
 
+def one_of(events: Sequence[DpEvent], weights: Sequence[float] | None = None) -> DpEvent:
+    """One of several events; which one is part of the output (docs/accounting.md, one of several events).
+
+    Args:
+        events: the branches, 1 to `MAX_BRANCHES`.
+        weights: their probabilities, if the choice is a fresh draw that looks at nothing; positive, scaled to the
+            sum 1. None if the choice may depend on anything that was released.
+
+    Raises:
+        InvalidValueError: if there are too few or too many events, or the weights do not fit them.
+    """
+    if not isinstance(events, list | tuple) or not 1 <= len(events) <= MAX_BRANCHES:
+        raise InvalidValueError(f"Expected 1 to {MAX_BRANCHES} events to choose from, got {shown(events)}.")
+    if weights is None:
+        return OneOfDpEvent(tuple(events))
+    if not isinstance(weights, list | tuple) or len(weights) != len(events):
+        raise InvalidValueError(f"Expected {len(events)} weights, one for each event, got {shown(weights)}.")
+    exact = [number("weight", weight, low=0, high=1e9) for weight in weights]
+    total = math.fsum(exact)
+    if min(exact) <= 1e-9 * total:
+        raise InvalidValueError(f"Expected weights above a billionth of their sum, got {min(exact):.4g}.")
+    # Weights of sum 1 stay as they are, so that what is read back equals what was written.
+    scaled = exact if abs(total - 1) < 1e-12 else [weight / total for weight in exact]
+    return OneOfDpEvent(tuple(events), tuple(scaled))
+
+
 def non_private() -> DpEvent:
     """A release without any privacy: ε is infinite."""
     return dp_event.NonPrivateDpEvent()
@@ -161,11 +204,3 @@ def non_private() -> DpEvent:
 def no_op() -> DpEvent:
     """No release at all: ε is zero."""
     return dp_event.NoOpDpEvent()
-
-
-def _count(value: Any) -> int:
-    return whole("count", value, low=0, high=MAX_COUNT)
-
-
-def _type_name(event: DpEvent) -> str:
-    return type(event).__name__

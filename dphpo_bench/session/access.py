@@ -32,31 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Draws:
-    """The streams that have begun, of all sessions of a run, by their full names.
-
-    A session that started a stream which another one has begun would repeat its noise. The same goes for numbered
-    names.
-    """
-
-    def __init__(self) -> None:
-        self.generators: dict[tuple[str, ...], AnyGenerator] = {}
-        self.counts: Counter[tuple[str, ...]] = Counter()
-
-    def generator(self, streams: Streams, kind: str, purpose: str, device: "torch.device | str") -> "AnyGenerator":
-        """The stream of this kind and purpose, wherever it stands."""
-        key = (*streams.axes, kind, purpose)
-        if key not in self.generators:
-            self.generators[key] = streams.source(kind, purpose, device=device)
-        return self.generators[key]
-
-    def next(self, streams: Streams, kind: str) -> str:
-        """1, 2, ... for what happens several times on one stream, so that no two have one name."""
-        key = (*streams.axes, kind)
-        self.counts[key] += 1
-        return str(self.counts[key])
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Access(Unique):
     """Access to some of the private records, under one account, with random streams of its own.
@@ -66,7 +41,9 @@ class Access(Unique):
         ledger: what is released is charged here.
         streams: random streams of this session.
         model_streams: those of initial weights and of parts, which methods compared at one seed share.
-        draws: the streams that have begun.
+        begun: streams that have begun, by their full names, of all sessions of the run: a session that started one of
+            them anew would repeat its noise.
+        counts: how often something has happened, by the full name of what is numbered; shared likewise.
         own_code: what a session may run itself.
         expected_records: expected number of records; public.
         progress: where long work reports to.
@@ -82,7 +59,8 @@ class Access(Unique):
     ledger: Ledger
     streams: Streams
     model_streams: Streams
-    draws: Draws
+    begun: "dict[tuple[str, ...], AnyGenerator]"
+    counts: Counter[tuple[str, ...]]
     own_code: OwnCode
     expected_records: float
     progress: Progress
@@ -108,7 +86,16 @@ class Access(Unique):
 
     def generator(self, kind: str, purpose: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
         """The random stream of this kind and purpose, wherever it stands."""
-        return self.draws.generator(self.streams, kind, purpose, device)
+        key = (*self.streams.axes, kind, purpose)
+        if key not in self.begun:
+            self.begun[key] = self.streams.source(kind, purpose, device=device)
+        return self.begun[key]
+
+    def numbered(self, kind: str) -> Streams:
+        """Streams of their own for what happens several times: the first, the second, ... of this kind."""
+        key = (*self.streams.axes, kind)
+        self.counts[key] += 1
+        return self.streams.within(kind, str(self.counts[key]))
 
     def drawn(self, rate: float, purpose: str) -> "Tensor | None":
         """Rows of a Poisson sample of these records; at rate 1 all of them."""

@@ -1,15 +1,16 @@
 """Utilities of trials that nobody sees, and tests of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
-from dphpo_bench.contract.session import SealedUtilities, Session, UtilityTest
+from dphpo_bench.contract.session import SealedUtilities, UtilityTest
 from dphpo_bench.privacy.checks import positive, whole
 from dphpo_bench.privacy.events import no_op, pure
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
+from dphpo_bench.session.trials import MakeSession
 from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import AboveThreshold
 
@@ -17,7 +18,7 @@ MAX_PARTITIONS = 10**6
 
 
 def hidden_utilities(
-    access: Access, make_session: Callable[[Access], Session], runs: Sequence[Any], partitions: int, validation: float
+    access: Access, make_session: MakeSession, runs: Sequence[Any], partitions: int, validation: float
 ) -> "HiddenUtilities":
     """See `Session.sealed_utilities`."""
     partitions, runs = whole("partitions", partitions, low=2, high=MAX_PARTITIONS), list(runs)
@@ -33,7 +34,7 @@ def hidden_utilities(
             streams = access.streams.within("part", str(index))
             # The ledgers are thrown away: what is computed here stays sealed until `open_test`.
             sessions = [
-                make_session(replace(part.unseen(), ledger=Ledger(), streams=streams.within(str(number))))
+                make_session(replace(part.unseen(), ledger=Ledger(), streams=streams.within(str(number))), None)
                 for number in range(len(runs))
             ]
             try:

@@ -4,6 +4,7 @@ Every query charges the ledger before it computes, in the call that adds the noi
 apart. What may be asked of a batch is fixed when it is opened, and sampled as a whole (docs/accounting.md).
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from dphpo_bench.privacy.checks import inside, number
 from dphpo_bench.privacy.events import gaussian, non_private
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session import sealed, selection
-from dphpo_bench.session.access import Access, Draws, one_uniform
+from dphpo_bench.session.access import Access, one_uniform
 from dphpo_bench.session.batch import ChargedBatch
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.own_code import OwnCode
@@ -72,7 +73,8 @@ def open_session(
             ledger=ledger,
             streams=streams,
             model_streams=model_streams or streams,
-            draws=Draws(),
+            begun={},
+            counts=Counter(),
             own_code=own_code,
             expected_records=float(task.facts.n_records),
             progress=progress or SilentProgress(),
@@ -148,7 +150,7 @@ class ChargedSession(Unique, Session):
                 rows=access.drawn(rate, "subsample"),
                 parts={},
                 expected_records=access.expected_records * rate,
-                streams=access.streams.within("subsample", access.draws.next(access.streams, "subsample")),
+                streams=access.numbered("subsample"),
             )
         )
 

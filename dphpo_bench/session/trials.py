@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import torch
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class MakeSession(Protocol):
-    """Makes the session of a trial."""
-
-    def __call__(self, access: Access, candidate: Candidate | None = None) -> Session: ...
+MakeSession = Callable[[Access, Candidate | None], Session]
+"""Makes a session, of a trial of this candidate if there is one."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,8 @@ class Trials:
     @classmethod
     def of(cls, access: Access, make_session: MakeSession, trial: TrialFunction, base_event: "DpEvent") -> "Trials":
         """Trials with streams that no other selection has."""
-        streams = access.streams.within("selection", access.draws.next(access.streams, "selection"))
-        return cls(
-            access, make_session, trial, access.own_code.trial(trial), base_event, streams, torch.get_num_threads()
-        )
+        own, streams = access.own_code.trial(trial), access.numbered("selection")
+        return cls(access, make_session, trial, own, base_event, streams, torch.get_num_threads())
 
     def independent(
         self, indices: Sequence[int], *, candidate: Candidate | None = None, at_once: int | None = None

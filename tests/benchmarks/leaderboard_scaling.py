@@ -22,7 +22,8 @@ from dphpo_bench.records.store import read_record
 
 RESULTS = Path(__file__).parents[2] / "leaderboard" / "results"
 BUILD = (
-    "import sys; sys.argv[:] = ['dphpo-bench', 'leaderboard', 'build', '-q']; from dphpo_bench.cli import main; main()"
+    "import sys; sys.argv[:] = ['dphpo-bench', 'leaderboard', 'build', '-q']; "
+    "from dphpo_bench.cli.commands import main; main()"
 )
 MEASURED = f"""
 import resource, subprocess, sys

@@ -121,7 +121,10 @@ def measure(count: int, name: str) -> dict[str, float]:
         if name == "inline":
             assert len(take_stock(cells, store).finished) == count
             start = timed("skip", start)
-            script = "from dphpo_bench.results import *; import sys; frame(read_results(Path(sys.argv[1]))[0])"
+            script = (
+                "import sys; from pathlib import Path; from dphpo_bench.records.reading import read_results; "
+                "from dphpo_bench.records.tables import frame; frame(read_results(Path(sys.argv[1]))[0])"
+            )
             subprocess.run([sys.executable, "-c", script, str(store.root)], check=True)
             timed("results", start)
             seconds["disk (MB)"] = sum(path.stat().st_blocks for path in store.root.rglob("*.json")) * 512 / 1e6

@@ -61,7 +61,7 @@ def test_json_is_the_record(tmp_path: Path) -> None:
 
 def test_plan_reads_no_data_and_imports_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from dphpo_bench import cli; sys.argv[1:] = "
+        "import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = "
         "['plan', '-m', 'hyfreedp', '-t', 'cifar10', '--epsilon', '1']\n"
         "try: cli.main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
@@ -87,7 +87,7 @@ def test_plan_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["--help", "list"])
 def test_help_and_list_import_nothing_heavy(tmp_path: Path, command: str) -> None:
     code = (
-        f"import sys; from dphpo_bench import cli; sys.argv[1:] = ['{command}']\n"
+        f"import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = ['{command}']\n"
         "try: cli.main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "heavy = {'torch', 'numpy', 'scipy', 'dp_accounting', 'optuna'} & set(sys.modules)\n"

@@ -72,6 +72,11 @@ def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
             st.sampled_from(("fold", "split")),
             st.sampled_from(("a", "b", "é")),
         ),
+        st.builds(
+            lambda parts, weights: {"type": "one_of", "weights": weights, "events": parts},
+            st.lists(inner, min_size=2, max_size=2),
+            st.sampled_from((None, [0.5, 0.5], [1e-9, 3])),
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from dphpo_bench.harness.journal import Journal
 DIES = """
 import os, sys
 from pathlib import Path
-from dphpo_bench.journal import Journal
+from dphpo_bench.harness.journal import Journal
 journal = Journal(Path(sys.argv[1]))
 journal.once("runs", lambda: 12345)
 os.kill(os.getpid(), 9)

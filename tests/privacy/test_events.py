@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.event_kinds import children
 from dphpo_bench.privacy.event_rules import exposures, multiset, partitions, restrict, simplify
 from dphpo_bench.privacy.event_texts import describe, from_json, to_json
 from dphpo_bench.privacy.events import (
@@ -24,6 +25,7 @@ from dphpo_bench.privacy.events import (
     no_op,
     non_private,
     on_part,
+    one_of,
     poisson_sampled,
     pure,
     repeat,
@@ -56,6 +58,8 @@ TREE = st.recursive(
         st.builds(best_of, inner, RUNS, st.floats(0.1, 1), st.floats(1, 10)),
         st.builds(first_above, inner, st.floats(0.001, 1)),
         st.builds(on_part, st.sampled_from(["split", "fold"]), st.sampled_from(["a", "b"]), inner),
+        st.builds(lambda one, other: one_of([one, other]), inner, inner),
+        st.builds(lambda one, other, weight: one_of([one, other], [weight, 1]), inner, inner, st.floats(0.01, 10)),
     ),
     max_leaves=8,
 )
@@ -67,8 +71,7 @@ def _nests_parts(event: dp_event.DpEvent, within: tuple[str, ...] = ()) -> bool:
         if event.partition in within:
             return True
         within = (*within, event.partition)
-    inner = event.events if isinstance(event, dp_event.ComposedDpEvent) else [getattr(event, "event", None)]
-    return any(_nests_parts(one, within) for one in inner if one is not None)
+    return any(_nests_parts(one, within) for one in children(event))
 
 
 def best_of_json(**changes: object) -> dict[str, object]:

@@ -599,7 +599,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 def test_a_table_needs_no_pandas_and_no_torch(tmp_path: Path) -> None:
     write(tmp_path / "results", make_record())
     code = (
-        "import sys; from dphpo_bench import cli; sys.argv[1:] = ['results']\n"
+        "import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = ['results']\n"
         "try: cli.main()\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "heavy = {'torch', 'optuna', 'sklearn', 'pyarrow', 'pandas'} & set(sys.modules)\n"

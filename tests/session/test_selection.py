@@ -319,8 +319,8 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session) -> Non
 
     def held() -> list[dict[str, Any]]:
         access = session._access
-        counts = {"generators": {**access.draws.generators}}  # that a selection has begun is counted
-        return [{**vars(session)}, {**vars(access)}, {**vars(access.raw)}, counts]
+        shown = {name: value for name, value in vars(access).items() if name != "counts"}  # of selections
+        return [{**vars(session)}, shown, {**vars(access.raw)}, {**access.begun}]
 
     before = held()
     weights, state = shared.weight.clone(), torch.get_rng_state()

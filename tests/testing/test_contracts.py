@@ -329,7 +329,7 @@ class TestCheck:
 
     def test_neither_pytest_nor_torch_is_needed_to_import_the_kit(self) -> None:
         code = (
-            "import sys; sys.modules['pytest'] = None; import dphpo_bench.check, dphpo_bench.cli\n"
+            "import sys; sys.modules['pytest'] = None; import dphpo_bench.testing.check, dphpo_bench.cli.commands\n"
             "assert 'torch' not in sys.modules"
         )
         subprocess.run([sys.executable, "-c", code], check=True)

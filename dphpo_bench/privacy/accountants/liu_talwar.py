@@ -12,17 +12,36 @@ import numpy as np
 from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.privacy.accountants.profiles import Profile
+from dphpo_bench.privacy.accountants.refusals import no_rule
+from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
 from dphpo_bench.privacy.run_counts import CappedGeometric
 
 
-def applies_to(event: DpEvent) -> bool:
-    """Whether a theorem is about this event; its runs may not select themselves."""
+def epsilon(
+    event: DpEvent,
+    delta: float,
+    base_epsilon: Callable[[DpEvent, float], float],
+    base_profile: Callable[[DpEvent], Profile],
+) -> float:
+    """ε of a simplified tree that is one selection, whose runs do not select themselves.
+
+    Args:
+        event: the tree.
+        delta: of the whole selection.
+        base_epsilon: ε of a single run at a δ.
+        base_profile: its profile.
+
+    Raises:
+        RefusedError: if no theorem is about this event.
+    """
     match event:
-        case BestOfDpEvent(runs=CappedGeometric(), low=1.0, high=1.0) | FirstAboveDpEvent():
-            return True
+        case BestOfDpEvent(event=run, runs=CappedGeometric() as runs, low=1.0, high=1.0) if not has_selection(run):
+            return random_stopping(runs, delta, lambda at: base_epsilon(run, at))
+        case FirstAboveDpEvent(event=run, stop_probability=stop) if not has_selection(run):
+            return threshold(stop, delta, base_profile(run))
         case _:
-            return False
+            raise no_rule(event)
 
 
 def random_stopping(runs: CappedGeometric, delta: float, base_epsilon: Callable[[float], float]) -> float:

@@ -1,7 +1,7 @@
 """From a tree of events to its privacy loss distribution, through the rules for what the tree consists of."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,8 @@ from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants import selection_curves as selection
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
-from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, PureDpEvent
+from dphpo_bench.privacy.accountants.refusals import RefusedError, no_rule, of_parts
+from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, OneOfDpEvent, PureDpEvent
 from dphpo_bench.privacy.run_counts import Poisson, TruncatedNegativeBinomial
 
 Bound = Literal["profile", "layer_cake"]
@@ -51,158 +52,265 @@ class LossesTooLargeError(ArithmeticError):
     """The losses cannot be represented on a grid; ε is then reported as infinite."""
 
 
-# The lists below hold what the tests cover, not what dp_accounting accepts: its PLD accountant, for one,
-# ignores the repeat count of randomised response.
-
-
-def unsupported(event: DpEvent, bound: Bound | None) -> DpEvent | None:
-    """The first part of a simplified tree that has no rule here under this bound, or None."""
-    for part in event_rules.multiset(event):
-        if _is_native(part) or isinstance(part, PureDpEvent):
-            continue
-        match part:
-            case dp_event.PoissonSampledDpEvent():
-                found = part if unsupported(part.event, bound) else None
-            case FirstAboveDpEvent() if bound:
-                found = part if unsupported(part.event, bound) else None
-            case BestOfDpEvent(runs=runs) if bound == "profile":
-                known = isinstance(runs, TruncatedNegativeBinomial | Poisson)
-                found = None if known and not unsupported(part.event, bound) else part
-            case BestOfDpEvent(low=1.0, high=1.0) if bound == "layer_cake":
-                found = part if unsupported(part.event, bound) else None
-            case _:
-                found = part
-        if found is not None:
-            return found
-    return None
-
-
-def rounding(event: DpEvent) -> float:
-    """What floating point may take from δ of a simplified tree."""
-    total = 0.0
-    parts = event_rules.multiset(event)
-    for part, count in parts.items():
-        if _is_native(part) or isinstance(part, PureDpEvent):
-            continue
-        factor = 1.0
-        if isinstance(part, BestOfDpEvent):
-            factor = part.high * part.runs.expected
-        elif isinstance(part, FirstAboveDpEvent):
-            factor = 1 / part.stop_probability
-        total += count * factor * rounding(part.event)
-    return total + _of_composition(parts)
+class InaccurateError(RefusedError):
+    """Floating point might take too much of δ."""
 
 
 def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) -> float:
-    """ε of a simplified, supported tree.
+    """ε of a simplified tree.
 
     Args:
         event: the tree.
         rules: how to compute.
         rough_epsilon: a bound of ε from elsewhere, if there is one; it only chooses the grid.
+
+    Raises:
+        RefusedError: if a part has no rule here.
+        InaccurateError: if floating point might take more than an eighth of δ.
     """
-    parts = event_rules.multiset(event)
+    composed = _Composition.of(event, rules)
+    if composed.rounding > rules.delta / 8:
+        raise InaccurateError(f"is not accurate at delta={rules.delta} over {composed.releases} releases")
     try:
-        if [*parts.values()] == [1] and _is_selection(next(iter(parts))):
+        if composed.only is not None and composed.only.curve is not None:
             # Solved from the formula: no grid lies between it and the answer.
-            curve = _selection_curve(next(iter(parts)), rules)
+            curve = composed.only.curve()
             return selection.first_epsilon(curve, rules.delta * (1 - 1e-9), profiles.MAX_EPSILON)
-        distribution = _distribution(event, rules, rough_epsilon)
+        distribution = composed.distribution(rough_epsilon)
     except LossesTooLargeError:
         return math.inf
-    return float(distribution.get_epsilon_for_delta(rules.delta - _of_composition(parts)))
+    return float(distribution.get_epsilon_for_delta(rules.delta - composed.own_rounding))
 
 
 def profile(event: DpEvent, rules: Rules) -> Profile:
-    """The profile of a simplified, supported tree.
+    """The profile of a simplified tree.
 
     Raises:
+        RefusedError: if a part has no rule here.
         LossesTooLargeError: if its losses cannot be represented.
     """
-    parts = event_rules.multiset(event)
-    if [*parts.values()] == [1]:
-        (part,) = parts
-        if _is_selection(part):
-            return _selection_profile(part, rules)
-        if isinstance(part, dp_event.PoissonSampledDpEvent) and not _is_native(part):
-            return profiles.poisson_sampled(profile(part.event, rules), part.sampling_probability)
-    return profiles.from_distribution(_distribution(event, rules), _of_composition(parts))
+    return _Composition.of(event, rules).profile()
 
 
-def _of_composition(parts: Mapping[DpEvent, int]) -> float:
-    return _ROUNDING * (_ROUNDING_BASE + sum(parts.values()))
+# ------------------------------------------------------------------------------------------- one kind of event
 
 
-def _distribution(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) -> PrivacyLossDistribution:
-    parts = event_rules.multiset(event)
-    interval = rules.coarseness * _loss_interval(event, parts, rough_epsilon)
-    if interval > _MAX_INTERVAL:
-        raise LossesTooLargeError
-    native = {part: count for part, count in parts.items() if _is_native(part)}
-    total = None
-    if native:
-        accountant = pld.PLDAccountant(value_discretization_interval=interval)
-        total = accountant.compose(event_rules.from_multiset(native))._pld
-    for part in sorted(parts.keys() - native.keys(), key=repr):
-        one = _one_distribution(part, parts[part], interval, rules).self_compose(parts[part])
-        total = one if total is None else total.compose(one)
-    return privacy_loss_distribution.identity(interval) if total is None else total
+@dataclass(frozen=True)
+class _Mechanism:
+    """What is known of the privacy loss of one event, of which nothing is computed before it is asked for.
+
+    Attributes:
+        typical: its root mean square, roughly.
+        largest: what it exceeds with a probability of less than about exp(-50).
+        rounding: what floating point may take from δ in what is computed inside.
+        profile: how its profile is computed; None if its distribution is known.
+        curve: how a curve is computed that ε can be solved from without a grid; None if there is none.
+    """
+
+    typical: float
+    largest: float
+    rounding: float = 0.0
+    profile: Callable[[], Profile] | None = None
+    curve: Callable[[], Curve] | None = None
 
 
-def _one_distribution(event: DpEvent, count: int, interval: float, rules: Rules) -> PrivacyLossDistribution:
-    """The distribution of one event that `dp_accounting` has no rule for."""
-    if isinstance(event, PureDpEvent):
-        return profiles.pure_distribution(event.epsilon, interval)
-    # A single release may be described by few points; errors of many would add up.
-    size = math.ceil((2000 if count == 1 else 40_000) / rules.coarseness)
-    negligible = 1e-6 * rules.delta / count
-    return profiles.to_distribution(profile(event, rules), interval, negligible=negligible, size=size)
+def _mechanism(event: DpEvent, rules: Rules) -> _Mechanism:
+    """The one place that knows which events there are rules for.
 
+    The list holds what the tests cover, not what dp_accounting accepts: its PLD accountant, for one, ignores the
+    repeat count of randomised response.
+    """
+    match event:
+        case dp_event.GaussianDpEvent(noise_multiplier=noise):
+            return _Mechanism(float(1 / noise), float(0.5 / noise**2 + 10 / noise))
+        case dp_event.LaplaceDpEvent(noise_multiplier=noise):
+            return _Mechanism(float(1 / noise), float(1 / noise))
+        case PureDpEvent(epsilon=epsilon):
+            return _Mechanism(epsilon, epsilon)
+        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
+            inner = _Composition.of(part, rules)
+            typical = float(rate * inner.typical)
+            largest = float(np.logaddexp(math.log1p(-rate), math.log(rate) + inner.largest))
+            if _is_native(event):
+                return _Mechanism(typical, largest)
+            return _Mechanism(typical, largest, inner.rounding, lambda: profiles.poisson_sampled(inner.profile(), rate))
+        case BestOfDpEvent() | FirstAboveDpEvent():
+            return _selection(event, rules)
+        case OneOfDpEvent(events=branches, weights=weights):
+            each = [_Composition.of(branch, rules) for branch in branches]
 
-# ------------------------------------------------------------------------------------------------- selection
+            def one_of() -> Profile:
+                return profiles.one_of([one.profile() for one in each], weights)
 
-
-def _is_selection(event: DpEvent) -> bool:
-    return isinstance(event, BestOfDpEvent | FirstAboveDpEvent)
-
-
-def has_selection(event: DpEvent) -> bool:
-    """Whether any part of a simplified tree selects among runs."""
-    inner = (getattr(part, "event", None) for part in event_rules.multiset(event))
-    return any(map(_is_selection, event_rules.multiset(event))) or any(
-        one is not None and has_selection(one) for one in inner
-    )
-
-
-def _selection_curve(event: DpEvent, rules: Rules, layers: int = selection.LAYERS) -> Curve:
-    """The curve of a selection under the theorem that the rules name."""
-    base = profiles.symmetrised(profile(event.event, rules))
-    layers = max(300, int(layers / rules.coarseness))
-    curve: Curve | None
-    match event, rules.bound:
-        case BestOfDpEvent(runs=runs, low=low, high=high), "profile":
-            curve = selection.best_of_profile(base, runs, low, high)
-        case BestOfDpEvent(runs=runs), "layer_cake":
-            curve = selection.best_of_layer_cake(base, runs, layers)
-        case FirstAboveDpEvent(stop_probability=stop), "profile":
-            curve = selection.first_above_profile(base, stop)
-        case FirstAboveDpEvent(stop_probability=stop), "layer_cake":
-            curve = selection.first_above_layer_cake(base, stop, layers)
+            typical, largest = max(one.typical for one in each), max(one.largest for one in each)
+            return _Mechanism(typical, largest, max(one.rounding for one in each), one_of, lambda: one_of().delta)
         case _:
-            curve = None
-    assert curve is not None, "asked only about what `unsupported` lets pass"
-    return curve
+            raise no_rule(event)
 
 
-def _selection_profile(event: DpEvent, rules: Rules) -> Profile:
-    # Evaluated at many points, so with fewer layers than where ε is solved for.
-    curve = _selection_curve(event, rules, layers=800)
-    reach = profiles.end_of(curve, 1e-6 * rules.delta)
-    points = profiles.tabulated(curve, reach, math.ceil(1000 / math.sqrt(rules.coarseness)))
-    return profiles.symmetric(points, reach)
+def _selection(event: DpEvent, rules: Rules) -> _Mechanism:
+    """A selection under the theorem that the rules name."""
+    inner = _Composition.of(event.event, rules)
+    bound_of: Callable[[Profile, int], Curve]
+    match event, rules.bound:
+        case BestOfDpEvent(runs=TruncatedNegativeBinomial() | Poisson() as known, low=low, high=high), "profile":
+            factor = high * known.expected
+            bound_of = lambda base, _: selection.best_of_profile(base, known, low, high)  # noqa: E731
+        case BestOfDpEvent(runs=runs, low=1.0, high=1.0), "layer_cake":
+            factor = runs.expected
+            bound_of = lambda base, layers: selection.best_of_layer_cake(base, runs, layers)  # noqa: E731
+        case FirstAboveDpEvent(stop_probability=stop), "profile":
+            factor = 1 / stop
+            bound_of = lambda base, _: selection.first_above_profile(base, stop)  # noqa: E731
+        case FirstAboveDpEvent(stop_probability=stop), "layer_cake":
+            factor = 1 / stop
+            bound_of = lambda base, layers: selection.first_above_layer_cake(base, stop, layers)  # noqa: E731
+        case _:
+            raise no_rule(event)
+
+    def curve(layers: int = selection.LAYERS) -> Curve:
+        base = profiles.symmetrised(inner.profile())
+        return bound_of(base, max(300, int(layers / rules.coarseness)))
+
+    def profile() -> Profile:
+        # Evaluated at many points, so with fewer layers than where ε is solved for.
+        found = curve(layers=800)
+        reach = profiles.end_of(found, 1e-6 * rules.delta)
+        points = profiles.tabulated(found, reach, math.ceil(1000 / math.sqrt(rules.coarseness)))
+        return profiles.symmetric(points, reach)
+
+    return _Mechanism(inner.typical, 3 * inner.largest, factor * inner.rounding, profile, curve)
 
 
-# ----------------------------------------------------------------------------------------------- grid widths
+# ------------------------------------------------------------------------------------------------ compositions
+
+
+@dataclass(frozen=True)
+class _Composition:
+    """The composition of events, each a number of times.
+
+    Attributes:
+        event: the simplified tree.
+        rules: how to compute.
+        mechanisms: its parts.
+        counts: how often each part is composed.
+    """
+
+    event: DpEvent
+    rules: Rules
+    mechanisms: dict[DpEvent, _Mechanism]
+    counts: dict[DpEvent, int]
+
+    @classmethod
+    def of(cls, event: DpEvent, rules: Rules) -> "_Composition":
+        """That of a simplified tree.
+
+        Raises:
+            RefusedError: if a part has no rule.
+        """
+        mechanisms = of_parts(event, lambda part: _mechanism(part, rules))
+        return cls(event, rules, mechanisms, dict(event_rules.multiset(event)))
+
+    @property
+    def only(self) -> _Mechanism | None:
+        """The one part, if there is only one, once."""
+        return next(iter(self.mechanisms.values())) if [*self.counts.values()] == [1] else None
+
+    @property
+    def releases(self) -> int:
+        """How many events are composed."""
+        return sum(self.counts.values())
+
+    @property
+    def own_rounding(self) -> float:
+        """What floating point may take from δ in this composition."""
+        return _ROUNDING * (_ROUNDING_BASE + self.releases)
+
+    @property
+    def rounding(self) -> float:
+        """What it may take in this composition and inside its parts."""
+        return sum(n * self.mechanisms[part].rounding for part, n in self.counts.items()) + self.own_rounding
+
+    @property
+    def typical(self) -> float:
+        """The root mean square of the privacy loss, roughly."""
+        if self.only is not None:
+            return self.only.typical
+        return math.sqrt(sum(n * self.mechanisms[part].typical ** 2 for part, n in self.counts.items()))
+
+    @property
+    def largest(self) -> float:
+        """What the privacy loss exceeds with a probability of less than about exp(-50)."""
+        largest = max((one.largest for one in self.mechanisms.values()), default=0.0)
+        return float(min(self._largest_sum, max(largest, 0.5 * self.typical**2 + 10 * self.typical)))
+
+    @property
+    def _largest_sum(self) -> float:
+        return sum(n * self.mechanisms[part].largest for part, n in self.counts.items())
+
+    def profile(self) -> Profile:
+        """The profile of all together.
+
+        Raises:
+            LossesTooLargeError: if the losses cannot be represented.
+        """
+        if self.only is not None and self.only.profile is not None:
+            return self.only.profile()
+        return profiles.from_distribution(self.distribution(), self.own_rounding)
+
+    def distribution(self, rough_epsilon: float | None = None) -> PrivacyLossDistribution:
+        """The privacy loss distribution of all together.
+
+        Args:
+            rough_epsilon: a bound of ε from elsewhere, if there is one; it only chooses the grid.
+
+        Raises:
+            LossesTooLargeError: if the losses cannot be represented.
+        """
+        interval = self.rules.coarseness * self._loss_interval(rough_epsilon)
+        if interval > _MAX_INTERVAL:
+            raise LossesTooLargeError
+        native = {part: count for part, count in self.counts.items() if _is_native(part)}
+        total = None
+        if native:
+            accountant = pld.PLDAccountant(value_discretization_interval=interval)
+            total = accountant.compose(event_rules.from_multiset(native))._pld
+        for part in sorted(self.counts.keys() - native.keys(), key=repr):
+            one = self._one_distribution(part, interval).self_compose(self.counts[part])
+            total = one if total is None else total.compose(one)
+        return privacy_loss_distribution.identity(interval) if total is None else total
+
+    def _one_distribution(self, part: DpEvent, interval: float) -> PrivacyLossDistribution:
+        """The distribution of one event that `dp_accounting` has no rule for."""
+        if isinstance(part, PureDpEvent):
+            return profiles.pure_distribution(part.epsilon, interval)
+        # A single release may be described by few points; errors of many would add up.
+        count, profile = self.counts[part], self.mechanisms[part].profile
+        assert profile is not None
+        size = math.ceil((2000 if count == 1 else 40_000) / self.rules.coarseness)
+        negligible = 1e-6 * self.rules.delta / count
+        return profiles.to_distribution(profile(), interval, negligible=negligible, size=size)
+
+    def _loss_interval(self, rough_epsilon: float | None) -> float:
+        """Width of the grid of privacy losses on which PLD is fast and yet tight.
+
+        A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root
+        mean square; 1e-4 is enough for any ε of interest. A grid of more than some 5e4 points costs seconds, and
+        buys nothing where ε is large.
+        """
+        if not self.counts:
+            return 1e-4
+        if rough_epsilon is None:
+            try:
+                rough_epsilon = renyi.epsilon(self.event, _ROUGH_DELTA, renyi.ROUGH_ORDERS)
+            except RefusedError:
+                rough_epsilon = math.inf
+        if rough_epsilon == math.inf:
+            mean_square = self.typical**2
+            rough_epsilon = mean_square + 10 * math.sqrt(mean_square)
+        widest = max(one.largest for one in self.mechanisms.values())
+        reach = max(widest, min(rough_epsilon, self._largest_sum))
+        return max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4, 1e-7)
 
 
 def _is_native(event: DpEvent) -> bool:
@@ -210,62 +318,3 @@ def _is_native(event: DpEvent) -> bool:
     if isinstance(event, dp_event.PoissonSampledDpEvent):
         event = event.event
     return isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent)
-
-
-def _loss_interval(event: DpEvent, parts: Mapping[DpEvent, int], rough_epsilon: float | None) -> float:
-    """Width of the grid of privacy losses on which PLD is fast and yet tight.
-
-    A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root
-    mean square; 1e-4 is enough for any ε of interest. A grid of more than some 5e4 points costs seconds, and
-    buys nothing where ε is large.
-    """
-    if not parts:
-        return 1e-4
-    if rough_epsilon is None:
-        supported = renyi.unsupported(event) is None
-        rough_epsilon = renyi.epsilon(event, _ROUGH_DELTA, renyi.ROUGH_ORDERS) if supported else math.inf
-    if rough_epsilon == math.inf:
-        mean_square = _typical_loss(event) ** 2
-        rough_epsilon = mean_square + 10 * math.sqrt(mean_square)
-    typical = _typical_loss(event) / math.sqrt(sum(parts.values()))
-    largest_sum = sum(count * _largest_loss(part) for part, count in parts.items())
-    reach = max(max(_largest_loss(part) for part in parts), min(rough_epsilon, largest_sum))
-    return max(min(1e-4, typical / 16), reach / 2.5e4, 1e-7)
-
-
-def _typical_loss(event: DpEvent) -> float:
-    """The root mean square of the privacy loss, roughly."""
-    match event:
-        case dp_event.GaussianDpEvent(noise_multiplier=noise) | dp_event.LaplaceDpEvent(noise_multiplier=noise):
-            return float(1 / noise)
-        case PureDpEvent(epsilon=epsilon):
-            return epsilon
-        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
-            return float(rate * _typical_loss(part))
-        case BestOfDpEvent(event=part) | FirstAboveDpEvent(event=part):
-            return _typical_loss(part)
-        case _:
-            return math.sqrt(
-                sum(count * _typical_loss(part) ** 2 for part, count in event_rules.multiset(event).items())
-            )
-
-
-def _largest_loss(event: DpEvent) -> float:
-    """The privacy loss of one step that is exceeded with a probability of less than about exp(-50)."""
-    match event:
-        case dp_event.GaussianDpEvent(noise_multiplier=noise):
-            return float(0.5 / noise**2 + 10 / noise)
-        case dp_event.LaplaceDpEvent(noise_multiplier=noise):
-            return float(1 / noise)
-        case PureDpEvent(epsilon=epsilon):
-            return epsilon
-        case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
-            return float(np.logaddexp(math.log1p(-rate), math.log(rate) + _largest_loss(part)))
-        case BestOfDpEvent(event=part) | FirstAboveDpEvent(event=part):
-            return 3 * _largest_loss(part)
-        case _:
-            parts = event_rules.multiset(event)
-            typical = _typical_loss(event)
-            largest = max((_largest_loss(part) for part in parts), default=0.0)
-            total = sum(count * _largest_loss(part) for part, count in parts.items())
-            return float(min(total, max(largest, 0.5 * typical**2 + 10 * typical)))

@@ -6,7 +6,7 @@ non-increasing, and stays one under each step: chords of a curve that is convex 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ Curve = Callable[[Array], Array]
 
 MAX_EPSILON = 600.0
 """Losses above this count as infinite: their exponentials overflow."""
+
+_MOST_POINTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -234,3 +236,33 @@ def poisson_sampled(profile: Profile, rate: float) -> Profile:
         return np.where(inside, left * profile.one_way(at, removal=False), 0.0)
 
     return Profile(removal, addition, math.log1p(rate * math.expm1(min(profile.reach, MAX_EPSILON))))
+
+
+def one_of(branches: Sequence[Profile], weights: Sequence[float] | None) -> Profile:
+    """One of several mechanisms: the largest of their curves, or the average if the choice is a fresh draw.
+
+    Where all curves are given by points, so is the result: at the points of all of them, or at some of these. Its
+    chords stay above the true curve, which is convex.
+    """
+    shares = np.ones(len(branches)) if weights is None else np.array(weights)
+    combine = np.maximum.reduce if weights is None else np.sum
+
+    def curve(of: Callable[[Profile], Curve]) -> Curve:
+        curves = [of(branch) for branch in branches]
+
+        def combined(epsilon: Array) -> Array:
+            return np.asarray(
+                combine([share * one(epsilon) for share, one in zip(shares, curves, strict=True)], axis=0)
+            )
+
+        points = [one for one in curves if isinstance(one, Points)]
+        if len(points) < len(curves):
+            return combined
+        epsilons = np.unique(np.concatenate([one.epsilons for one in points]))
+        thinned = np.unique(np.r_[epsilons[:: math.ceil(len(epsilons) / _MOST_POINTS)], epsilons[-1]])
+        return Points(thinned, combined(thinned))
+
+    removal = curve(lambda branch: branch.removal)
+    symmetric = all(branch.is_symmetric for branch in branches)
+    addition = removal if symmetric else curve(lambda branch: branch.addition)
+    return Profile(removal, addition, max(branch.reach for branch in branches))

@@ -9,9 +9,11 @@ import numpy as np
 from dp_accounting import dp_event, rdp
 from dp_accounting.dp_event import DpEvent
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, PureDpEvent
+from dphpo_bench.privacy.accountants.refusals import no_rule, of_parts
+from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, OneOfDpEvent, PureDpEvent
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
 
 Array = NDArray[np.float64]
@@ -25,57 +27,69 @@ ROUGH_ORDERS = ORDERS[::5]
 _ROUNDING = 1e-12
 
 
-def unsupported(event: DpEvent) -> DpEvent | None:
-    """The first part of a simplified tree that has no Rényi curve here, or None."""
-    for part in event_rules.multiset(event):
-        if is_native(part) or isinstance(part, PureDpEvent):
-            continue
-        match part:
-            case BestOfDpEvent(runs=TruncatedNegativeBinomial()) | FirstAboveDpEvent():
-                found = part if unsupported(part.event) else None
-            case BestOfDpEvent(runs=Poisson(mean=mean), low=1.0, high=1.0) if mean >= 1:
-                found = part if unsupported(part.event) else None
-            case _:
-                found = part
-        if found is not None:
-            return found
-    return None
-
-
-def is_native(event: DpEvent) -> bool:
-    """Whether the RDP of `dp_accounting` is asked about this event; a list of what the tests cover."""
-    if isinstance(event, dp_event.PoissonSampledDpEvent):
-        return isinstance(event.event, dp_event.GaussianDpEvent)
-    return isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent)
-
-
 def epsilon(event: DpEvent, delta: float, orders: Sequence[float] = ORDERS) -> float:
-    """ε of a simplified, supported tree at this δ."""
+    """ε of a simplified tree at this δ.
+
+    Raises:
+        RefusedError: if a part has no Rényi curve here.
+    """
     with _quiet_absl():  # orders whose series does not converge are left out with a warning; the rest bound ε
         curve = _curve(event, np.array(orders, dtype=float))
         return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
 
 
 def _curve(event: DpEvent, orders: Array) -> Array:
-    """ε(α) of a supported tree at each order α > 1."""
-    parts = event_rules.multiset(event)
-    native = {part: count for part, count in parts.items() if is_native(part)}
+    """ε(α) of a tree at each order α > 1."""
+    counts = event_rules.multiset(event)
+    ours = of_parts(event, lambda part: _one_curve(part, orders))
     accountant = rdp.RdpAccountant(orders)
-    accountant.compose(event_rules.from_multiset(native))
-    total = np.asarray(accountant.rdp + _ROUNDING * sum(parts.values()) / (orders - 1))
-    for part, count in parts.items():
-        match part:
-            case PureDpEvent(epsilon=pure):
-                total = total + count * _pure(pure, orders)
-            case BestOfDpEvent(event=inner, runs=runs, low=low, high=high):
-                total = total + count * best_of(_curve(inner, orders), orders, runs, low, high)
-            case FirstAboveDpEvent(event=inner, stop_probability=stop):
-                curve = np.full(len(orders), np.inf)
-                whole = (orders > 2) & (orders == np.floor(orders))  # the rule needs α − 1 too; others are slow
-                at = orders[whole]
-                curve[whole] = first_above(_curve(inner, at), _curve(inner, at - 1), at, stop)
-                total = total + count * _monotone(curve, orders)
+    accountant.compose(event_rules.from_multiset({part: counts[part] for part in counts if ours[part] is None}))
+    total = np.asarray(accountant.rdp + _ROUNDING * sum(counts.values()) / (orders - 1))
+    for part, curve in ours.items():
+        if curve is not None:
+            total = total + counts[part] * curve
     return total
+
+
+def _one_curve(event: DpEvent, orders: Array) -> Array | None:
+    """ε(α) of one event; None where the RDP of `dp_accounting` is asked. The list holds what the tests cover."""
+    match event:
+        case (
+            dp_event.GaussianDpEvent()
+            | dp_event.LaplaceDpEvent()
+            | dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent())
+        ):
+            return None
+        case PureDpEvent(epsilon=epsilon):
+            return _pure(epsilon, orders)
+        case BestOfDpEvent(event=inner, runs=runs, low=low, high=high):
+            if not _bounds_best_of(runs, low, high):
+                raise no_rule(event)
+            return best_of(_curve(inner, orders), orders, runs, low, high)
+        case FirstAboveDpEvent(event=inner, stop_probability=stop):
+            curve = np.full(len(orders), np.inf)
+            whole = (orders > 2) & (orders == np.floor(orders))  # the rule needs α − 1 too; others are slow
+            at = orders[whole]
+            curve[whole] = first_above(_curve(inner, at), _curve(inner, at - 1), at, stop)
+            return _monotone(curve, orders)
+        case OneOfDpEvent(events=branches, weights=weights):
+            return one_of([_curve(branch, orders) for branch in branches], orders, weights)
+        case _:
+            raise no_rule(event)
+
+
+def one_of(curves: Sequence[Array], orders: Array, weights: Sequence[float] | None) -> Array:
+    """One of several events (docs/accounting.md): the largest ε(α), or that of the mixture.
+
+    Args:
+        curves: ε(α) of each event, shape (n,) each.
+        orders: α > 1, shape (n,).
+        weights: the probability of each event; None if the choice is free.
+    """
+    if weights is None:
+        return np.asarray(np.max(curves, axis=0))
+    moments = logsumexp((orders - 1) * np.array(curves), axis=0, b=np.array(weights)[:, None])
+    return np.asarray(moments / (orders - 1))
 
 
 def _pure(epsilon: float, orders: Array) -> Array:
@@ -98,18 +112,20 @@ def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: 
         low: c.
         high: C.
     """
-    match runs:
-        case TruncatedNegativeBinomial(mean=mean, shape=shape):
-            constant = (1 + shape) * np.min((1 - 1 / orders) * base - math.log(runs.gamma) / orders)
-            adaptive = (orders / (orders - 1) + 1 + shape) * math.log(high / low)
-            curve = base + math.log(mean) / (orders - 1) + constant + adaptive
-        case Poisson(mean=mean) if low == high == 1:
-            compute_delta = rdp.rdp_privacy_accountant.compute_delta
-            deltas = [compute_delta(orders, base, math.log1p(1 / (order - 1)))[0] for order in orders]
-            curve = base + mean * np.array(deltas) + math.log(mean) / (orders - 1)
-        case _:
-            raise AssertionError(f"asked only about what `unsupported` lets pass, got {runs}")
+    if isinstance(runs, TruncatedNegativeBinomial):
+        constant = (1 + runs.shape) * np.min((1 - 1 / orders) * base - math.log(runs.gamma) / orders)
+        adaptive = (orders / (orders - 1) + 1 + runs.shape) * math.log(high / low)
+        curve = base + math.log(runs.mean) / (orders - 1) + constant + adaptive
+    else:
+        compute_delta = rdp.rdp_privacy_accountant.compute_delta
+        deltas = [compute_delta(orders, base, math.log1p(1 / (order - 1)))[0] for order in orders]
+        curve = base + runs.expected * np.array(deltas) + math.log(runs.expected) / (orders - 1)
     return _monotone(curve, orders)
+
+
+def _bounds_best_of(runs: RunCount, low: float, high: float) -> bool:
+    poisson = isinstance(runs, Poisson) and runs.mean >= 1 and low == high == 1
+    return poisson or isinstance(runs, TruncatedNegativeBinomial)
 
 
 def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:

@@ -19,9 +19,10 @@ from dphpo_bench.privacy.accountants import liu_talwar, tilted
 from dphpo_bench.privacy.accountants import pld as distributions
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.pld import Bound, Rules
+from dphpo_bench.privacy.accountants.profiles import Profile
 from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
-from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent
-from dphpo_bench.privacy.run_counts import CappedGeometric
+from dphpo_bench.privacy.accountants.refusals import RefusedError
+from dphpo_bench.privacy.event_kinds import has_selection
 
 __all__ = ["ACCOUNTANTS", "RDP_ORDERS", "EpsilonReport", "epsilon", "epsilon_by"]
 
@@ -59,14 +60,10 @@ class EpsilonReport:
     delta: float
 
 
-class _RefusedError(Exception):
-    """An accountant has no bound for an event; the message is the reason."""
-
-
 def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> EpsilonReport:
     """The ε of an event at this δ.
 
-    The event is simplified by theorems first (see `events.simplify`), then evaluated, once for each combination
+    The event is simplified by theorems first (see `event_rules.simplify`), then evaluated, once for each combination
     of parts of the records that it names; the largest of these counts.
 
     Args:
@@ -122,7 +119,7 @@ def _report(
     trees: tuple[DpEvent, ...], delta: float, asked: tuple[str, ...] | None, coarseness: float
 ) -> EpsilonReport:
     """`epsilon` of what a record may be exposed to, the worst of these."""
-    selects = any(distributions.has_selection(tree) for tree in trees)
+    selects = any(has_selection(tree) for tree in trees)
     names = asked or (tuple(ACCOUNTANTS) if selects else _WITHOUT_SELECTION)
     by_accountant: dict[str, float] = {}
     refused: dict[str, str] = {}
@@ -130,12 +127,12 @@ def _report(
     for name in sorted(names, key=lambda name: name != "rdp"):  # RDP first: its ε chooses the grid of PLD
         try:
             if name in _BOUNDS and not selects and not all(map(_is_extreme, trees)):
-                raise _RefusedError("is for private selection only")
+                raise RefusedError("is for private selection only")
             found = [_one(name, tree, delta, coarseness, rough.get(tree)) for tree in trees]
             by_accountant[name] = max(found)
             if name == "rdp":
                 rough = dict(zip(trees, found, strict=True))
-        except _RefusedError as error:
+        except RefusedError as error:
             refused[name] = str(error)
     if not by_accountant:
         reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
@@ -158,58 +155,33 @@ def _one(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsil
     """ε of one simplified tree without parts, by one accountant.
 
     Raises:
-        _RefusedError: if the accountant does not support it.
+        RefusedError: if the accountant does not support it.
     """
     if _is_extreme(event):
         return 0.0 if isinstance(event, dp_event.NoOpDpEvent) else math.inf
     if name == "rdp":
-        _refuse(renyi.unsupported(event))
         return renyi.epsilon(event, delta, RDP_ORDERS if coarseness <= 1 else renyi.ROUGH_ORDERS)
     if name == "liu_talwar":
         return _liu_talwar(event, delta, coarseness)
-    bound = _BOUNDS.get(name)
-    _refuse(distributions.unsupported(event, bound))
-    if distributions.rounding(event) > delta / 8:
+    try:
+        return distributions.epsilon(event, Rules(_BOUNDS.get(name), coarseness, delta), rough_epsilon)
+    except distributions.InaccurateError:
         if tilted.supports(event):
             return tilted.epsilon(event, delta, coarseness)
-        releases = sum(event_rules.multiset(event).values())
-        raise _RefusedError(f"is not accurate at delta={delta} over {releases} releases")
-    return distributions.epsilon(event, Rules(bound, coarseness, delta), rough_epsilon)
+        raise
 
 
 def _liu_talwar(event: DpEvent, delta: float, coarseness: float) -> float:
-    if not liu_talwar.applies_to(event) or distributions.has_selection(event.event):
-        raise _RefusedError(f"does not support {_name(event)}")
-    if isinstance(event, BestOfDpEvent) and isinstance(event.runs, CappedGeometric):
+    def base_epsilon(run: DpEvent, base_delta: float) -> float:
+        try:
+            return epsilon(run, base_delta, coarseness=coarseness).epsilon
+        except UnsupportedEventError as error:
+            raise RefusedError(f"needs a bound for a single run: {error}") from None
 
-        def base_epsilon(base_delta: float) -> float:
-            try:
-                return epsilon(event.event, base_delta, coarseness=coarseness).epsilon
-            except UnsupportedEventError as error:
-                raise _RefusedError(f"needs a bound for a single run: {error}") from None
+    def base_profile(run: DpEvent) -> Profile:
+        return distributions.profile(run, Rules(None, coarseness, delta))
 
-        return liu_talwar.random_stopping(event.runs, delta, base_epsilon)
-    _refuse(distributions.unsupported(event.event, None))
     try:
-        base = distributions.profile(event.event, Rules(None, coarseness, delta))
+        return liu_talwar.epsilon(event, delta, base_epsilon, base_profile)
     except distributions.LossesTooLargeError:
         return math.inf
-    return liu_talwar.threshold(event.stop_probability, delta, base)
-
-
-def _refuse(part: DpEvent | None) -> None:
-    if part is not None:
-        raise _RefusedError(f"does not support {_name(part)}")
-
-
-def _name(event: DpEvent) -> str:
-    name = type(event).__name__
-    match event:
-        case BestOfDpEvent(runs=runs, low=low, high=high):
-            adaptive = "" if low == high else ", adaptive"
-            name = f"{name} ({runs.describe()}{adaptive})"
-        case dp_event.PoissonSampledDpEvent() | FirstAboveDpEvent():
-            pass
-        case _:
-            return name
-    return f"{name} of {'; '.join(_name(part) for part in event_rules.multiset(event.event))}"

@@ -43,7 +43,7 @@ def first_epsilon(curve: Curve, delta: float, largest: float) -> float:
 # -------------------------------------------------------------------------------------------- profile bounds
 
 
-def best_of_profile(base: Profile, runs: RunCount, low: float, high: float) -> Curve | None:
+def best_of_profile(base: Profile, runs: TruncatedNegativeBinomial | Poisson, low: float, high: float) -> Curve:
     """The curve of the best of K runs, from two values of the base curve.
 
     For a truncated negative binomial K and all ε₁: δ(ε) ≤ C E[K] δ_Q(ε − ρ) with
@@ -52,22 +52,18 @@ def best_of_profile(base: Profile, runs: RunCount, low: float, high: float) -> C
 
     Args:
         base: of a single run.
-        runs: the distribution of K.
+        runs: the distribution of K, of one of these two kinds.
         low: c, and
         high: C, the bounds of the density of adaptive proposals; both 1 for independent ones.
 
     Returns:
-        The curve, or None if the distribution of K has no rule of this kind. For c = C = 1 this is the bound of
-        Koskela, Redberg and Wang (2024, arXiv:2402.06701).
+        The curve; for c = C = 1, the bound of Koskela, Redberg and Wang (2024, arXiv:2402.06701).
     """
     spread = math.log(high / low)
-    match runs:
-        case TruncatedNegativeBinomial(shape=shape):
-            shift = (shape + 2) * spread + (shape + 1) * _log_ratio(base, runs.gamma)
-        case Poisson(mean=mean):
-            shift = spread + mean * (high - low + high * float(base.delta(0.0)))
-        case _:
-            return None
+    if isinstance(runs, TruncatedNegativeBinomial):
+        shift = (runs.shape + 2) * spread + (runs.shape + 1) * _log_ratio(base, runs.gamma)
+    else:
+        shift = spread + runs.mean * (high - low + high * float(base.delta(0.0)))
     return lambda epsilon: np.minimum(high * runs.expected * base.delta(epsilon - shift), 1.0)
 
 

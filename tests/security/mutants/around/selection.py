@@ -31,7 +31,5 @@ class RepeatsItsNoise(Search):
     name = "repeats_its_noise"
 
     def trial(self, session: "bench.Session") -> "Scored":
-        from dphpo_bench.session.access import Draws
-
-        session._access = replace(session._access, draws=Draws(), streams=session._access.model_streams)
+        session._access = replace(session._access, begun={}, streams=session._access.model_streams)
         return super().trial(session)

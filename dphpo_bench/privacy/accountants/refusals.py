@@ -1,0 +1,48 @@
+"""How an accountant refuses an event: by name, while it computes."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dp_accounting import dp_event
+from dp_accounting.dp_event import DpEvent
+
+from dphpo_bench.privacy.event_kinds import children, type_name
+from dphpo_bench.privacy.event_rules import multiset
+from dphpo_bench.privacy.events import BestOfDpEvent
+
+T = TypeVar("T")
+
+
+class RefusedError(Exception):
+    """An accountant has no bound for an event; the message is the reason."""
+
+
+def no_rule(event: DpEvent) -> RefusedError:
+    """To raise where an accountant has no theorem for an event."""
+    return RefusedError(f"does not support {_name(event)}")
+
+
+def of_parts(event: DpEvent, rule: Callable[[DpEvent], T]) -> dict[DpEvent, T]:
+    """What `rule` says of each event that is composed at the top of a simplified tree.
+
+    Raises:
+        RefusedError: if it refuses one, which is then named from the top, whatever inside it is to blame.
+    """
+    found = {}
+    for part in multiset(event):
+        try:
+            found[part] = rule(part)
+        except RefusedError:
+            raise no_rule(part) from None
+    return found
+
+
+def _name(event: DpEvent) -> str:
+    name = type_name(event)
+    if isinstance(event, BestOfDpEvent):
+        adaptive = "" if event.low == event.high else ", adaptive"
+        name = f"{name} ({event.runs.describe()}{adaptive})"
+    if isinstance(event, dp_event.ComposedDpEvent | dp_event.SelfComposedDpEvent):
+        return name
+    inner = dict.fromkeys(_name(part) for one in children(event) for part in multiset(one))
+    return f"{name} of {'; '.join(inner)}" if inner else name
