@@ -1,9 +1,11 @@
 """The public names, written once: type checkers read this file, and `lazy_loader` loads each name on first use."""
 
 from .base.errors import BudgetTooSmallError as BudgetTooSmallError
+from .base.errors import DataError as DataError
 from .base.errors import DphpoBenchError as DphpoBenchError
 from .base.errors import InvalidValueError as InvalidValueError
 from .base.errors import OverBudgetError as OverBudgetError
+from .base.tensors import Records as Records
 from .contract.method import Cost as Cost
 from .contract.method import Method as Method
 from .contract.method import Outcome as Outcome
@@ -28,7 +30,6 @@ from .contract.session import Session as Session
 from .contract.task import Input as Input
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
-from .data.records import Records as Records
 from .data.source import DataSource as DataSource
 from .harness.failed import RunFailedError as RunFailedError
 from .harness.plan import plan as plan

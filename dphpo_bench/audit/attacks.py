@@ -27,8 +27,8 @@ from torch.nn import functional
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records, single
 from dphpo_bench.contract.task import Input, Task
-from dphpo_bench.data.records import Records, single
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.progress import Progress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.contract.task import TaskFacts
-from dphpo_bench.data.records import Records
 
 if TYPE_CHECKING:
     import torch

@@ -10,11 +10,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError, UnknownNameError
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.metrics import Metric
-from dphpo_bench.data.records import Records
 
 if TYPE_CHECKING:
     import torch

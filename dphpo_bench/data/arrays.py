@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.data.records import Records, Tensors, leaves
+from dphpo_bench.base.tensors import Records, Tensors, leaves
 
 _KEPT = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _TARGET_DIMENSIONS = {

@@ -17,9 +17,9 @@ from dphpo_bench.base.errors import (
     UnsupportedEventError,
 )
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Method, Outcome
 from dphpo_bench.contract.task import Task, sealed
-from dphpo_bench.data.records import Records
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.event_kinds import has_selection

@@ -16,10 +16,10 @@ from dphpo_bench.base.errors import (
     SealedDataError,
 )
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task, sealed
-from dphpo_bench.data.records import Records
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy.budget import PrivacyBudget
 

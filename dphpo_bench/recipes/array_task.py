@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records, call, each
 from dphpo_bench.contract.metrics import Metric
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, default_search_space
 from dphpo_bench.data.arrays import as_records
-from dphpo_bench.data.records import Records, call, each
 from dphpo_bench.training.evaluation import tensors_of
 from dphpo_bench.training.losses import IGNORED, Objective, PerRecord, logits
 from dphpo_bench.training.model_checks import refuse_mixing_values

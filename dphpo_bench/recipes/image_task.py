@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import HubDataset, HubSplit
-from dphpo_bench.data.records import Records
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 
 if TYPE_CHECKING:

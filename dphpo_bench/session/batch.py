@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import single
 from dphpo_bench.contract.session import Batch
-from dphpo_bench.data.records import single
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.checks import number, positive
 from dphpo_bench.privacy.events import gaussian, repeat

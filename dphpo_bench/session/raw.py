@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
-from dphpo_bench.data.records import Records
 from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.stacked import StackedLinear, can_stack

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.contract.session import Session, TrialFunction
 from dphpo_bench.contract.task import Task, TaskFacts
-from dphpo_bench.data.records import Records
 from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.checks import inside, number
 from dphpo_bench.privacy.events import gaussian, non_private

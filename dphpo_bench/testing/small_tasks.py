@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dphpo_bench.base.tensors import Records, single
 from dphpo_bench.contract.metrics import Metric
 from dphpo_bench.contract.task import Input, Task, TaskFacts
-from dphpo_bench.data.records import Records, single
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

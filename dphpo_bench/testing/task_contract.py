@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
-from dphpo_bench.data.records import Records
 from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
 from dphpo_bench.testing.method_contract import NAME
 from dphpo_bench.testing.new_process import SLOW
@@ -202,7 +202,7 @@ class TaskContract:
         """The model takes inputs as declared and gives finite outputs, one for each class where there are classes."""
         import torch
 
-        from dphpo_bench.data.records import call
+        from dphpo_bench.base.tensors import call
         from dphpo_bench.training.losses import logits
 
         facts = task.facts

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.data.records import Tensors, call, converted, each, length, take
+from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.losses import PerRecord
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.data.records import Records, Tensors, call, each, leaves
+from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves
 from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.modes import evaluating
 

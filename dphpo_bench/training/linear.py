@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.data.records import Tensors, single
+from dphpo_bench.base.tensors import Tensors, single
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine
 from dphpo_bench.training.losses import cross_entropy

@@ -16,7 +16,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.data.records import Records, Tensors, call, converted, each, leaves, take
+from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
 from dphpo_bench.training.evaluation import check_one_each, tensors_of
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord

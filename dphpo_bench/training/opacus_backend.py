@@ -16,7 +16,7 @@ from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipp
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.data.records import Tensors, each, length
+from dphpo_bench.base.tensors import Tensors, each, length
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine
 from dphpo_bench.training.norms import row_norms

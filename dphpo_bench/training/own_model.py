@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records, each, length
 from dphpo_bench.base.text import shown
-from dphpo_bench.data.records import Records, each, length
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import GradientEngine, can_be_closed, gradient_engine
 from dphpo_bench.training.losses import Objective

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.data.records import Tensors, each
+from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine
 from dphpo_bench.training.losses import PerRecord

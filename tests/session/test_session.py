@@ -8,8 +8,8 @@ from dp_accounting import dp_event
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.session import Session
-from dphpo_bench.data.records import Records
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat

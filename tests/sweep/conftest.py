@@ -26,7 +26,7 @@ class Blobs(bench.Task):
 
     @property
     def facts(self):
-        return bench.TaskFacts("blobs", self.model_name, 600, (5,), 3, 100, 2, "AdamW", 0.05)
+        return bench.TaskFacts("blobs", self.model_name, 600, bench.Input((5,)), 100, 2, "AdamW", 0.05, n_classes=3)
 
     def _split(self, n, seed):
         import torch
