@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -14,7 +16,34 @@ THRESHOLDS = (1e-4, 1e4)
 
 
 @dataclass(frozen=True)
-class AdaptiveClipping(bench.Method):
+class Planned:
+    """What is planned.
+
+    Attributes:
+        sample_rate: q.
+        steps: T.
+        noise_multiplier: z_Δ.
+        count_noise: σ_b.
+        learning_rate: of the optimiser.
+        optimizer: a `torch.optim` name.
+    """
+
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+    count_noise: float
+    learning_rate: float
+    optimizer: str
+
+    @property
+    def step(self) -> "DpEvent":
+        """A gradient and a centred count, of sensitivity 1/2, of one batch."""
+        both = bench.compose(bench.gaussian(self.noise_multiplier), bench.gaussian(2 * self.count_noise))
+        return bench.poisson_sampled(self.sample_rate, both)
+
+
+@dataclass(frozen=True)
+class AdaptiveClipping(bench.TrainingMethod[Planned]):
     """Adaptive clipping (Andrew, Thakkar, McMahan and Ramaswamy 2021, arXiv:1905.03871, Algorithm 1).
 
     Every step also releases which share b̃ of the batch's gradients was no longer than C, and then sets
@@ -31,6 +60,8 @@ class AdaptiveClipping(bench.Method):
 
     The paper trains across users, each a record; here a record is one example.
 
+    The other parameters are those of every `TrainingMethod`.
+
     Attributes:
         quantile: of the gradient norms, which C is to follow.
         initial_max_grad_norm: C of the first step.
@@ -38,9 +69,6 @@ class AdaptiveClipping(bench.Method):
         count_noise: σ_b, standard deviation of the noise on the count; default: a twentieth of the expected batch.
         learning_rate: default: the task's.
         optimizer: a `torch.optim` name; default: the task's.
-        batch_size: expected batch size; default: the task's.
-        epochs: expected passes over the data; default: the task's.
-        averaging: decay of the exponential average of weights that is returned; 0 returns the last weights.
     """
 
     name = "adaptive_clipping"
@@ -49,32 +77,16 @@ class AdaptiveClipping(bench.Method):
     tuning = ("clipping threshold",)
     end_to_end_private = True
 
-    quantile: float = 0.5
-    initial_max_grad_norm: float = 0.1
-    threshold_learning_rate: float = 0.2
-    count_noise: float | None = None
-    learning_rate: float | None = None
+    quantile: bench.Share = 0.5
+    initial_max_grad_norm: Annotated[float, Interval(ge=THRESHOLDS[0], le=THRESHOLDS[1])] = 0.1
+    threshold_learning_rate: bench.Positive = 0.2
+    count_noise: bench.Positive | None = None
+    learning_rate: bench.Positive | None = None
     optimizer: str | None = None
-    batch_size: int | None = None
-    epochs: float | None = None
-    averaging: float = 0.99
 
-    def __post_init__(self) -> None:
-        if not 0 < self.quantile < 1:
-            raise bench.InvalidValueError(f"Expected 0 < quantile < 1, got {self.quantile}.")
-        low, high = THRESHOLDS
-        if not low <= self.initial_max_grad_norm <= high:
-            raise bench.InvalidValueError(
-                f"Expected {low:g} <= initial_max_grad_norm <= {high:g}, got {self.initial_max_grad_norm}."
-            )
-        for name in ("threshold_learning_rate", "count_noise", "learning_rate"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise bench.InvalidValueError(f"Expected {name} > 0, got {value}.")
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Noise of the gradients, for a given noise of the counts, such that both together meet the budget."""
-        facts = facts.with_schedule(self.batch_size, self.epochs)
+        facts = self.scheduled(facts)
         rate, steps = facts.sample_rate, facts.steps
         count_noise = facts.batch_size / 20 if self.count_noise is None else self.count_noise
         joint = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
@@ -84,22 +96,16 @@ class AdaptiveClipping(bench.Method):
                 "than the budget. Raise count_noise, batch_size or epsilon."
             )
 
-        def event(noise: float) -> "DpEvent":
-            return bench.repeat(step(rate, noise, count_noise), steps)
+        def planned(noise: float) -> Planned:
+            learning_rate, optimizer = self.learning_rate or facts.learning_rate, self.optimizer or facts.optimizer
+            return Planned(rate, steps, noise, count_noise, learning_rate, optimizer)
 
-        noise = bench.calibrate(event, budget)
+        noise = bench.calibrate(lambda noise: bench.repeat(planned(noise).step, steps), budget)
         return bench.Plan(
             budget=budget,
-            event=event(noise),
+            event=bench.repeat(planned(noise).step, steps),
             training_event=bench.dp_sgd_event(rate, steps, noise),
-            parameters={
-                "sample_rate": rate,
-                "steps": steps,
-                "noise_multiplier": noise,
-                "count_noise": count_noise,
-                "learning_rate": self.learning_rate or facts.learning_rate,
-                "optimizer": self.optimizer or facts.optimizer,
-            },
+            parameters=planned(noise),
             releases=(
                 bench.Release("clipped gradient sum", steps, noise, rate),
                 bench.Release("count of unclipped gradients", steps, 2 * count_noise, rate),
@@ -107,32 +113,19 @@ class AdaptiveClipping(bench.Method):
             cost=bench.Cost(runs=1, steps=steps, examples=float(steps * facts.batch_size)),
         )
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Train for T steps, moving C after each."""
-        facts = plan.parameters
-        model = session.build_model()
-        weights = bench.trainable(model)
-        update = bench.UpdateRule(facts["optimizer"], weights)
-        average = bench.WeightAverage(weights, self.averaging)
+        planned, model = plan.parameters, session.build_model()
+        update = bench.UpdateRule(planned.optimizer, bench.trainable(model))
         smallest, largest = map(math.log, THRESHOLDS)
         log_threshold = math.log(self.initial_max_grad_norm)
         path = []
-        kind = step(facts["sample_rate"], facts["noise_multiplier"], facts["count_noise"])
-        with session.progress.track("Training", facts["steps"]) as advance:
-            for _ in range(facts["steps"]):
-                path.append(math.exp(log_threshold))
-                gradient, share = session.sample(kind).gradient_and_quantile(
-                    model, path[-1], facts["noise_multiplier"], facts["count_noise"]
-                )
-                update.apply(update.direction(gradient), facts["learning_rate"])
-                average.update()
-                moved = log_threshold - self.threshold_learning_rate * (share - self.quantile)
-                log_threshold = min(max(moved, smallest), largest)
-                advance()
-        average.copy_to(weights)
-        return bench.Outcome(model, {"learning_rate": facts["learning_rate"], "max_grad_norm": path})
-
-
-def step(rate: float, noise: float, count_noise: float) -> "DpEvent":
-    """One step: a gradient and a centred count, of sensitivity 1/2, of one batch."""
-    return bench.poisson_sampled(rate, bench.compose(bench.gaussian(noise), bench.gaussian(2 * count_noise)))
+        for _ in bench.training_steps(session, planned.steps, [model], [self.averaging]):
+            path.append(math.exp(log_threshold))
+            gradient, share = session.sample(planned.step).gradient_and_quantile(
+                model, path[-1], planned.noise_multiplier, planned.count_noise
+            )
+            update.apply(update.direction(gradient), planned.learning_rate)
+            moved = log_threshold - self.threshold_learning_rate * (share - self.quantile)
+            log_threshold = min(max(moved, smallest), largest)
+        return bench.Outcome(model, {"learning_rate": planned.learning_rate, "max_grad_norm": path})

@@ -1,10 +1,18 @@
 """DP-SGD with automatic clipping: the clipping threshold is gone, the learning rate stays at its default."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import dphpo_bench as bench
 
 from .dp_sgd import FixedDpSgd
+
+
+def check_automatic(clipping: str) -> None:
+    """Refuse clipping rules that have a threshold."""
+    bench.parse_clipping(clipping)
+    if not clipping.startswith("auto"):
+        raise bench.InvalidValueError(f"Expected clipping auto_s or auto_v, got {clipping!r}.")
 
 
 @dataclass(frozen=True)
@@ -24,9 +32,4 @@ class AutoClipping(FixedDpSgd):
     reference = "Bu, Wang, Zha and Karypis 2023, Automatic Clipping, Algorithm 1"
     tuning = ("clipping threshold",)
 
-    clipping: str = "auto_s"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.clipping.startswith("auto"):
-            raise bench.InvalidValueError(f"Expected clipping auto_s or auto_v, got {self.clipping!r}.")
+    clipping: Annotated[str, check_automatic] = "auto_s"

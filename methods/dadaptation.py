@@ -15,7 +15,7 @@ REPORTED = 20
 
 
 @dataclass(frozen=True)
-class DAdaptation(bench.Method):
+class DAdaptation(bench.SingleRun):
     """DAdaptAdam (Defazio and Mishchenko 2023, arXiv:2301.07733, Algorithm 5) fed with noisy gradients.
 
     The published optimiser, unchanged. It grows a lower bound d of the distance from the first weights to a
@@ -25,13 +25,11 @@ class DAdaptation(bench.Method):
     The theory behind d is about gradients with far less noise: how well d, a ratio of sums of them, measures a
     distance under DP is not known. Liu and Bu 2025 report that it grows too slowly.
 
+    The other parameters are those of every `SingleRun`.
+
     Attributes:
         initial_d: d₀.
         learning_rate: a factor on the estimated step size; the authors advise 1.
-        clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
-        batch_size: expected batch size; default: the task's.
-        epochs: expected passes over the data; default: the task's.
-        averaging: decay of the exponential average of weights that is returned; 0 returns the last weights.
     """
 
     name = "dadaptation"
@@ -40,57 +38,29 @@ class DAdaptation(bench.Method):
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
-    initial_d: float = 1e-6
-    learning_rate: float = 1.0
-    clipping: str = "auto_s"
-    batch_size: int | None = None
-    epochs: float | None = None
-    averaging: float = 0.99
+    initial_d: bench.Positive = 1e-6
+    learning_rate: bench.Positive = 1.0
 
-    def __post_init__(self) -> None:
-        bench.parse_clipping(self.clipping)
-        for name in ("initial_d", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise bench.InvalidValueError(f"Expected {name} > 0, got {getattr(self, name)}.")
+    def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
+        """The run but for its noise."""
+        return replace(super().training(facts), optimizer=type(self).__name__, learning_rate=self.learning_rate)
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        """T steps at the smallest noise that meets the budget."""
-        facts = facts.with_schedule(self.batch_size, self.epochs)
-        training = bench.DpSgd.of(facts, clipping=self.clipping).calibrated(budget)
-        parameters = {
-            "sample_rate": training.sample_rate,
-            "steps": training.steps,
-            "noise_multiplier": training.noise_multiplier,
-        }
-        return replace(training.as_plan(facts, budget), parameters=parameters)
-
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.DpSgd], session: "bench.Session") -> bench.Outcome:
         """Train for T steps."""
-        steps = plan.parameters["steps"]
-        model = session.build_model()
+        training, model = plan.parameters, session.build_model()
         weights = bench.trainable(model)
-        optimizer = self._optimizer(weights)
-        average = bench.WeightAverage(weights, self.averaging)
-        gradients = bench.noisy_gradients(
-            session,
-            model,
-            sample_rate=plan.parameters["sample_rate"],
-            steps=steps,
-            clipping=bench.parse_clipping(self.clipping),
-            noise_multiplier=plan.parameters["noise_multiplier"],
-        )
+        optimizer = self.published(weights)
         path = []
-        for step, gradient in enumerate(gradients, start=1):
+        for step, gradient in enumerate(training.gradients(session, model), start=1):
             for weight, value in zip(weights, gradient, strict=True):
                 weight.grad = value
             optimizer.step()
-            average.update()
-            if step % math.ceil(steps / REPORTED) == 0 or step == steps:
+            if step % math.ceil(training.steps / REPORTED) == 0 or step == training.steps:
                 path.append({"step": step, "d": float(optimizer.param_groups[0]["d"])})
-        average.copy_to(weights)
         return bench.Outcome(model, {"d": path[-1]["d"], "path": path})
 
-    def _optimizer(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
+    def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
+        """The authors' optimiser."""
         from dadaptation import DAdaptAdam
 
         optimizer: torch.optim.Optimizer = DAdaptAdam(weights, lr=self.learning_rate, d0=self.initial_d)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DpHyper(bench.SearchMethod):
+class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
     """Random stopping for the hyperparameters, then a final run on all records (Liu and Bu 2025, baseline "DP-hyper").
 
     The paper gives the final run 85 % of ε and the search "the rest", without saying how the two add up. Here
@@ -21,12 +21,10 @@ class DpHyper(bench.SearchMethod):
     The trials see more noise than the final run, and the best learning rate falls with noise, so what the search
     finds is too small for the run it is used in. That is the method's own weakness, not corrected here.
 
-    The other parameters are those of every `SearchMethod`; the final run has the schedule of a trial.
+    The other parameters are those of every `RandomStopping`; the final run has the schedule of a trial.
 
     Attributes:
         final_share: ε of the final run by itself, as a share of the whole.
-        mean: expected number of trials, geometric.
-        accounting: "rdp", "profile" or "layer_cake" (docs/accounting.md), or "tightest", the least of these.
     """
 
     name = "dp_hyper"
@@ -35,41 +33,23 @@ class DpHyper(bench.SearchMethod):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    final_share: float = 0.85
-    mean: float = 10.0
+    final_share: bench.Share = 0.85
     accounting: Literal["tightest", "rdp", "profile", "layer_cake"] = "tightest"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.final_share < 1:
-            raise bench.InvalidValueError(f"Expected 0 < final_share < 1, got {self.final_share}.")
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.SearchThenTrain]:
         """The noise of the final run, then that of the search."""
-        final = self.training(facts).calibrated(
-            bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta), accountant=self._accountant
-        )
-        runs = bench.geometric(self.mean)
+        share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
+        measure = "rdp" if self.accounting == "rdp" else "pld"  # of the share
+        final = self.training(facts).calibrated(share, measure)
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.compose(bench.best_of(trial, runs), final.event)
+            return bench.compose(bench.best_of(trial, self.runs), final.event)
 
-        accountant = None if self.accounting == "tightest" else self.accounting
-        trial = bench.Trial.calibrated(
-            whole, self.training(facts), budget, validation=self.validation, accountant=accountant
-        )
-        return bench.search_then_train(
-            budget, whole(trial.event), trial, final, facts, runs.expected, accountant=accountant
-        )
+        return self.plan_search_and_run(facts, budget, whole, final)
 
-    @property
-    def _accountant(self) -> str:
-        """Whose ε the final run's share is measured in."""
-        return "rdp" if self.accounting == "rdp" else "pld"
-
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
         """Search, then train."""
-        trial, final = bench.Trial.of(plan), bench.DpSgd(**plan.parameters["final"])
-        best = trial.best_of(session, bench.geometric(self.mean))
+        best = plan.parameters.trial.best_of(session, self.runs)
         chosen = best.hyperparameters if best else {}
-        return bench.Outcome(final.having(chosen).train(session, "Final run"), chosen)
+        final = plan.parameters.final.having(chosen)
+        return bench.Outcome(final.train(session, "Final run"), chosen)

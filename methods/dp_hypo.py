@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DpHypo(bench.SearchMethod):
+class DpHypo(bench.RandomStopping[bench.Trial]):
     """Adaptive private hyperparameter optimisation (Wang, Gao, Zhang, Shen and Su 2023, arXiv:2306.05734).
 
     As `papernot_steinke`, but each trial's candidate is drawn from a distribution that a Gaussian process learnt
@@ -27,14 +29,13 @@ class DpHypo(bench.SearchMethod):
     ε = 1.7 for adaptivity alone. Here ln(C/c) follows from the budget, a twentieth of it at the default, and the
     search is a random one with a slight bias.
 
-    The other parameters are those of every `SearchMethod`.
+    The other parameters are those of every `RandomStopping`.
 
     Attributes:
         shape: η of the negative binomial distribution of the number of trials.
-        mean: expected number of trials.
         adaptivity_share: ε that learning may cost, about, as a share of the whole.
         points: candidates of the prior, drawn from the search space in advance.
-        accounting: "rdp" (as published), "profile" (docs/accounting.md), or "tightest", the lesser of the two.
+        accounting: "rdp" is as published.
     """
 
     name = "dp_hypo"
@@ -43,51 +44,31 @@ class DpHypo(bench.SearchMethod):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    shape: float = 1.0
-    mean: float = 10.0
-    adaptivity_share: float = 0.05
-    points: int = 32
+    shape: Annotated[float, Interval(ge=0)] = 1.0
+    adaptivity_share: Annotated[float, Interval(ge=0, lt=1)] = 0.05
+    points: Annotated[int, Interval(ge=2)] = 32
     accounting: Literal["tightest", "rdp", "profile"] = "tightest"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.adaptivity_share < 1:
-            raise bench.InvalidValueError(f"Expected 0 <= adaptivity_share < 1, got {self.adaptivity_share}.")
-        if self.points < 2:
-            raise bench.InvalidValueError(f"Expected points >= 2, got {self.points}.")
-        self.runs  # noqa: B018  (raises if a value is out of range)
 
     @property
     def runs(self) -> "bench.RunCount":
         """The distribution of the number of trials."""
         return bench.TruncatedNegativeBinomial(self.mean, self.shape)
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        """How far the search may learn, then the noise of a trial's training and of its score."""
+    def bounds(self, budget: bench.PrivacyBudget) -> tuple[float, float]:
+        """c and C: how far the search may learn."""
         high = math.exp(self.adaptivity_share * budget.epsilon / (2 * (2 + self.shape)))
-        low = 1 / high
+        return 1 / high, high
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
+        """The noise of a trial's training and of its score."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.best_of(trial, self.runs, low, high)
+            return bench.best_of(trial, self.runs, *self.bounds(budget))
 
-        accountant = None if self.accounting == "tightest" else self.accounting
-        trial = bench.Trial.calibrated(
-            whole, self.training(facts), budget, validation=self.validation, accountant=accountant
-        )
-        return bench.Plan(
-            budget=budget,
-            event=whole(trial.event),
-            training_event=trial.training.event,
-            parameters={"trial": trial.to_json(), "low": low, "high": high},
-            releases=trial.releases,
-            cost=trial.cost(facts.n_records, self.runs.expected),
-            accountant=accountant,
-        )
+        return self.plan_search(facts, budget, whole)
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
         """Trials one after the other, each drawn from what the earlier ones suggest; release the best."""
-        trial = bench.Trial.of(plan)
-        low, high = plan.parameters["low"], plan.parameters["high"]
         prior = [session.fork(f"candidate {index}").candidate() for index in range(self.points)]
         encoded = [_encoded(candidate, session.facts.search_space()) for candidate in prior]
 
@@ -96,9 +77,8 @@ class DpHypo(bench.SearchMethod):
 
         import sklearn.gaussian_process  # noqa: F401  (once: `weights` is called in copies of this process)
 
-        return bench.released(
-            trial.best_of(session, self.runs, bench.Proposals(tuple(prior), weights, low, high)), session
-        )
+        proposals = bench.Proposals(tuple(prior), weights, *self.bounds(plan.budget))
+        return bench.released(plan.parameters.best_of(session, self.runs, proposals), session)
 
 
 def _promise(points: "Sequence[Sequence[float]]", tried: "Sequence[int]", scores: "Sequence[float]") -> list[float]:

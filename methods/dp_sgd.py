@@ -1,13 +1,13 @@
 """DP-SGD with hyperparameters fixed beforehand: what every other method is compared with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class FixedDpSgd(bench.Method):
+class FixedDpSgd(bench.SingleRun):
     """DP-SGD (Abadi et al. 2016, arXiv:1607.00133, Algorithm 1) at given hyperparameters.
 
     T steps at sample rate q and noise multiplier σ are T × Poisson(q; Gaussian σ). The guarantee covers the
@@ -15,13 +15,11 @@ class FixedDpSgd(bench.Method):
     at the data, as the defaults were. The paper chose its threshold, learning rate and batch size by trying
     several on the private data, and does not account for it.
 
+    The other parameters are those of every `SingleRun`.
+
     Attributes:
-        clipping: "abadi:C" with threshold C, "auto_s", "auto_s:γ" or "auto_v".
         learning_rate: default: the task's.
         optimizer: a `torch.optim` name; default: the task's.
-        batch_size: expected batch size; default: the task's.
-        epochs: expected passes over the data; default: the task's.
-        averaging: decay of the exponential average of weights that is returned; 0 returns the last weights.
     """
 
     name = "dp_sgd"
@@ -30,31 +28,14 @@ class FixedDpSgd(bench.Method):
     tuning: ClassVar[tuple[str, ...]] = ()
     end_to_end_private = True
 
-    clipping: str = "abadi:1"
-    learning_rate: float | None = None
+    clipping: bench.ClippingRule = "abadi:1"
+    learning_rate: bench.Positive | None = None
     optimizer: str | None = None
-    batch_size: int | None = None
-    epochs: float | None = None
-    averaging: float = 0.99
 
-    def __post_init__(self) -> None:
-        bench.parse_clipping(self.clipping)
-        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
-            raise bench.InvalidValueError(f"Expected learning_rate > 0, got {self.learning_rate}.")
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        """T steps at the smallest noise that meets the budget."""
-        facts = facts.with_schedule(self.batch_size, self.epochs)
-        training = bench.DpSgd.of(
-            facts,
-            learning_rate=self.learning_rate,
-            optimizer=self.optimizer,
-            clipping=self.clipping,
-            averaging=self.averaging,
+    def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
+        """The task's learning rate and optimiser, unless told others."""
+        return replace(
+            super().training(facts),
+            learning_rate=self.learning_rate or facts.learning_rate,
+            optimizer=self.optimizer or facts.optimizer,
         )
-        return training.calibrated(budget).as_plan(facts, budget)
-
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """Train for T steps."""
-        training = bench.DpSgd(**plan.parameters)
-        return bench.Outcome(training.train(session), {"learning_rate": training.learning_rate})

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GridComposed(bench.SearchMethod):
+class GridComposed(bench.SearchMethod[bench.Trial]):
     """Every candidate of a grid is trained, scored by a noisy count, and paid for by composition.
 
     All runs and scores could be published: n·T × Poisson(q; Gaussian σ) for a record that trains, n Gaussian
@@ -28,33 +28,21 @@ class GridComposed(bench.SearchMethod):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    points: int = 5
+    points: bench.Count = 5
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.points < 1:
-            raise bench.InvalidValueError(f"Expected points >= 1, got {self.points}.")
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
         """The noise of each of the runs, and of each of the scores."""
         runs = len(facts.grid(self.points))
 
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.repeat(trial, runs)
 
-        trial = bench.Trial.calibrated(whole, self.training(facts), budget, validation=self.validation)
-        return bench.Plan(
-            budget=budget,
-            event=whole(trial.event),
-            training_event=trial.training.event,
-            parameters={"trial": trial.to_json(), "runs": runs},
-            releases=trial.releases,
-            cost=trial.cost(facts.n_records, runs),
-        )
+        trial = self.trial(facts, budget, whole)
+        return trial.as_plan(facts, budget, whole(trial.event), runs)
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
         """Train and score every candidate; return the best."""
-        trial = bench.Trial.of(plan)
+        trial = plan.parameters
         candidates = session.facts.grid(self.points)
         results = []
         with session.progress.track("Candidates", len(candidates)) as advance:

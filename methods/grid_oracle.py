@@ -7,7 +7,7 @@ import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class GridOracle(bench.SearchMethod):
+class GridOracle(bench.SearchMethod[bench.DpSgd]):
     """DP-SGD at the best of a grid of hyperparameters, which is found without privacy.
 
     Every candidate is trained with the noise that the whole budget buys for one run, on 90 % of the
@@ -32,17 +32,10 @@ class GridOracle(bench.SearchMethod):
     tuning = ("learning rate",)
     end_to_end_private = False
 
-    points: int = 7
+    points: bench.Count = 7
     schedule: Literal["constant", "cosine"] = "constant"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.points < 1:
-            raise bench.InvalidValueError(f"Expected points >= 1, got {self.points}.")
-        if self.schedule not in ("constant", "cosine"):
-            raise bench.InvalidValueError(f"Expected schedule constant or cosine, got {self.schedule!r}.")
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.DpSgd]:
         """The noise of one run, and an ε that is infinite all the same."""
         training = self.training(facts).having({"schedule": self.schedule}).calibrated(budget)
         one = training.as_plan(facts, budget)
@@ -58,11 +51,12 @@ class GridOracle(bench.SearchMethod):
             ),
         )
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.DpSgd], session: "bench.Session") -> bench.Outcome:
         """Train every candidate and judge it, then train the best on everything."""
-        base = bench.DpSgd(**plan.parameters)
         candidates = session.facts.grid(self.points)
-        runs = [base.having(candidate) for candidate in candidates]  # a mistake shows before any work is done
+        runs = [
+            plan.parameters.having(candidate) for candidate in candidates
+        ]  # a mistake shows before any work is done
         training, validation = session.holdout(self.validation)
         scores = []
         for index, run in enumerate(runs):

@@ -11,7 +11,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LinearScaling(bench.Method):
+class Planned:
+    """What is planned.
+
+    Attributes:
+        sweep_noise: σ of a run of each sweep.
+        score_noise: σ_s.
+        final_noise: σ of the final run.
+        final_epsilon: ε_f.
+    """
+
+    sweep_noise: tuple[float, ...]
+    score_noise: float
+    final_noise: float
+    final_epsilon: float
+
+
+@dataclass(frozen=True)
+class LinearScaling(bench.Method[Planned]):
     """The new linear scaling rule (Panda, Tang, Mahloujifar, Sehwag and Mittal 2024, arXiv:2212.04486, Algorithm 3).
 
     Full-batch gradient descent with momentum 0.9, zero initialisation and unit clipping has one hyperparameter
@@ -44,33 +61,32 @@ class LinearScaling(bench.Method):
     tuning = ("learning rate", "steps")
     end_to_end_private = True
 
-    first_share: float = 0.1
-    second_share: float = 0.2
-    runs: int = 3
-    smallest: float = 1.0
-    largest: float = 300.0
-    steps: int = 60
-    score_share: float = 0.02
-    clipping: str = "abadi:1"
-    averaging: float = 0.0
+    first_share: bench.Share = 0.1
+    second_share: bench.Share = 0.2
+    runs: bench.Count = 3
+    smallest: bench.Positive = 1.0
+    largest: bench.Positive = 300.0
+    steps: bench.Count = 60
+    score_share: bench.Share = 0.02
+    clipping: bench.ClippingRule = "abadi:1"
+    averaging: bench.Decay = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.first_share < self.second_share < 1:
-            raise bench.InvalidValueError(
-                f"Expected 0 < first_share < second_share < 1, got {self.first_share} and {self.second_share}."
-            )
-        if not 0 < self.smallest < self.largest < math.inf:
-            raise bench.InvalidValueError(f"Expected 0 < smallest < largest, got {self.smallest} and {self.largest}.")
-        if self.runs < 1:
-            raise bench.InvalidValueError(f"Expected runs >= 1, got {self.runs}.")
-        if self.steps < 1:
-            raise bench.InvalidValueError(f"Expected steps >= 1, got {self.steps}.")
-        if not 0 < self.score_share < 1:
-            raise bench.InvalidValueError(f"Expected 0 < score_share < 1, got {self.score_share}.")
+        super().__post_init__()
+        for low, high in (("first_share", "second_share"), ("smallest", "largest")):
+            least, most = getattr(self, low), getattr(self, high)
+            if not least < most:
+                raise bench.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def descent(self, noise_multiplier: float = 0.0, total: float = 1.0) -> bench.DpSgd:
+        """One run on all records, of this total step size."""
+        return bench.DpSgd(
+            1.0, self.steps, noise_multiplier, total / self.steps, clipping=self.clipping, averaging=self.averaging
+        )
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """The noise of both sweeps, of the counts, and of the final run: what is left."""
-        run = bench.DpSgd(1.0, self.steps, 0.0, 1.0, optimizer="SGD", clipping=self.clipping, averaging=self.averaging)
+        run = self.descent()
         sweeps = [run.calibrated(bench.PrivacyBudget(share * budget.epsilon, budget.delta)) for share in self._shares]
         joint = bench.calibrate(bench.gaussian, budget)
         score_noise = joint * math.sqrt(len(sweeps) * self.runs / self.score_share)
@@ -88,12 +104,12 @@ class LinearScaling(bench.Method):
             budget=budget,
             event=whole(final.noise_multiplier),
             training_event=final.event,
-            parameters={
-                "sweep_noise": [sweep.noise_multiplier for sweep in sweeps],
-                "final_noise": final.noise_multiplier,
-                "final_epsilon": bench.epsilon(final.event, budget.delta).epsilon,
-                "score_noise": score_noise,
-            },
+            parameters=Planned(
+                sweep_noise=tuple(sweep.noise_multiplier for sweep in sweeps),
+                score_noise=score_noise,
+                final_noise=final.noise_multiplier,
+                final_epsilon=bench.epsilon(final.event, budget.delta).epsilon,
+            ),
             releases=(
                 *(replace(sweep.release, count=sweep.steps * self.runs) for sweep in sweeps),
                 bench.Release("count of correct predictions", len(sweeps) * self.runs, score_noise, 1.0),
@@ -106,26 +122,23 @@ class LinearScaling(bench.Method):
             ),
         )
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Sweep twice, extrapolate, train."""
-        run = bench.DpSgd(1.0, self.steps, 0.0, 1.0, optimizer="SGD", clipping=self.clipping, averaging=self.averaging)
+        planned = plan.parameters
         points, sweeps = [], []
-        for share, noise in zip(self._shares, plan.parameters["sweep_noise"], strict=True):
+        for share, noise in zip(self._shares, planned.sweep_noise, strict=True):
             candidates = self._candidates()
             sessions = [session.fork(f"ε share {share}, run {index}") for index in range(self.runs)]
-            runs = [replace(run, noise_multiplier=noise, learning_rate=r / self.steps) for r in candidates]
+            runs = [self.descent(noise, total) for total in candidates]
             models = bench.DpSgd.train_together(sessions, runs, f"Sweep at {share:.0%} of ε")
-            scores = [
-                own.score(model, plan.parameters["score_noise"]) for own, model in zip(sessions, models, strict=True)
-            ]
+            scores = [own.score(model, planned.score_noise) for own, model in zip(sessions, models, strict=True)]
             best = candidates[max(range(self.runs), key=scores.__getitem__)]
             points.append((share * plan.budget.epsilon, best))
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
-        total = on_line(points[0], points[1], plan.parameters["final_epsilon"], (self.smallest, self.largest))
-        learning_rate = total / self.steps
-        final = replace(run, noise_multiplier=plan.parameters["final_noise"], learning_rate=learning_rate)
+        total = on_line(points[0], points[1], planned.final_epsilon, (self.smallest, self.largest))
+        final = self.descent(planned.final_noise, total)
         model = final.train(session, "Final run")
-        return bench.Outcome(model, {"learning_rate": learning_rate, "total_step_size": total, "sweeps": sweeps})
+        return bench.Outcome(model, {"learning_rate": final.learning_rate, "total_step_size": total, "sweeps": sweeps})
 
     @property
     def _shares(self) -> tuple[float, float]:

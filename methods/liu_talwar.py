@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -14,7 +16,7 @@ STOP_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class LiuTalwar(bench.SearchMethod):
+class LiuTalwar(bench.RandomStopping[bench.Trial]):
     """Private selection from private candidates (Liu and Talwar 2019, arXiv:1811.07971).
 
     Without a threshold (Algorithm 2): a geometric number of trials, the best is released. With one
@@ -32,12 +34,11 @@ class LiuTalwar(bench.SearchMethod):
 
     Each trial trains on one part of the records and is scored on the other; see `papernot_steinke`.
 
-    The other parameters are those of every `SearchMethod`.
+    The other parameters are those of every `RandomStopping`; the mean is 1/γ.
 
     Attributes:
         accounting: "theorem" as above; "rdp" (Papernot and Steinke 2022, Theorem 2 and Corollary 16), "profile" or
             "layer_cake" (docs/accounting.md); or "tightest", the least of all that bound the search.
-        mean: expected number of trials 1/γ.
         threshold: share of correct predictions at which to stop, fixed in advance; None: there is none.
     """
 
@@ -48,52 +49,34 @@ class LiuTalwar(bench.SearchMethod):
     end_to_end_private = True
 
     accounting: Literal["tightest", "theorem", "rdp", "profile", "layer_cake"] = "tightest"
-    mean: float = 10.0
-    threshold: float | None = None
+    threshold: Annotated[float, Interval()] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 < self.mean < math.inf:
-            raise bench.InvalidValueError(f"Expected mean > 1, got {self.mean}.")
-        if self.threshold is not None and not math.isfinite(self.threshold):
-            raise bench.InvalidValueError(f"Expected a finite threshold, got {self.threshold}.")
+    @property
+    def accountant(self) -> str | None:
+        """Whose ε is quoted; None: the tightest."""
+        return "liu_talwar" if self.accounting == "theorem" else super().accountant
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
         """The noise of a trial's training and of its score."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
             if self.threshold is not None:
                 return bench.first_above(trial, 1 / self.mean)
-            return bench.best_of(trial, self._runs(budget.delta))
+            return bench.best_of(trial, self.number(budget.delta))
 
-        accountant = {"theorem": "liu_talwar", "tightest": None}.get(self.accounting, self.accounting)
-        trial = bench.Trial.calibrated(
-            whole,
-            self.training(facts),
-            budget,
-            validation=self.validation,
-            accountant=accountant,
-        )
-        return bench.Plan(
-            budget=budget,
-            event=whole(trial.event),
-            training_event=trial.training.event,
-            parameters={"trial": trial.to_json(), "stop_probability": 1 / self.mean},
-            releases=trial.releases,
-            cost=trial.cost(facts.n_records, self.mean),
-            accountant=accountant,
-        )
+        return self.plan_search(facts, budget, whole, self.mean)
 
-    def _runs(self, delta: float) -> "bench.RunCount":
-        if self.accounting != "theorem":
-            return bench.geometric(self.mean)
-        return bench.CappedGeometric(self.mean, math.ceil(math.log(1 / (STOP_SHARE * delta)) * self.mean))
-
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
         """Run trials until the coin, or the threshold, says stop."""
-        trial = bench.Trial.of(plan)
+        trial = plan.parameters
         if self.threshold is None:
-            return bench.released(trial.best_of(session, self._runs(plan.budget.delta)), session)
+            return bench.released(trial.best_of(session, self.number(plan.budget.delta)), session)
         trial.check(session)
         best = session.first_above(trial, self.threshold, 1 / self.mean, trial.event)
         return bench.released(best, session)
+
+    def number(self, delta: float) -> "bench.RunCount":
+        """The distribution of the number of trials; "theorem" asks for a hard stop."""
+        if self.accounting != "theorem":
+            return self.runs
+        return bench.CappedGeometric(self.mean, math.ceil(math.log(1 / (STOP_SHARE * delta)) * self.mean))

@@ -17,7 +17,22 @@ LEAST_STEPS = 500
 
 
 @dataclass(frozen=True)
-class NonPrivate(bench.Method):
+class Planned:
+    """What is planned.
+
+    Attributes:
+        batch_size: of a minibatch.
+        steps: of each run.
+        optimizer: a `torch.optim` name.
+    """
+
+    batch_size: int
+    steps: int
+    optimizer: str
+
+
+@dataclass(frozen=True)
+class NonPrivate(bench.Method[Planned]):
     """Minibatches of shuffled raw records, no clipping, no noise: ε is infinite.
 
     The budget is ignored. The learning rate, which falls along a cosine, is the one of `LEARNING_RATES` with
@@ -38,21 +53,13 @@ class NonPrivate(bench.Method):
     tuning = ("learning rate",)
     end_to_end_private = False
 
-    learning_rate: float | None = None
+    learning_rate: bench.Positive | None = None
     optimizer: str | None = None
-    batch_size: int = 256
-    epochs: float | None = None
-    holdout: float = 0.1
+    batch_size: bench.Count = 256
+    epochs: bench.Positive | None = None
+    holdout: bench.Share = 0.1
 
-    def __post_init__(self) -> None:
-        if self.learning_rate is not None and not 0 < self.learning_rate < float("inf"):
-            raise bench.InvalidValueError(f"Expected learning_rate > 0, got {self.learning_rate}.")
-        if self.batch_size < 1:
-            raise bench.InvalidValueError(f"Expected batch_size >= 1, got {self.batch_size}.")
-        if not 0 < self.holdout < 1:
-            raise bench.InvalidValueError(f"Expected 0 < holdout < 1, got {self.holdout}.")
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """How long to train; what it releases is the data's."""
         batch_size = min(self.batch_size, facts.n_records)
         least = LEAST_STEPS * batch_size / facts.n_records
@@ -63,16 +70,12 @@ class NonPrivate(bench.Method):
             budget=budget,
             event=bench.non_private(),
             training_event=bench.non_private(),
-            parameters={
-                "batch_size": batch_size,
-                "steps": facts.steps,
-                "optimizer": self.optimizer or facts.optimizer,
-            },
+            parameters=Planned(batch_size, facts.steps, self.optimizer or facts.optimizer),
             releases=(),
             cost=bench.Cost(1 + searched, (1 + searched) * facts.steps, runs * facts.steps * batch_size),
         )
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Tune on a holdout, unless told the learning rate, and train on everything."""
         import torch
 
@@ -84,7 +87,7 @@ class NonPrivate(bench.Method):
         if rate is None:
             held_out = max(1, round(self.holdout * len(records)))
             models = self._train(
-                plan, session, records, order[held_out:], LEARNING_RATES, generator, "Tuning without privacy"
+                plan.parameters, session, records, order[held_out:], LEARNING_RATES, generator, "Tuning without privacy"
             )
             judge, judges = session.objective.scores, order[:held_out]
             scores = [bench.total_score(model, judge, records, judges) / held_out for model in models]
@@ -92,12 +95,12 @@ class NonPrivate(bench.Method):
             released["candidates"] = [
                 {"learning_rate": tried, "score": score} for tried, score in zip(LEARNING_RATES, scores, strict=True)
             ]
-        (model,) = self._train(plan, session, records, order, (rate,), generator, "Training without privacy")
+        (model,) = self._train(plan.parameters, session, records, order, (rate,), generator, "Training without privacy")
         return bench.Outcome(model, {"learning_rate": rate, **released})
 
     def _train(
         self,
-        plan: bench.Plan,
+        planned: Planned,
         session: "bench.Session",
         records: bench.Records,
         rows: "torch.Tensor",
@@ -108,9 +111,9 @@ class NonPrivate(bench.Method):
         """One model for each learning rate, all on the same minibatches, so that the records are read once."""
         import torch
 
-        batch_size, steps = plan.parameters["batch_size"], plan.parameters["steps"]
+        batch_size, steps = planned.batch_size, planned.steps
         models = [session.build_model().train() for _ in rates]
-        updates = [bench.UpdateRule(plan.parameters["optimizer"], bench.trainable(model)) for model in models]
+        updates = [bench.UpdateRule(planned.optimizer, bench.trainable(model)) for model in models]
         schedule = bench.DpSgd(1.0, steps, 0.0, 1.0, schedule="cosine")
         with session.progress.track(label, steps) as advance:
             left = rows[:0]

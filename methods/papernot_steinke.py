@@ -1,18 +1,18 @@
 """Papernot and Steinke's tuning: the best of a random number of DP-SGD runs, and how many there were is a secret."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
-Accounting = Literal["tightest", "profile", "rdp", "layer_cake"]
-
 
 @dataclass(frozen=True)
-class PapernotSteinke(bench.SearchMethod):
+class PapernotSteinke(bench.RandomStopping[bench.Trial]):
     """Random search with a random number K of trials, of which only the best is released.
 
     Papernot and Steinke 2022 (arXiv:2110.03620), Algorithm 1; Theorem 2 (truncated negative binomial K) and
@@ -23,7 +23,7 @@ class PapernotSteinke(bench.SearchMethod):
     What the theorems do not allow, and is not done: a fixed number of trials, a fixed grid, a search that learns
     from scores, releasing losers or K, another draw after K = 0.
 
-    The other parameters are those of every `SearchMethod`.
+    The other parameters are those of every `RandomStopping`.
 
     Attributes:
         distribution: of K: "poisson"; "negative_binomial"; or "uniform" on 1, ..., 2 · mean − 1, which only the
@@ -44,9 +44,9 @@ class PapernotSteinke(bench.SearchMethod):
     end_to_end_private = True
 
     distribution: Literal["negative_binomial", "poisson", "uniform"] = "poisson"
-    shape: float = 1.0
-    mean: float = 8.0
-    accounting: Accounting = "tightest"
+    shape: Annotated[float, Interval(ge=0)] = 1.0
+    mean: bench.Positive = 8.0
+    accounting: Literal["tightest", "profile", "rdp", "layer_cake"] = "tightest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +54,7 @@ class PapernotSteinke(bench.SearchMethod):
             raise bench.InvalidValueError(
                 f"Expected accounting=tightest or layer_cake with distribution=uniform, got {self.accounting!r}."
             )
-        self.runs  # noqa: B018  (raises if a value is out of range)
+        self.runs  # noqa: B018  (raises if there is no such distribution)
 
     @property
     def runs(self) -> "bench.RunCount":
@@ -70,35 +70,15 @@ class PapernotSteinke(bench.SearchMethod):
                 return bench.Poisson(self.mean)
             case "uniform":
                 return bench.UniformCount(1, round(2 * self.mean - 1))
-        raise bench.InvalidValueError(
-            f"Expected distribution in negative_binomial, poisson, uniform, got {self.distribution!r}."
-        )
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
         """The noise of a trial's training and of its score, for the best of K of them."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.best_of(trial, self.runs)
 
-        accountant = None if self.accounting == "tightest" else self.accounting
-        trial = bench.Trial.calibrated(
-            whole,
-            self.training(facts),
-            budget,
-            validation=self.validation,
-            accountant=accountant,
-        )
-        return bench.Plan(
-            budget=budget,
-            event=whole(trial.event),
-            training_event=trial.training.event,
-            parameters={"trial": trial.to_json(), "runs": self.runs.describe()},
-            releases=trial.releases,
-            cost=trial.cost(facts.n_records, self.runs.expected),
-            accountant=accountant,
-        )
+        return self.plan_search(facts, budget, whole)
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
         """Train K models and release the best."""
-        trial = bench.Trial.of(plan)
-        return bench.released(trial.best_of(session, self.runs), session)
+        return bench.released(plan.parameters.best_of(session, self.runs), session)

@@ -22,7 +22,8 @@ class Prodigy(DAdaptation):
     summary = "Prodigy on private gradients: D-Adaptation whose estimate grows faster."
     reference = "Mishchenko and Defazio 2024, Prodigy: An Expeditiously Adaptive Parameter-Free Learner"
 
-    def _optimizer(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
+    def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
+        """The authors' optimiser."""
         from prodigyopt import Prodigy as Published
 
         optimizer: torch.optim.Optimizer = Published(weights, lr=self.learning_rate, d0=self.initial_d)

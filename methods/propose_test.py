@@ -1,8 +1,10 @@
 """Propose-test with doubling: ask of sub-sampled models which hyperparameters are good, without training privately."""
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -13,7 +15,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ProposeTest(bench.SearchMethod):
+class Planned:
+    """What is planned.
+
+    Attributes:
+        test_epsilon: ε₀ of a success.
+        successes: c.
+        final: the final run, but for what the search finds.
+    """
+
+    test_epsilon: float
+    successes: int
+    final: bench.DpSgd
+
+
+@dataclass(frozen=True)
+class ProposeTest(bench.SearchMethod[Planned]):
     """Subsample-and-aggregate, searched by AboveThreshold with steps that double.
 
     The records are split into k parts; every candidate is trained on each part without privacy, and its utility
@@ -49,25 +66,13 @@ class ProposeTest(bench.SearchMethod):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    candidates: int = 16
-    partitions: int = 10
-    resolution: float = 0.01
-    successes: int = 1
-    final_share: float = 0.85
+    candidates: bench.Count = 16
+    partitions: Annotated[int, Interval(ge=2)] = 10
+    resolution: Annotated[float, Interval(gt=0, lt=1)] = 0.01
+    successes: bench.Count = 1
+    final_share: bench.Share = 0.85
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.candidates < 1:
-            raise bench.InvalidValueError(f"Expected candidates >= 1, got {self.candidates}.")
-        if self.partitions < 2:
-            raise bench.InvalidValueError(f"Expected partitions >= 2, got {self.partitions}.")
-        if self.successes < 1:
-            raise bench.InvalidValueError(f"Expected successes >= 1, got {self.successes}.")
-        for name in ("resolution", "final_share"):
-            if not 0 < getattr(self, name) < 1:
-                raise bench.InvalidValueError(f"Expected 0 < {name} < 1, got {getattr(self, name)}.")
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """The noise of the final run, then ε₀ of a success."""
         final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
         successes = min(self.successes, most_successes(self.resolution))
@@ -83,7 +88,7 @@ class ProposeTest(bench.SearchMethod):
             budget=budget,
             event=whole(inverse),
             training_event=final.event,
-            parameters={"test_epsilon": 1 / inverse, "successes": successes, "final": asdict(final)},
+            parameters=Planned(1 / inverse, successes, final),
             releases=(
                 bench.Release("AboveThreshold (Laplace)", successes, inverse, 1.0),
                 final.release,
@@ -102,21 +107,19 @@ class ProposeTest(bench.SearchMethod):
         epochs = facts.with_schedule(None, self.epochs).epochs
         return replace(self.training(facts), sample_rate=1.0, steps=max(1, round(epochs)))
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Train on the parts, search, train on everything."""
-        final = bench.DpSgd(**plan.parameters["final"])
+        planned = plan.parameters
         candidates = [session.fork(f"candidate {index}").candidate() for index in range(self.candidates)]
         on_part = self._on_part(session.facts)
         runs = [on_part.having(candidate) for candidate in candidates]
         sealed = session.sealed_utilities(runs, self.partitions, self.validation)
         found = propose_and_test(
-            lambda: sealed.open_test(plan.parameters["test_epsilon"]).first,
-            self.resolution,
-            plan.parameters["successes"],
+            lambda: sealed.open_test(planned.test_epsilon).first, self.resolution, planned.successes
         )
         successes = [index for index in found if index is not None]
         chosen = candidates[successes[-1]] if successes else {}
-        model = final.having(chosen).train(session, "Final run")
+        model = planned.final.having(chosen).train(session, "Final run")
         return bench.Outcome(model, {**chosen, "candidates": candidates, "answers": found})
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SubsampledTuning(bench.SearchMethod):
+class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     """Practical hyperparameter tuning on subsamples (Koskela and Kulkarni 2023, arXiv:2301.11989, second variant).
 
     A Poisson sample of rate q₁ is searched with a random number of trials; the final run uses all records with
@@ -23,14 +23,12 @@ class SubsampledTuning(bench.SearchMethod):
     number of records (`extrapolation="linear"`); a step of an adaptive optimiser does not depend on the scale of
     the gradient ("none"). The paper extrapolates SGD's.
 
-    The other parameters are those of every `SearchMethod`.
+    The other parameters are those of every `RandomStopping`.
 
     Attributes:
         tuning_rate: q₁, share of the records that are searched on.
         final_share: ε of the final run by itself, as a share of the whole.
-        mean: expected number of trials, geometric.
         extrapolation: "auto": "linear" for SGD, "none" for others.
-        accounting: "profile" or "layer_cake" (docs/accounting.md), or "tightest", the lesser of the two.
     """
 
     name = "subsampled_tuning"
@@ -39,49 +37,29 @@ class SubsampledTuning(bench.SearchMethod):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    tuning_rate: float = 0.2
-    final_share: float = 0.85
-    mean: float = 10.0
+    tuning_rate: bench.Share = 0.2
+    final_share: bench.Share = 0.85
     extrapolation: Literal["auto", "linear", "none"] = "auto"
     accounting: Literal["tightest", "profile", "layer_cake"] = "tightest"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("tuning_rate", "final_share"):
-            if not 0 < getattr(self, name) < 1:
-                raise bench.InvalidValueError(f"Expected 0 < {name} < 1, got {getattr(self, name)}.")
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.SearchThenTrain]:
         """The noise of the final run, then that of the search."""
-        final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
-        runs = bench.geometric(self.mean)
+        share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
+        final = self.training(facts).calibrated(share)
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.compose(self._search(trial), final.event)
+            return bench.compose(self.search(trial), final.event)
 
-        accountant = None if self.accounting == "tightest" else self.accounting
-        trial = bench.Trial.calibrated(
-            whole, self.training(facts), budget, validation=self.validation, accountant=accountant
-        )
-        return bench.search_then_train(
-            budget,
-            whole(trial.event),
-            trial,
-            final,
-            facts,
-            runs.expected,
-            accountant=accountant,
-            searched=self.tuning_rate,
-        )
+        return self.plan_search_and_run(facts, budget, whole, final, searched=self.tuning_rate)
 
-    def _search(self, trial: "DpEvent") -> "DpEvent":
+    def search(self, trial: "DpEvent") -> "DpEvent":
         """The search on a sample."""
-        return bench.poisson_sampled(self.tuning_rate, bench.best_of(trial, bench.geometric(self.mean)))
+        return bench.poisson_sampled(self.tuning_rate, bench.best_of(trial, self.runs))
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
         """Search on a sample, extrapolate, train."""
-        trial, final = bench.Trial.of(plan), bench.DpSgd(**plan.parameters["final"])
-        best = trial.best_of(session.subsample(self._search(trial.event)), bench.geometric(self.mean))
+        trial, final = plan.parameters.trial, plan.parameters.final
+        best = trial.best_of(session.subsample(self.search(trial.event)), self.runs)
         chosen = self.extrapolated(best.hyperparameters if best else {}, final.optimizer)
         return bench.Outcome(final.having(chosen).train(session, "Final run"), chosen)
 

@@ -90,7 +90,7 @@ class FixedNoise(bench.Method):
             budget=budget,
             event=event,
             training_event=event,
-            parameters={"noise_multiplier": self.noise_multiplier},
+            parameters=None,
             releases=(bench.Release("gradient", self.steps, self.noise_multiplier, facts.sample_rate),),
             cost=bench.Cost(runs=1, steps=self.steps, examples=float(self.steps * facts.batch_size)),
         )

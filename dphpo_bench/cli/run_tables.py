@@ -29,7 +29,7 @@ def _plan_json(checked: "CheckedPlan") -> dict[str, Any]:
         "accountant": checked.epsilon.quoted,
         "epsilon_by_accountant": dict(checked.epsilon.by_accountant),
         "tuning_share": checked.tuning_share,
-        "parameters": dict(made.parameters),
+        "parameters": made.to_json()["parameters"],
         "releases": [asdict(release) for release in made.releases],
         "cost": asdict(made.cost),
         "event": to_json(made.event),
@@ -46,7 +46,7 @@ def _plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     summary.add_row("budget", f"ε = {made.budget.epsilon:g}, δ = {made.budget.delta:.3g}")
     summary.add_row("ε of the whole procedure", _epsilon_text(checked.epsilon))
     summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
-    for name, value in _flat(made.parameters):
+    for name, value in _flat(made.to_json()["parameters"] or {}):
         summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
     runs = "1 run" if made.cost.runs == 1 else f"{made.cost.runs:,} runs"
     summary.add_row("cost", f"{runs}, {made.cost.steps:,} steps, {made.cost.examples:,.0f} example passes")

@@ -1,19 +1,27 @@
 """The contract of a method: a plan made from public facts alone, and a run that keeps to it."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
+
+from typing_extensions import TypeVar
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.contract.parameters import check_fields
 from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
-from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
     import torch
     from dp_accounting.dp_event import DpEvent
+
+P = TypeVar("P", default=Any)
+"""A frozen dataclass: what a method's plan hands to its run. None if there is nothing."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[P]):
     """All that is fixed before private data is read.
 
     Attributes:
@@ -57,16 +65,19 @@ class Plan:
         event: the worst-case privacy event of the whole procedure.
         training_event: what is left of `event` without the releases that serve tuning only. The harness
             computes from the two which share of the budget tuning takes.
-        parameters: calibrated values `run` reads, such as "noise_multiplier".
+        parameters: what `run` reads, such as a calibrated noise multiplier: a frozen dataclass, or None.
         releases: what will be let out.
         cost: expected cost; the number of runs of a private selection is random, and secret.
         accountant: whose ε is quoted, as in `accountants.ACCOUNTANTS`; None: the tightest.
+
+    Raises:
+        InvalidValueError: if `parameters` is something else.
     """
 
     budget: PrivacyBudget
     event: "DpEvent"
     training_event: "DpEvent"
-    parameters: Mapping[str, Any]
+    parameters: P
     releases: tuple[Release, ...]
     cost: Cost
     accountant: str | None = None
@@ -77,37 +88,54 @@ class Plan:
         for name in ("event", "training_event"):  # nobody can add to them once their ε is known
             object.__setattr__(self, name, frozen(getattr(self, name)))
         object.__setattr__(self, "budget", PrivacyBudget(self.budget.epsilon, self.budget.delta))
+        kind: Any = type(self.parameters)
+        if kind is not NoneType and not (is_dataclass(kind) and vars(kind)["__dataclass_params__"].frozen):
+            raise InvalidValueError(f"Expected a plan's parameters to be a frozen dataclass, got {kind.__name__}.")
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values."""
+        from dphpo_bench.privacy import event_texts
 
+        parameters: Any = self.parameters
         return {
             "budget": asdict(self.budget),
             "event": event_texts.to_json(self.event),
             "training_event": event_texts.to_json(self.training_event),
-            "parameters": dict(self.parameters),
+            "parameters": None if parameters is None else asdict(parameters),
             "releases": [asdict(release) for release in self.releases],
             "cost": asdict(self.cost),
             "accountant": self.accountant,
         }
 
     @classmethod
-    def from_json(cls, obj: Mapping[str, Any]) -> "Plan":
+    def from_json(cls, obj: Any, parameters: Any) -> "Plan[Any]":
         """The plan that `to_json` wrote. What it costs is to be computed from its event, as of any plan.
+
+        Args:
+            obj: JSON values.
+            parameters: the type P, as in `Method.plan_parameters`.
 
         Raises:
             KeyError, TypeError, ValueError: if it is something else.
         """
-        from pydantic import TypeAdapter
+        from pydantic import TypeAdapter, ValidationError
+
+        from dphpo_bench.privacy import event_texts
+
+        def read(kind: Any, value: Any) -> Any:
+            try:  # from a text, because only there a strict reader takes a list for a tuple
+                return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+            except ValidationError as error:
+                raise InvalidValueError(f"{shown(value)} is no part of a plan: {error.errors()[0]['msg']}.") from None
 
         return cls(
             budget=PrivacyBudget(**obj["budget"]),
             event=event_texts.from_json(obj["event"]),
             training_event=event_texts.from_json(obj["training_event"]),
-            parameters=obj["parameters"],
-            releases=tuple(map(TypeAdapter(Release).validate_python, obj["releases"])),
-            cost=TypeAdapter(Cost).validate_python(obj["cost"]),
-            accountant=obj["accountant"],
+            parameters=read(parameters, obj["parameters"]),
+            releases=read(tuple[Release, ...], obj["releases"]),
+            cost=read(Cost, obj["cost"]),
+            accountant=read(str | None, obj["accountant"]),
         )
 
 
@@ -124,11 +152,14 @@ class Outcome:
     released: dict[str, Any] = field(default_factory=dict)
 
 
-class Method(ABC):
+class Method(ABC, Generic[P]):
     """A way to tune and train under one privacy budget.
 
     A plug-in author subclasses this as a frozen dataclass whose fields are the method's parameters with the
-    defaults of its paper, and registers the class under the entry point group `dphpo_bench.methods`.
+    defaults of its paper, and registers the class under the entry point group `dphpo_bench.methods`. Types and
+    ranges are declared on the fields, as `check_fields` reads them. `Method[P]` names what the method's plans
+    hand to its runs.
+
     Importing the module must be cheap: it is imported to list what exists, so import torch inside `run`.
 
     Attributes:
@@ -138,6 +169,10 @@ class Method(ABC):
         reference: paper and section.
         tuning: the hyperparameters it tunes.
         end_to_end_private: whether (ε, δ) covers tuning as well as training.
+        plan_parameters: P, by which a plan is read from a file; set by `Method[P]`.
+
+    Raises:
+        InvalidValueError: if a parameter breaks the rule of its field.
     """
 
     name: ClassVar[str]
@@ -146,6 +181,16 @@ class Method(ABC):
     reference: ClassVar[str]
     tuning: ClassVar[tuple[str, ...]]
     end_to_end_private: ClassVar[bool]
+    plan_parameters: ClassVar[Any] = Any
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        for base in vars(cls).get("__orig_bases__", ()):
+            if issubclass(get_origin(base) or object, Method):
+                cls.plan_parameters = get_args(base)[0]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -154,7 +199,7 @@ class Method(ABC):
         return {name: _json(name, getattr(self, name)) for name in given}
 
     @abstractmethod
-    def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:
+    def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[P]:
         """Fix noise, number of steps and the event of the whole procedure, from public facts alone.
 
         Raises:
@@ -162,7 +207,7 @@ class Method(ABC):
         """
 
     @abstractmethod
-    def run(self, plan: Plan, session: Session) -> Outcome:
+    def run(self, plan: Plan[P], session: Session) -> Outcome:
         """Tune and train. The session is the only way to the private data."""
 
 

@@ -132,6 +132,19 @@ class Session(ABC):
             OverBudgetError: if the plan does not cover it.
         """
 
+    @abstractmethod
+    def one_of(self, choice: "DpEvent", index: int | None = None) -> "tuple[int, Session]":
+        """The index of one of several planned events, and a session whose account covers that event alone.
+
+        Args:
+            choice: `one_of(events, weights)`, as the plan has it; charged as a whole.
+            index: of the event to take. With weights, the session draws it, and none must be given.
+
+        Raises:
+            InvalidValueError: if the choice is another event, or the index is wrong.
+            OverBudgetError: if the plan does not cover the choice.
+        """
+
     # ------------------------------------------------------------------------------------------- releases
 
     @abstractmethod

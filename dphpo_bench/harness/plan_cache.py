@@ -11,9 +11,8 @@ from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from dphpo_bench.base.errors import DataError, InvalidValueError, UnsupportedEventError
+from dphpo_bench.base.errors import DataError, UnsupportedEventError
 from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import code_hash, source_of
@@ -23,7 +22,7 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 MAX_PLAN_BYTES = 2**24
 
 
@@ -49,14 +48,14 @@ class PlanCache:
         if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(task.facts, budget)
         path = self._folder / f"{_key(method, task, budget)}.json"
-        made = _read(path, budget)
+        made = _read(path, method, budget)
         if made is None:
             try:
                 with locked(path):
-                    made = _read(path, budget)
+                    made = _read(path, method, budget)
                     if made is None:
                         made = method.plan(task.facts, budget)
-                        _keep(made, path)
+                        _keep(made, method, path)
             except (OSError, DataError) as error:
                 logger.warning("Cannot keep the plan of %s: %s", method.name, error)
         return method.plan(task.facts, budget) if made is None else made
@@ -78,38 +77,28 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
 def engine_hash(part: str = "") -> str:
     """A hash of this package's source, or of one folder of it, and of the versions of what it computes with."""
     digest = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / part).rglob("*.py")):
+    for path in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
         digest.update(path.read_bytes())
     digest.update(repr([version(name) for name in ("dp-accounting", "numpy", "scipy", "optuna")]).encode())
     return digest.hexdigest()
 
 
-def read_plan(obj: Any) -> Plan:
-    """`Plan.from_json` of a file that may be damaged.
-
-    Raises:
-        KeyError, TypeError, ValueError: if it is no plan.
-    """
-    plan = Plan.from_json(obj)
-    if not (isinstance(plan.parameters, dict) and isinstance(plan.accountant, str | None)):
-        raise InvalidValueError("Expected a table of parameters, and the name of an accountant or null.")
-    return plan
-
-
-def _read(path: Path, budget: PrivacyBudget) -> Plan | None:
+def _read(path: Path, method: Method, budget: PrivacyBudget) -> Plan | None:
     try:
         text = read_whole(path, MAX_PLAN_BYTES)
-        plan = read_plan(json.loads(text.decode())) if len(text) <= MAX_PLAN_BYTES else None
+        plan = (
+            Plan.from_json(json.loads(text.decode()), method.plan_parameters) if len(text) <= MAX_PLAN_BYTES else None
+        )
         return plan if plan is not None and plan.budget == budget else None
     except (OSError, KeyError, TypeError, ValueError, RecursionError):  # missing, or damaged: it is made again
         return None
 
 
-def _keep(plan: Plan, path: Path) -> None:
+def _keep(plan: Plan, method: Method, path: Path) -> None:
     """Write a plan, if JSON holds it exactly."""
     try:
         text = json.dumps(plan.to_json())
-        exact = Plan.from_json(json.loads(text)) == plan
+        exact = Plan.from_json(json.loads(text), method.plan_parameters) == plan
     except (TypeError, ValueError, AttributeError, UnsupportedEventError):
         return
     if exact and len(text) <= MAX_PLAN_BYTES:

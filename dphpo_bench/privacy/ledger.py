@@ -14,6 +14,7 @@ from dp_accounting.dp_event import DpEvent
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
 from dphpo_bench.base.text import shown
 from dphpo_bench.privacy import event_rules, event_texts, events
+from dphpo_bench.privacy.events import OneOfDpEvent
 
 VERSION = 1
 MAX_ENTRIES = 10_000
@@ -36,17 +37,21 @@ class Ledger:
         failed: why a computation on private records ended without a result, else None. Nothing is released after it.
     """
 
-    def __init__(self, allowance: DpEvent | None = None, *, batch_of: "Ledger | None" = None) -> None:
+    def __init__(
+        self, allowance: DpEvent | None = None, *, within: "Ledger | None" = None, is_batch: bool = False
+    ) -> None:
         """Start empty.
 
         Args:
             allowance: what bounds all releases together: the event of the plan, of a trial, or what a batch may be
                 asked; None for no bound.
-            batch_of: the ledger that the batch has been charged to as a whole; None: this is no batch.
+            within: the ledger that all of this has been charged to as a whole; None: there is none.
+            is_batch: whether this is the account of one sampled batch, or of what is asked within one.
         """
         self.refused: str | None = None
         self.failed: str | None = None
-        self._batch_of = batch_of
+        self._within = within
+        self._is_batch = is_batch
         self._spent: Counter[DpEvent] = Counter()
         self._allowed = None if allowance is None else event_rules.multiset(allowance)
         self._closed = False
@@ -73,7 +78,7 @@ class Ledger:
             OverBudgetError: if the plan does not cover it. Nothing is written then, and nothing may be
                 released.
         """
-        scoped = _within(scope, event)
+        scoped = within_scope(scope, event)
         wanted = event_rules.multiset(scoped)
         for ledger in self._chain():
             if ledger._closed:
@@ -105,11 +110,25 @@ class Ledger:
             OverBudgetError: if the plan has no such batch left.
             UnsupportedEventError: if this is the account of a batch itself: a batch of a batch is not accounted for.
         """
-        if self._batch_of is not None:
+        if self._is_batch:
             raise UnsupportedEventError("Cannot sample from a sample. Train inside the trials of a selection.")
         contents = event_rules.frozen(contents)
         self.charge(events.poisson_sampled(rate, contents), scope)
-        return Ledger(contents, batch_of=self)
+        return Ledger(contents, within=self, is_batch=True)
+
+    def open_one_of(self, choice: OneOfDpEvent, index: int, scope: Scope = ()) -> "Ledger":
+        """Charge one of several events, whichever it is, and get the account of the one that is taken.
+
+        Args:
+            choice: all of the events. If it has weights, the index must be a fresh draw by these.
+            index: of the event that is taken.
+            scope: the parts of the records that it touches. Charge what is taken with the same scope.
+
+        Raises:
+            OverBudgetError: if the plan does not cover the choice.
+        """
+        self.charge(choice, scope)
+        return Ledger(within_scope(scope, choice.events[index]), within=self, is_batch=self._is_batch)
 
     def _covers(self, spent: Counter[DpEvent]) -> bool:
         assert self._allowed is not None
@@ -117,7 +136,7 @@ class Ledger:
 
     def _not_covered(self, asked: DpEvent) -> str:
         left = event_texts.describe(event_rules.from_multiset((self._allowed or Counter()) - self._spent))[:400]
-        if self._batch_of is None:
+        if not self._is_batch:
             return (
                 f"The plan does not cover the release {event_texts.describe(asked)[:400]}; it still covers {left}. "
                 "Plan for all that the run may release, or release less."
@@ -165,7 +184,7 @@ class Ledger:
         ledger: Ledger | None = self
         while ledger is not None:
             yield ledger
-            ledger = ledger._batch_of
+            ledger = ledger._within
 
     def to_json(self) -> dict[str, Any]:
         """The ledger as JSON values; the plan is not part of it."""
@@ -201,7 +220,8 @@ class Ledger:
         return ledger
 
 
-def _within(scope: Scope, event: DpEvent) -> DpEvent:
+def within_scope(scope: Scope, event: DpEvent) -> DpEvent:
+    """The event, run on the records of these parts."""
     if len({partition for partition, _ in scope}) < len(scope):
         # Read literally, this concerns records in two parts of one partition: nobody. It would cost nothing.
         raise InvalidValueError(f"Expected a scope that names each partition once, got {scope}.")

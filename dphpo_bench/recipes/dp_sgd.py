@@ -5,24 +5,26 @@ Methods differ in how they choose a run's hyperparameters, not in how a run is d
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from annotated_types import Interval
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
+from dphpo_bench.contract.parameters import Decay, Name, Positive, check_fields
 from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import MAX_STEPS, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.calibration import calibrate
-from dphpo_bench.privacy.checks import number, positive, short_text, whole
-from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
 from dphpo_bench.training.clipping import parse_clipping
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
-    from dphpo_bench.training.clipping import Clipping
+
+ClippingRule = Annotated[str, parse_clipping]
+"""A clipping rule's name, as in `parse_clipping`."""
 
 Schedule = Literal["constant", "cosine"]
 
@@ -46,30 +48,18 @@ class DpSgd:
         UnknownNameError: if there is no such clipping rule.
     """
 
-    sample_rate: float
-    steps: int
-    noise_multiplier: float
-    learning_rate: float
-    optimizer: str = "SGD"
-    clipping: str = "auto_s"
+    sample_rate: Annotated[float, Interval(ge=0, le=1)]
+    steps: Annotated[int, Interval(ge=1, le=MAX_STEPS)]
+    noise_multiplier: Annotated[float, Interval(ge=0)]
+    learning_rate: Positive
+    optimizer: Name = "SGD"
+    clipping: ClippingRule = "auto_s"
     schedule: Schedule = "constant"
-    averaging: float = 0.99
+    averaging: Decay = 0.99
 
     def __post_init__(self) -> None:
         # Exact types: what only looks like a number or a text could look at gradients without noise.
-        exact = {
-            "sample_rate": number("sample_rate", self.sample_rate, low=0, high=1),
-            "steps": whole("steps", self.steps, low=1, high=MAX_STEPS),
-            "noise_multiplier": number("noise_multiplier", self.noise_multiplier, low=0),
-            "learning_rate": positive("learning_rate", self.learning_rate),
-            "averaging": number("averaging", self.averaging, low=0, high=1),
-            **{name: short_text(name, getattr(self, name)) for name in ("optimizer", "clipping", "schedule")},
-        }
-        for name, value in exact.items():
-            object.__setattr__(self, name, value)
-        if self.schedule not in ("constant", "cosine"):
-            raise InvalidValueError(f"Expected schedule constant or cosine, got {self.schedule!r}.")
-        parse_clipping(self.clipping)
+        check_fields(self)
 
     @classmethod
     def of(
@@ -97,11 +87,15 @@ class DpSgd:
     @property
     def step(self) -> "DpEvent":
         """Poisson(q; Gaussian σ), the kind of its batches."""
+        from dphpo_bench.privacy.events import gaussian, poisson_sampled
+
         return poisson_sampled(self.sample_rate, gaussian(self.noise_multiplier))
 
     @property
     def event(self) -> "DpEvent":
         """T × Poisson(q; Gaussian σ)."""
+        from dphpo_bench.privacy.events import repeat
+
         return repeat(self.step, self.steps)
 
     @property
@@ -113,13 +107,13 @@ class DpSgd:
         """What the run computes on this many records, in expectation."""
         return Cost(runs=1, steps=self.steps, examples=self.steps * self.sample_rate * n_records)
 
-    def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan:
-        """The plan of a method that does this one run; its parameters are the fields of the run."""
+    def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> "Plan[DpSgd]":
+        """The plan of a method that does this one run."""
         return Plan(
             budget=budget,
             event=self.event,
             training_event=self.event,
-            parameters=asdict(self),
+            parameters=self,
             releases=(self.release,),
             cost=self.cost(facts.n_records),
         )
@@ -150,6 +144,8 @@ class DpSgd:
         Raises:
             BudgetTooSmallError: if no noise within reach does.
         """
+        from dphpo_bench.privacy.calibration import calibrate
+
         return self.with_noise(calibrate(lambda noise: self.with_noise(noise).event, budget, accountant=accountant))
 
     def rate_at(self, step: int) -> float:
@@ -167,6 +163,21 @@ class DpSgd:
         """
         return self.train_together([session], [self], label)[0]
 
+    def gradients(self, session: Session, model: "nn.Module", label: str = "Training") -> "Iterator[list[Tensor]]":
+        """One noisy mean gradient for each step, at the model's weights of that time.
+
+        For optimisers of their own kind: whoever iterates moves the weights in between. At the end, the model has
+        the average of the weights.
+
+        Args:
+            session: where the records are; is charged `event`.
+            model: whose gradients are wanted.
+            label: of the progress display.
+        """
+        clipping, kind = parse_clipping(self.clipping), self.step
+        for _ in training_steps(session, self.steps, [model], [self.averaging], label):
+            yield session.sample(kind).gradient(model, clipping, self.noise_multiplier)
+
     @staticmethod
     def train_together(sessions: list[Session], runs: "Sequence[DpSgd]", label: str = "Training") -> "list[nn.Module]":
         """Train one model for each session, step by step in turn.
@@ -183,29 +194,50 @@ class DpSgd:
             InvalidValueError: if the runs differ in their number of steps.
         """
         from dphpo_bench.session.batch import gradients_together
-        from dphpo_bench.training.averaging import WeightAverage
         from dphpo_bench.training.optimizers import UpdateRule
 
         if len({run.steps for run in runs}) != 1:
             raise InvalidValueError("Expected runs of the same number of steps.")
         models = [session.build_model() for session in sessions]
-        weights = [trainable(model) for model in models]
-        updates = [UpdateRule(run.optimizer, own) for run, own in zip(runs, weights, strict=True)]
-        averages = [WeightAverage(own, run.averaging) for run, own in zip(runs, weights, strict=True)]
+        updates = [UpdateRule(run.optimizer, trainable(model)) for run, model in zip(runs, models, strict=True)]
         clippings = [parse_clipping(run.clipping) for run in runs]
         noise = [run.noise_multiplier for run in runs]
         kinds = [run.step for run in runs]
-        with sessions[0].progress.track(label, runs[0].steps) as advance:
-            for step in range(runs[0].steps):
-                batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
-                gradients = gradients_together(batches, models, clippings, noise)
-                for run, update, average, gradient in zip(runs, updates, averages, gradients, strict=True):
-                    update.apply(update.direction(gradient), run.rate_at(step))
-                    average.update()
-                advance()
-        for own, average in zip(weights, averages, strict=True):
-            average.copy_to(own)
+        decays = [run.averaging for run in runs]
+        for step in training_steps(sessions[0], runs[0].steps, models, decays, label):
+            batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
+            gradients = gradients_together(batches, models, clippings, noise)
+            for run, update, gradient in zip(runs, updates, gradients, strict=True):
+                update.apply(update.direction(gradient), run.rate_at(step))
         return models
+
+
+def training_steps(
+    session: Session, steps: int, models: "Sequence[nn.Module]", decays: Sequence[float], label: str = "Training"
+) -> Iterator[int]:
+    """The steps 0, ..., T − 1 of a training; whoever iterates moves the weights.
+
+    After each step the weights join their exponential average, which the models have at the end.
+
+    Args:
+        session: shows the progress.
+        steps: T.
+        models: what is trained.
+        decays: of each model's average; 0 leaves the last weights.
+        label: of the progress display.
+    """
+    from dphpo_bench.training.averaging import WeightAverage
+
+    weights = [trainable(model) for model in models]
+    averages = [WeightAverage(own, decay) for own, decay in zip(weights, decays, strict=True)]
+    with session.progress.track(label, steps) as advance:
+        for step in range(steps):
+            yield step
+            for average in averages:
+                average.update()
+            advance()
+    for own, average in zip(weights, averages, strict=True):
+        average.copy_to(own)
 
 
 def noiseless_training(runs: Sequence[Any]) -> "Callable[[list[Session]], list[nn.Module]] | None":
@@ -218,39 +250,11 @@ def noiseless_training(runs: Sequence[Any]) -> "Callable[[list[Session]], list[n
 
 def dp_sgd_event(sample_rate: float, steps: int, noise_multiplier: float) -> "DpEvent":
     """T × Poisson(q; Gaussian σ), the event of T steps of DP-SGD."""
+    from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
+
     return repeat(poisson_sampled(sample_rate, gaussian(noise_multiplier)), steps)
 
 
 def trainable(model: "nn.Module") -> "list[Tensor]":
     """The parameters that training moves, in the order in which a session gives their gradients."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def noisy_gradients(
-    session: Session,
-    model: "nn.Module",
-    *,
-    sample_rate: float,
-    steps: int,
-    clipping: "Clipping",
-    noise_multiplier: float,
-    label: str = "Training",
-) -> "Iterator[list[Tensor]]":
-    """One noisy mean gradient for each step, at the model's weights of that time.
-
-    For optimisers of their own kind: whoever iterates moves the weights in between.
-
-    Args:
-        session: where the records are; is charged `dp_sgd_event`.
-        model: whose gradients are wanted.
-        sample_rate: rate q of the Poisson batches.
-        steps: T.
-        clipping: the clipping rule.
-        noise_multiplier: σ, noise standard deviation / clipping sensitivity.
-        label: of the progress display.
-    """
-    kind = poisson_sampled(sample_rate, gaussian(noise_multiplier))
-    with session.progress.track(label, steps) as advance:
-        for _ in range(steps):
-            yield session.sample(kind).gradient(model, clipping, noise_multiplier)
-            advance()

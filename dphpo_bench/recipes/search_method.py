@@ -1,47 +1,111 @@
 """What all searches by held-out scores share."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from dphpo_bench.base.errors import InvalidValueError
+from annotated_types import Interval
+
+from dphpo_bench.contract.method import Cost, P, Plan
+from dphpo_bench.contract.parameters import Share
 from dphpo_bench.contract.task import TaskFacts
-from dphpo_bench.training.clipping import parse_clipping
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
+from dphpo_bench.recipes.single_run import TrainingMethod
+from dphpo_bench.recipes.trial import SearchThenTrain, Trial, Whole
 
 if TYPE_CHECKING:
-    from dphpo_bench.recipes.dp_sgd import DpSgd
-
-from dphpo_bench.contract.method import Method
+    from dphpo_bench.privacy.run_counts import RunCount
 
 
 @dataclass(frozen=True)
-class SearchMethod(Method):
+class SearchMethod(TrainingMethod[P]):
     """A method that compares DP-SGD runs of different hyperparameters, scored on held-out records.
+
+    The other parameters are those of every `TrainingMethod`. With a `batch_size` of as many as there are records,
+    trials are trained together, in one matrix product where the model is linear.
 
     Attributes:
         validation: expected share of the records that scores are computed on; the others train.
         clipping: as in `parse_clipping`.
         optimizer: a `torch.optim` name; default: the task's.
-        batch_size: expected batch size; default: the task's. With as many as there are records, trials are
-            trained together, in one matrix product where the model is linear.
-        epochs: expected passes over the data of one trial; default: the task's.
-        averaging: decay of the exponential average of weights that a run returns; 0 returns the last ones.
     """
 
-    validation: float = 0.1
-    clipping: str = "auto_s"
+    validation: Share = 0.1
+    clipping: ClippingRule = "auto_s"
     optimizer: str | None = None
-    batch_size: int | None = None
-    epochs: float | None = None
-    averaging: float = 0.99
 
-    def __post_init__(self) -> None:
-        if not 0 < self.validation < 1:
-            raise InvalidValueError(f"Expected 0 < validation < 1, got validation={self.validation}.")
-        parse_clipping(self.clipping)
-
-    def training(self, facts: TaskFacts) -> "DpSgd":
+    def training(self, facts: TaskFacts) -> DpSgd:
         """One run of the search, but for its hyperparameters and its noise."""
-        from dphpo_bench.recipes.dp_sgd import DpSgd
-
-        facts = facts.with_schedule(self.batch_size, self.epochs)
+        facts = self.scheduled(facts)
         return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
+
+    def trial(self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, accountant: str | None = None) -> Trial:
+        """The trial with the least noise that keeps the whole procedure within its budget; see `Trial.calibrated`."""
+        return Trial.calibrated(whole, self.training(facts), budget, validation=self.validation, accountant=accountant)
+
+
+@dataclass(frozen=True)
+class RandomStopping(SearchMethod[P]):
+    """A search of a random, secret number of trials, of which only the best is released.
+
+    The other parameters are those of every `SearchMethod`.
+
+    Attributes:
+        mean: expected number of trials.
+        accounting: which bound is calibrated and quoted (docs/accounting.md); "tightest" is the least of all.
+    """
+
+    mean: Annotated[float, Interval(gt=1)] = 10.0
+    accounting: str = "tightest"
+
+    @property
+    def runs(self) -> "RunCount":
+        """The distribution of the number of trials: geometric."""
+        from dphpo_bench.privacy.run_counts import geometric
+
+        return geometric(self.mean)
+
+    @property
+    def accountant(self) -> str | None:
+        """Whose ε is quoted; None: the tightest."""
+        return None if self.accounting == "tightest" else self.accounting
+
+    def plan_search(
+        self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, expected_runs: float | None = None
+    ) -> Plan[Trial]:
+        """The plan of a search that releases its best trial.
+
+        Args:
+            facts: of the task.
+            budget: the (ε, δ) of the whole procedure.
+            whole: the event of the whole procedure, as a function of what a trial exposes a record to.
+            expected_runs: expected number of trials; default: that of `runs`.
+        """
+        trial = self.trial(facts, budget, whole, self.accountant)
+        expected = self.runs.expected if expected_runs is None else expected_runs
+        return trial.as_plan(facts, budget, whole(trial.event), expected, self.accountant)
+
+    def plan_search_and_run(
+        self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, final: DpSgd, searched: float = 1.0
+    ) -> Plan[SearchThenTrain]:
+        """The plan of a search whose winner's hyperparameters serve one final run on all records.
+
+        Args:
+            facts: of the task.
+            budget: the (ε, δ) of the whole procedure.
+            whole: its event, the final run's included, as a function of what a trial exposes a record to.
+            final: the final run, but for what the search finds.
+            searched: share of the records that the search sees.
+        """
+        trial = self.trial(facts, budget, whole, self.accountant)
+        search = trial.cost(searched * facts.n_records, self.runs.expected)
+        last = final.cost(facts.n_records)
+        return Plan(
+            budget=budget,
+            event=whole(trial.event),
+            training_event=final.event,
+            parameters=SearchThenTrain(trial, final),
+            releases=(*trial.releases, final.release),
+            cost=Cost(search.runs + 1, search.steps + last.steps, search.examples + last.examples),
+            accountant=self.accountant,
+        )

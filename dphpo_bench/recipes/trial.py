@@ -5,19 +5,17 @@ is therefore calibrated against the whole budget (docs/accounting.md, parts).
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
+from dphpo_bench.contract.parameters import Share, check_fields
 from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.contract.task import TaskFacts
-from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.privacy.calibration import calibrate
-from dphpo_bench.privacy.checks import inside, number
-from dphpo_bench.privacy.events import gaussian
-from dphpo_bench.privacy.holdout import held_out
 from dphpo_bench.recipes.dp_sgd import DpSgd, noiseless_training, trainable
 from dphpo_bench.session.own_code import OwnCode
 
@@ -55,12 +53,11 @@ class Trial:
     """
 
     training: DpSgd
-    score_noise: float
-    validation: float
+    score_noise: Annotated[float, Interval(ge=0)]
+    validation: Share
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "score_noise", number("score_noise", self.score_noise, low=0))
-        object.__setattr__(self, "validation", inside("validation", self.validation))
+        check_fields(self)
 
     @classmethod
     def calibrated(
@@ -84,6 +81,10 @@ class Trial:
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
         """
+        from dphpo_bench.privacy.accountants.report import epsilon
+        from dphpo_bench.privacy.calibration import calibrate
+        from dphpo_bench.privacy.events import gaussian
+
         noise = calibrate(lambda noise: whole(training.with_noise(noise).event), budget, accountant=accountant)
         if accountant is None:
             # Quoted is the accountant whose ε of the worse part is least, so one must bound both.
@@ -94,6 +95,9 @@ class Trial:
     @property
     def event(self) -> "DpEvent":
         """What one trial releases, each record being in one of the two parts."""
+        from dphpo_bench.privacy.events import gaussian
+        from dphpo_bench.privacy.holdout import held_out
+
         return held_out(self.training.event, gaussian(self.score_noise), self.validation)
 
     @property
@@ -111,6 +115,28 @@ class Trial:
         steps = runs * self.training.steps
         examples = steps * self.training.sample_rate * (1 - self.validation) + runs * self.validation
         return Cost(runs=round(runs), steps=round(steps), examples=examples * n_records)
+
+    def as_plan(
+        self, facts: TaskFacts, budget: PrivacyBudget, event: "DpEvent", runs: float, accountant: str | None = None
+    ) -> "Plan[Trial]":
+        """The plan of a method that runs such trials, and releases the model of one.
+
+        Args:
+            facts: of the task.
+            budget: the (ε, δ) of the whole procedure.
+            event: of the whole procedure.
+            runs: expected number of trials.
+            accountant: whose ε is quoted; None: the tightest.
+        """
+        return Plan(
+            budget=budget,
+            event=event,
+            training_event=self.training.event,
+            parameters=self,
+            releases=self.releases,
+            cost=self.cost(facts.n_records, runs),
+            accountant=accountant,
+        )
 
     def best_of(self, session: Session, runs: "RunCount", proposals: "Proposals | None" = None) -> "Trained | None":
         """`Session.best_of` of such trials; None if there is no winner.
@@ -154,15 +180,18 @@ class Trial:
             for model, candidate, (_, validation) in zip(models, chosen, parts, strict=True)
         ]
 
-    def to_json(self) -> dict[str, Any]:
-        """The trial as a plan's parameter."""
-        return asdict(self)
 
-    @classmethod
-    def of(cls, plan: Plan) -> "Trial":
-        """The trial of a plan, its parameter "trial"."""
-        parameters = plan.parameters["trial"]
-        return cls(**{**parameters, "training": DpSgd(**parameters["training"])})
+@dataclass(frozen=True)
+class SearchThenTrain:
+    """A search, and a final run on all records with the winner's hyperparameters.
+
+    Attributes:
+        trial: of the search.
+        final: the final run, but for what the search finds.
+    """
+
+    trial: Trial
+    final: DpSgd
 
 
 def own_trial(trial: Any) -> Trial | None:
@@ -174,41 +203,6 @@ def own_trial(trial: Any) -> Trial | None:
 
 OWN_CODE = OwnCode(own_trial, noiseless_training)
 """What a session runs itself."""
-
-
-def search_then_train(
-    budget: PrivacyBudget,
-    event: "DpEvent",
-    trial: Trial,
-    final: DpSgd,
-    facts: TaskFacts,
-    expected_runs: float,
-    *,
-    accountant: str | None = None,
-    searched: float = 1.0,
-) -> Plan:
-    """The plan of a search by trials whose winner's hyperparameters serve one final run on all records.
-
-    Args:
-        budget: the (ε, δ) of the whole procedure.
-        event: of the whole procedure.
-        trial: of the search.
-        final: the final run, but for what the search finds.
-        facts: of the task.
-        expected_runs: expected number of trials.
-        accountant: whose ε is quoted.
-        searched: share of the records that the search sees.
-    """
-    search, last = trial.cost(searched * facts.n_records, expected_runs), final.cost(facts.n_records)
-    return Plan(
-        budget=budget,
-        event=event,
-        training_event=final.event,
-        parameters={"trial": trial.to_json(), "final": asdict(final)},
-        releases=(*trial.releases, final.release),
-        cost=Cost(search.runs + 1, search.steps + last.steps, search.examples + last.examples),
-        accountant=accountant,
-    )
 
 
 def released(best: Trained | None, session: Session) -> Outcome:

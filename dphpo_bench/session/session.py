@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.contract.session import Session, TrialFunction
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.checks import inside, number
-from dphpo_bench.privacy.events import gaussian, non_private
+from dphpo_bench.privacy.checks import inside, number, whole
+from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session import sealed, selection
 from dphpo_bench.session.access import Access, one_uniform
@@ -153,6 +155,19 @@ class ChargedSession(Unique, Session):
                 streams=access.numbered("subsample"),
             )
         )
+
+    def one_of(self, choice: "DpEvent", index: int | None = None) -> "tuple[int, ChargedSession]":
+        access, choice = self._access, event_rules.frozen(choice)
+        if not isinstance(choice, OneOfDpEvent):
+            raise InvalidValueError(f"Expected one of several events, one_of(events), got {shown(choice)}.")
+        streams = access.numbered("one of")
+        if choice.weights is not None:
+            if index is not None:
+                raise InvalidValueError("Expected no index: a choice with weights is drawn by the session.")
+            index = search.choose(choice.weights, one_uniform(streams.source("choice")))
+        index = whole("index", index, low=0, high=len(choice.events) - 1)
+        account = access.ledger.open_one_of(choice, index, access.scope)
+        return index, ChargedSession(replace(access, ledger=account, streams=streams), self._candidate)
 
     def sample(self, kind: "DpEvent", purpose: str = "training") -> ChargedBatch:
         access = self._access

@@ -175,13 +175,16 @@ class MethodContract:
         with _quiet():
             checked = bench.planned()
             try:
-                again = plan_from_json(checked.plan)
+                again = plan_from_json(checked.plan, method)
             except (TypeError, ValueError, KeyError, DphpoBenchError) as error:
-                raise ContractError(f"The plan is not JSON: {error}. Let its parameters be JSON values.") from None
+                raise ContractError(
+                    f"The plan is not JSON: {error}. Let its parameters be a frozen dataclass of JSON values, and name "
+                    "it in Method[...]."
+                ) from None
             expect(
                 again == checked.plan,
-                f"The plan comes back from JSON as another: {_plan_difference(checked.plan, again)}. Let its "
-                "parameters be what JSON gives back: lists rather than tuples, names as keys.",
+                f"The plan comes back from JSON as another: {_plan_difference(checked.plan, again)}. Let the types "
+                "of its parameters say what they are.",
             )
             found = difference(
                 observed(bench.run(checked=checked)), observed(bench.run(checked=replace(checked, plan=again)))

@@ -181,6 +181,6 @@ def ask_new_process(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def plan_from_json(made: Plan) -> Plan:
+def plan_from_json(made: Plan, method: Method) -> Plan:
     """The plan as it comes back from a file."""
-    return Plan.from_json(json.loads(json.dumps(made.to_json())))
+    return Plan.from_json(json.loads(json.dumps(made.to_json())), method.plan_parameters)

@@ -120,7 +120,7 @@ def test_only_the_winner_of_a_selection_is_seen(tiny_task, budget) -> None:
     made = experiment(tiny_task, "white_box")
     watch = Watch(made.canaries, made.transcript._tags)
     checked = bench.plan(bench.make_method("papernot_steinke"), made.task, budget)
-    steps = bench.Trial.of(checked.plan).training.steps
+    steps = checked.plan.parameters.training.steps
     auditing.execute(checked, made.task, made.records, seed=0, observer=watch)
     assert watch.releases == steps
     assert Watch.total > 3 * steps
@@ -138,7 +138,7 @@ class Unclipped(bench.Method):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         event = bench.gaussian(60.0)
-        return bench.Plan(budget, event, event, {}, (), bench.Cost(1, 1, 1.0))
+        return bench.Plan(budget, event, event, None, (), bench.Cost(1, 1, 1.0))
 
     def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
         model = session.build_model()

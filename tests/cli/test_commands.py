@@ -190,8 +190,8 @@ class Greedy(AutoClipping):
 
     def run(self, plan, session):
         outcome = super().run(plan, session)
-        noise = plan.parameters["noise_multiplier"]
-        batch = session.sample(bench.poisson_sampled(plan.parameters["sample_rate"], bench.gaussian(noise)))
+        noise = plan.parameters.noise_multiplier
+        batch = session.sample(bench.poisson_sampled(plan.parameters.sample_rate, bench.gaussian(noise)))
         batch.gradient(outcome.model, bench.AutoS(), noise)
         return outcome
 """

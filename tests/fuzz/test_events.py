@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.contract.method import Plan
 from dphpo_bench.contract.registry import make_task
-from dphpo_bench.harness.plan_cache import read_plan
 from dphpo_bench.privacy import event_texts, events, run_counts
 from dphpo_bench.privacy.accountants import report as accountants
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -205,10 +206,16 @@ PLANS = st.builds(
 )
 
 
+@dataclass(frozen=True)
+class Planned:
+    noise_multiplier: float
+    runs: list[int]
+
+
 def check_plan(obj: Any) -> None:
     """Refused with one of the documented errors, or written down again as it was read."""
     try:
-        plan = read_plan(obj)
+        plan = Plan.from_json(obj, Planned)
     except (KeyError, TypeError, ValueError):
         return
     try:
@@ -216,7 +223,7 @@ def check_plan(obj: Any) -> None:
     except ValueError:  # parameters that are no JSON, though Python's reader takes them
         assert not _finite([obj["parameters"], obj["cost"], obj["releases"]])
         return
-    assert read_plan(json.loads(text)) == plan
+    assert Plan.from_json(json.loads(text), Planned) == plan
     assert plan.budget.epsilon > 0
 
 
@@ -361,14 +368,14 @@ def test_plans_that_are_none(change: dict[str, Any]) -> None:
         "budget": {"epsilon": 3.0, "delta": DELTA},
         "event": {"type": "no_op"},
         "training_event": {"type": "no_op"},
-        "parameters": {},
+        "parameters": {"noise_multiplier": 1.5, "runs": [1, 2]},
         "releases": [],
         "cost": {"runs": 1, "steps": 1, "examples": 1.0},
         "accountant": None,
     }
-    assert read_plan(good).accountant is None
+    assert Plan.from_json(good, Planned).accountant is None
     with pytest.raises(InvalidValueError) as caught:
-        read_plan({**good, **change})
+        Plan.from_json({**good, **change}, Planned)
     check_message(caught.value)
 
 

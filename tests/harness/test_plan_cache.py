@@ -13,19 +13,24 @@ import dphpo_bench as bench
 from dphpo_bench.harness.plan_cache import PlanCache
 
 
+@dataclass(frozen=True)
+class Extra:
+    extra: Any
+
+
 @pytest.fixture
 def counting(fixed_noise):
     """A method that counts how often it plans."""
 
     @dataclass(frozen=True)
     class Counting(fixed_noise):
+        plan_parameters = Extra
         planned = 0
         extra: Any = None
 
         def plan(self, facts, budget):
             type(self).planned += 1
-            made = super().plan(facts, budget)
-            return replace(made, parameters={**made.parameters, "extra": self.extra})
+            return replace(super().plan(facts, budget), parameters=Extra(self.extra))
 
     return Counting
 
@@ -64,7 +69,7 @@ def test_a_plan_that_json_changes_is_made_each_time(counting, tiny_task, budget,
     counting.parameters = {}  # what is planned, not what is asked for, is at stake
     cache = PlanCache(tmp_path)
     for _ in range(2):
-        assert cache.plan(counting(extra=value), tiny_task, budget).parameters["extra"] is value
+        assert cache.plan(counting(extra=value), tiny_task, budget).parameters.extra is value
     assert counting.planned == 2
 
 
@@ -78,7 +83,7 @@ def test_a_forged_plan_cannot_under_report(counting, tiny_task, budget, tmp_path
     def forge(noise: float) -> None:
         forged = json.loads(good)
         event = bench.repeat(bench.poisson_sampled(tiny_task.facts.sample_rate, bench.gaussian(noise)), 6)
-        plan = replace(bench.Plan.from_json(forged), event=event, training_event=event)
+        plan = replace(bench.Plan.from_json(forged, Extra), event=event, training_event=event)
         path.write_text(json.dumps(plan.to_json()))
 
     forge(100.0)
@@ -89,7 +94,7 @@ def test_a_forged_plan_cannot_under_report(counting, tiny_task, budget, tmp_path
     path.write_text(json.dumps(forged))
     record = bench.run(counting(), tiny_task, budget, seed=0, plans=cache).record  # it is made again
     assert record.privacy == bench.run(counting(), tiny_task, budget, seed=0).record.privacy
-    assert bench.Plan.from_json(json.loads(path.read_text())).budget == budget
+    assert bench.Plan.from_json(json.loads(path.read_text()), Extra).budget == budget
     forge(0.3)
     with pytest.raises(bench.DphpoBenchError, match="more than the budget"):
         bench.run(counting(), tiny_task, budget, seed=0, plans=cache)

@@ -161,7 +161,7 @@ def test_raw_access_makes_epsilon_infinite(fixed_noise, plain_run) -> None:
         def plan(self, facts, budget):
             from dphpo_bench.privacy.events import non_private
 
-            return bench.Plan(budget, non_private(), non_private(), {}, (), bench.Cost(1, 0, 0.0))
+            return bench.Plan(budget, non_private(), non_private(), None, (), bench.Cost(1, 0, 0.0))
 
         def run(self, plan, session):
             assert len(session.nonprivate()) == session.facts.n_records
@@ -247,7 +247,7 @@ def searching(interrupted: bool = False) -> bench.Method:
         event = best_of(gaussian(50.0), geometric(20))
 
         def plan(self, facts, budget):
-            return bench.Plan(budget, self.event, self.event, {}, (), bench.Cost(20, 0, 0.0), accountant="profile")
+            return bench.Plan(budget, self.event, self.event, None, (), bench.Cost(20, 0, 0.0), accountant="profile")
 
         def run(self, plan, session):
             def trial(own):

@@ -22,6 +22,7 @@ VARIANTS = {
         {"distribution": "uniform", "accounting": "layer_cake"},
     ],
     "hyfreedp": [{"loss_batch": "same"}],
+    "hyfreedp_paper": [{"loss_batch": "same"}, {"rule": "gen"}],
     "auto_clipping": [{"clipping": "auto_v"}],
     "subsampled_tuning": [{"optimizer": "SGD"}],
 }

@@ -13,7 +13,7 @@ def test_noise_is_what_opacus_needs() -> None:
     facts = bench.make_task("cifar10").facts
     plan = AutoClipping().plan(facts, bench.PrivacyBudget(3, 1e-5))
     accountant = PRVAccountant()
-    accountant.history = [(plan.parameters["noise_multiplier"], facts.sample_rate, facts.steps)]
+    accountant.history = [(plan.parameters.noise_multiplier, facts.sample_rate, facts.steps)]
     assert accountant.get_epsilon(1e-5, eps_error=1e-3) == pytest.approx(3.0, abs=0.01)
 
 
@@ -38,7 +38,7 @@ def test_styles_differ(plain_run) -> None:
 
 def test_schedule_is_the_tasks_unless_given(tiny_task, budget) -> None:
     plan = AutoClipping(batch_size=60, epochs=2).plan(tiny_task.facts, budget)
-    assert (plan.parameters["sample_rate"], plan.parameters["steps"]) == (0.1, 20)
+    assert (plan.parameters.sample_rate, plan.parameters.steps) == (0.1, 20)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_parameters_out_of_range(options: dict[str, object], message: str, tiny_
     [
         ({"optimizer": "AdamX"}, "Did you mean"),
         ({"clipping": "auto"}, "Unknown clipping"),
-        ({"averaging": 1.0}, "below 1"),
+        ({"averaging": 1.0}, "averaging < 1"),
     ],
 )
 def test_mistakes_found_before_the_first_release_are_raised(

@@ -2,13 +2,23 @@
 
 import math
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dphpo_bench as bench
-from dphpo_bench.methods.hyfreedp import RULES, HyFreeDP, NoiseAwareRule
+from dphpo_bench.methods.hyfreedp import HyFreeDP, NoiseAwareRule
+from dphpo_bench.methods.hyfreedp_paper import HyFreeDPPaper
+
+RULES = HyFreeDP.rules | HyFreeDPPaper.rules
+
+
+def method_of(rule: str, **options: Any) -> bench.ProbedTraining:
+    """The method that has this rule."""
+    return (HyFreeDP if rule in HyFreeDP.rules else HyFreeDPPaper)(rule=rule, **options)
+
 
 # The setting of the table in docs/accounting.md.
 FACTS = bench.TaskFacts("table", "none", 50_000, bench.Input((1,)), 1000, 10, "SGD", learning_rate=1.0, n_classes=2)
@@ -32,29 +42,29 @@ def test_loss_noise_of_the_joint_analysis(epsilon: float, interval: int, loss_ba
     What is left for the losses is 1 % of the noise of the gradients, so an error of 1e-4 in that noise, which is
     calibrated roughly, becomes 1 % here.
     """
-    method = HyFreeDP(rule="paper", update_interval=interval, loss_batch=loss_batch, noise_inflation=1.01)  # type: ignore[arg-type]
+    method = HyFreeDPPaper(update_interval=interval, loss_batch=loss_batch, noise_inflation=1.01)  # type: ignore[arg-type]
     plan = method.plan(FACTS, bench.PrivacyBudget(epsilon, 1e-5))
     assert FACTS.steps == 500
-    assert plan.parameters["probes"] == 500 // interval
-    assert plan.parameters["loss_noise_multiplier"] == pytest.approx(loss_noise, rel=0.02)
+    assert plan.parameters.probes == 500 // interval
+    assert plan.parameters.loss_noise_multiplier == pytest.approx(loss_noise, rel=0.02)
 
 
 @pytest.mark.parametrize("task", ["digits", "mnist", "cifar10"])
 @pytest.mark.parametrize("epsilon", [0.5, 3, 8])
 @pytest.mark.parametrize("rule", list(RULES))
 def test_plans_spend_the_budget_and_no_more(task: str, epsilon: float, rule: str) -> None:
-    method = HyFreeDP(rule=rule, loss_batch="same" if epsilon == 3 else "fresh")  # type: ignore[arg-type]
+    method = method_of(rule, loss_batch="same" if epsilon == 3 else "fresh")
     checked = bench.plan(method, task, bench.PrivacyBudget(epsilon, 1e-5))
     assert 0.99 * epsilon <= checked.epsilon.epsilon <= epsilon
     assert 0 < checked.tuning_share < 0.3
-    assert checked.plan.parameters["noise_inflation"] <= 1.05
+    assert checked.plan.parameters.noise_inflation <= 1.05
 
 
 @pytest.mark.parametrize("rule", list(RULES))
 @pytest.mark.parametrize("loss_batch", ["fresh", "same"])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 def test_runs_release_exactly_what_is_planned(plain_run, rule: str, loss_batch: str, optimizer: str) -> None:
-    method = HyFreeDP(rule=rule, loss_batch=loss_batch, optimizer=optimizer, initial_learning_rate=0.01)  # type: ignore[arg-type]
+    method = method_of(rule, loss_batch=loss_batch, optimizer=optimizer, initial_learning_rate=0.01)
     record = plain_run(method).record
     assert record.status == "ok", record.error
     assert record.privacy.recomputed == record.privacy.planned
@@ -159,7 +169,7 @@ def test_no_released_value_breaks_a_rule(name: str, probes: list[tuple[float, ..
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rule": "magic"}, "rule in noise_aware, gen, paper"),
+        ({"rule": "magic"}, "rule in noise_aware, got"),
         ({"loss_batch": "none"}, "loss_batch in fresh, same"),
         ({"update_interval": 0}, "update_interval >= 1"),
         ({"noise_inflation": 1.0}, "noise_inflation > 1"),
@@ -180,3 +190,9 @@ def test_noise_aware_restarts_the_optimiser_once_when_its_estimates_are_complete
         observe(rule, 1.0, 1.0, 1e-6, random.Random(0))
         restarts.append(rule.restarts)
     assert restarts == [False] * 3 + [True] + [False] * 6
+
+
+def test_the_paper_has_its_own_rules() -> None:
+    assert HyFreeDPPaper().rule == "paper"
+    with pytest.raises(bench.InvalidValueError, match="rule in paper, gen, got"):
+        HyFreeDPPaper(rule="noise_aware")  # type: ignore[arg-type]

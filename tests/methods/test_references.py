@@ -103,7 +103,7 @@ def test_nonprivate_reads_half_precision(plain_run, monkeypatch: pytest.MonkeyPa
     [
         (GridOracle, {"points": 0}, "points >= 1"),
         (GridOracle, {"validation": 1.0}, "validation < 1"),
-        (GridOracle, {"schedule": "linear"}, "constant or cosine"),
+        (GridOracle, {"schedule": "linear"}, "schedule in constant, cosine"),
         (GridOracleSchedule, {"clipping": "x"}, "Unknown clipping"),
         (NonPrivate, {"learning_rate": 0.0}, "learning_rate > 0"),
         (NonPrivate, {"batch_size": 0}, "batch_size >= 1"),

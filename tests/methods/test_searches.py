@@ -35,14 +35,14 @@ def test_linear_scaling_meets_the_papers_budget() -> None:
     facts = bench.make_task("cifar10").facts
     plan = LinearScaling().plan(facts, bench.PrivacyBudget(1, 1e-5))
     left = 0.98 * 0.2680511**2 - 3 * 0.03252078**2 - 3 * 0.06133414**2
-    assert math.sqrt(60) / plan.parameters["final_noise"] == pytest.approx(math.sqrt(left), rel=2e-3)
-    assert 0.86 < plan.parameters["final_epsilon"] < 0.88405
+    assert math.sqrt(60) / plan.parameters.final_noise == pytest.approx(math.sqrt(left), rel=2e-3)
+    assert 0.86 < plan.parameters.final_epsilon < 0.88405
 
 
 def test_linear_scaling_without_counts_is_the_papers_claim() -> None:
     budget = bench.PrivacyBudget(1, 1e-5)
     plan = LinearScaling(score_share=1e-6).plan(bench.make_task("cifar10").facts, budget)
-    assert plan.parameters["final_epsilon"] == pytest.approx(0.88405, rel=2e-3)
+    assert plan.parameters.final_epsilon == pytest.approx(0.88405, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_round_that_finds_nothing_opens_no_other_test() -> None:
 def test_propose_test_charges_its_bound(tiny_task, budget) -> None:
     method = ProposeTest(candidates=3, partitions=2, successes=2)
     checked = bench.plan(method, tiny_task, budget)
-    assert checked.plan.parameters["successes"] == 2
+    assert checked.plan.parameters.successes == 2
     record = bench.run(method, tiny_task, budget, seed=0).record
     assert len(record.released["answers"]) <= most_rounds(0.01, 2)
     assert record.privacy.epsilon == checked.epsilon.epsilon >= record.privacy.recomputed.epsilon
@@ -147,7 +147,7 @@ def test_accountings_of_one_search(tiny_task) -> None:
     """The better the bound, the less noise for the same ε: a decade of analysis."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     noise = [
-        LiuTalwar(accounting=name).plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
+        LiuTalwar(accounting=name).plan(facts, budget).parameters.training.noise_multiplier
         for name in ("theorem", "rdp", "profile", "layer_cake", "tightest")
     ]
     assert noise == sorted(noise, reverse=True)
@@ -192,7 +192,7 @@ def test_a_poisson_number_of_trials_may_be_zero(tiny_task, budget) -> None:
 
 def test_dp_hyper_gives_the_final_run_its_share(budget) -> None:
     plan = DpHyper().plan(bench.make_task("cifar10").facts, budget)
-    alone = bench.epsilon(bench.DpSgd(**plan.parameters["final"]).event, budget.delta).epsilon
+    alone = bench.epsilon(plan.parameters.final.event, budget.delta).epsilon
     assert alone == pytest.approx(0.85 * budget.epsilon, rel=2e-3)
 
 
@@ -209,7 +209,7 @@ def test_only_sgd_extrapolates_from_a_sample(optimizer: str, factor: float) -> N
 def test_a_smaller_sample_leaves_more_for_the_search() -> None:
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     noise = [
-        SubsampledTuning(tuning_rate=rate).plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
+        SubsampledTuning(tuning_rate=rate).plan(facts, budget).parameters.trial.training.noise_multiplier
         for rate in (0.1, 0.5)
     ]
     assert noise[0] < noise[1]
@@ -227,12 +227,12 @@ def test_densities_stay_within_their_bounds(wanted: list[float], low: float, hig
 def test_learning_costs_what_the_bounds_say() -> None:
     """(α/(α−1) + 1 + η) ln(C/c) at η = 1: without adaptivity, a little less noise."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
-    plans = [
+    trials = [
         DpHypo(adaptivity_share=share, accounting="rdp").plan(facts, budget).parameters for share in (0.0, 0.05, 0.3)
     ]
-    noise = [plan["trial"]["training"]["noise_multiplier"] for plan in plans]
+    noise = [trial.training.noise_multiplier for trial in trials]
     assert noise == sorted(noise)
-    rdp = LiuTalwar(accounting="rdp").plan(facts, budget).parameters["trial"]["training"]["noise_multiplier"]
+    rdp = LiuTalwar(accounting="rdp").plan(facts, budget).parameters.training.noise_multiplier
     assert noise[0] == pytest.approx(rdp, rel=2e-3)  # without adaptivity, the same search
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.contract.task import default_search_space
-from dphpo_bench.harness import run as harness
-from dphpo_bench.methods.adaptive_clipping import THRESHOLDS, AdaptiveClipping
+from dphpo_bench.harness import plan as planning
+from dphpo_bench.methods.adaptive_clipping import THRESHOLDS, AdaptiveClipping, Planned
 from dphpo_bench.methods.dadaptation import REPORTED, DAdaptation
 from dphpo_bench.methods.dp_adam_wosm import DpAdamWosm
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
@@ -18,7 +19,6 @@ from dphpo_bench.methods.prodigy import Prodigy
 from dphpo_bench.methods.random_search import RandomSearch
 from dphpo_bench.privacy import calibration
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.recipes import dp_sgd
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking
 
@@ -42,10 +42,9 @@ def computed_once() -> Any:
         return wrapped
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(harness, "epsilon", once(harness.epsilon, lambda event, delta: f"{event} {delta}"))
+        patch.setattr(planning, "epsilon", once(planning.epsilon, lambda event, delta: f"{event} {delta}"))
         calibrate = once(calibration.calibrate, lambda event_of, budget: f"{event_of(1.0)} {budget}")
-        for module in (calibration, dp_sgd):
-            patch.setattr(module, "calibrate", calibrate)
+        patch.setattr(calibration, "calibrate", calibrate)
         yield
 
 
@@ -61,7 +60,7 @@ def test_plans_spend_the_budget_and_no_more(method: type[bench.Method], epsilon:
     checked = bench.plan(method(), tiny_task, bench.PrivacyBudget(epsilon, 1e-5))
     assert 0.99 * epsilon <= checked.epsilon.epsilon <= epsilon
     assert checked.plan.cost.runs == 1
-    assert sum(release.count for release in checked.plan.releases) % checked.plan.parameters["steps"] == 0
+    assert sum(release.count for release in checked.plan.releases) % checked.plan.parameters.steps == 0
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -83,10 +82,10 @@ def test_they_learn(plain_run, method: bench.Method) -> None:
 def test_dp_sgd_without_a_schedule_of_its_own_is_that_of_the_task(tiny_task: TinyTask, budget) -> None:
     plan = FixedDpSgd().plan(tiny_task.facts, budget)
     expected = {"clipping": "abadi:1", "learning_rate": 0.05, "optimizer": "AdamW", "steps": 30, "averaging": 0.99}
-    assert expected.items() <= plan.parameters.items()
+    assert expected.items() <= asdict(plan.parameters).items()
     given = FixedDpSgd(clipping="auto_v", learning_rate=0.1, optimizer="SGD", batch_size=60, epochs=2, averaging=0.0)
     expected = {"clipping": "auto_v", "learning_rate": 0.1, "optimizer": "SGD", "steps": 20, "sample_rate": 0.1}
-    assert expected.items() <= given.plan(tiny_task.facts, budget).parameters.items()
+    assert expected.items() <= asdict(given.plan(tiny_task.facts, budget).parameters).items()
 
 
 # ----------------------------------------------------------------------------------------------- random search
@@ -141,9 +140,9 @@ def test_random_search_refuses_what_would_change_the_privacy(budget) -> None:
 def test_wosm_follows_its_formula(tiny_task: TinyTask, budget) -> None:
     method = DpAdamWosm(step_size=0.02, momentum=0.8, clipping="abadi:0.5", averaging=0.0)
     plan = method.plan(tiny_task.facts, budget)
-    noise = plan.parameters["noise_multiplier"]
+    noise = plan.parameters.noise_multiplier
     rate = 0.02 / (noise * 0.5 / 100 + 1e-8)
-    assert plan.parameters["learning_rate"] == pytest.approx(rate)
+    assert plan.parameters.learning_rate == pytest.approx(rate)
 
     model = method.run(plan, session_on(tiny_task)).model
     session = session_on(tiny_task)
@@ -178,8 +177,8 @@ def test_centred_count_costs_what_theorem_1_says(joint: float, count_noise: floa
 
 def test_adaptive_clipping_pays_for_the_counts_with_a_little_more_noise(tiny_task: TinyTask, budget) -> None:
     plan = AdaptiveClipping().plan(tiny_task.facts, budget)
-    noise, count_noise = plan.parameters["noise_multiplier"], plan.parameters["count_noise"]
-    alone = FixedDpSgd().plan(tiny_task.facts, budget).parameters["noise_multiplier"]
+    noise, count_noise = plan.parameters.noise_multiplier, plan.parameters.count_noise
+    alone = FixedDpSgd().plan(tiny_task.facts, budget).parameters.noise_multiplier
     assert count_noise == 100 / 20
     assert noise == pytest.approx((alone**-2 - (2 * count_noise) ** -2) ** -0.5, rel=2e-3)
 
@@ -189,14 +188,7 @@ def test_adaptive_clipping_pays_for_the_counts_with_a_little_more_noise(tiny_tas
 def test_threshold_converges_to_the_quantile_of_the_norms(tiny_task: TinyTask, quantile: float, start: float) -> None:
     """On full batches, with weights that do not move; the plan's noise is replaced by next to none."""
     method = AdaptiveClipping(quantile=quantile, initial_max_grad_norm=start)
-    parameters = {
-        "sample_rate": 1.0,
-        "steps": 150,
-        "noise_multiplier": 0.01,
-        "count_noise": 1.0,
-        "learning_rate": 1e-12,
-        "optimizer": "SGD",
-    }
+    parameters = Planned(1.0, 150, noise_multiplier=0.01, count_noise=1.0, learning_rate=1e-12, optimizer="SGD")
     event = bench.non_private()
     plan = bench.Plan(bench.PrivacyBudget(1, 1e-5), event, event, parameters, (), bench.Cost(1, 1, 1))
     outcome = method.run(plan, session_on(tiny_task))
@@ -208,14 +200,7 @@ def test_threshold_converges_to_the_quantile_of_the_norms(tiny_task: TinyTask, q
 
 
 def test_threshold_stays_within_public_limits(tiny_task: TinyTask) -> None:
-    parameters = {
-        "sample_rate": 1.0,
-        "steps": 20,
-        "noise_multiplier": 1.0,
-        "count_noise": 1e8,
-        "learning_rate": 1e-3,
-        "optimizer": "SGD",
-    }
+    parameters = Planned(1.0, 20, noise_multiplier=1.0, count_noise=1e8, learning_rate=1e-3, optimizer="SGD")
     event = bench.non_private()
     plan = bench.Plan(bench.PrivacyBudget(1, 1e-5), event, event, parameters, (), bench.Cost(1, 1, 1))
     path = AdaptiveClipping().run(plan, session_on(tiny_task)).released["max_grad_norm"]
@@ -285,5 +270,5 @@ def test_parameters_out_of_range(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_averaging_out_of_range_is_found_before_the_first_release(method: Any, tiny_task: TinyTask, budget) -> None:
-    with pytest.raises(bench.InvalidValueError, match="below 1"):
+    with pytest.raises(bench.InvalidValueError, match="0 <= averaging < 1"):
         bench.run(method(averaging=1.0), tiny_task, budget, seed=0)

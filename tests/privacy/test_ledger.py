@@ -25,6 +25,7 @@ from dphpo_bench.privacy.events import (
     laplace,
     non_private,
     on_part,
+    one_of,
     poisson_sampled,
     repeat,
 )
@@ -268,6 +269,67 @@ class TestLock:
             ledger.charge(GRADIENT)
 
 
+class TestOneOf:
+    """The whole choice is charged; the account of the event that is taken covers this one alone."""
+
+    STEPS = repeat(poisson_sampled(0.1, gaussian(2)), 2)
+    CHOICE = one_of([STEPS, gaussian(3)])
+
+    def test_the_choice_is_charged_and_one_event_is_allowed(self) -> None:
+        ledger = Ledger(self.CHOICE)
+        branch = ledger.open_one_of(frozen(self.CHOICE), 0)
+        assert ledger.event == frozen(self.CHOICE)
+        step(branch, gaussian(2))
+        with pytest.raises(OverBudgetError):
+            branch.charge(gaussian(3))
+        step(branch, gaussian(2))
+        with pytest.raises(OverBudgetError):
+            step(branch, gaussian(2))
+        assert ledger.refused
+        assert ledger.event == frozen(self.CHOICE)
+
+    def test_another_choice_is_not_covered(self) -> None:
+        ledger = Ledger(self.CHOICE)
+        for other in (
+            one_of([gaussian(3), self.STEPS]),
+            one_of([self.STEPS]),
+            one_of([self.STEPS, gaussian(3)], [1, 1]),
+        ):
+            with pytest.raises(OverBudgetError):
+                ledger.open_one_of(frozen(other), 0)
+        ledger.open_one_of(frozen(self.CHOICE), 1)
+        with pytest.raises(OverBudgetError):  # a second look
+            ledger.open_one_of(frozen(self.CHOICE), 0)
+
+    def test_a_branch_is_locked_and_closed_with_the_run(self) -> None:
+        ledger = Ledger(self.CHOICE)
+        branch = ledger.open_one_of(frozen(self.CHOICE), 1)
+        with ledger.locked(), pytest.raises(OverBudgetError, match="locked"):
+            branch.charge(gaussian(3))
+        ledger.close()
+        with pytest.raises(OverBudgetError, match="over"):
+            branch.charge(gaussian(3))
+
+    def test_within_a_batch_and_within_a_part(self) -> None:
+        ledger = Ledger(poisson_sampled(0.1, one_of([gaussian(2), gaussian(3)])))
+        batch = ledger.open_batch(0.1, one_of([gaussian(2), gaussian(3)]))
+        branch = batch.open_one_of(frozen(one_of([gaussian(2), gaussian(3)])), 1)
+        with pytest.raises(UnsupportedEventError, match="sample from a sample"):
+            branch.open_batch(0.1, gaussian(3))
+        branch.charge(gaussian(3))
+        scope = (("split", "a"),)
+        ledger = Ledger(on_part("split", "a", self.CHOICE))
+        branch = ledger.open_one_of(frozen(self.CHOICE), 1, scope)
+        with pytest.raises(OverBudgetError):
+            branch.charge(gaussian(3))  # of all records
+        branch.charge(gaussian(3), scope)
+
+    def test_a_written_ledger_reads_the_same(self) -> None:
+        ledger = Ledger()
+        ledger.open_one_of(frozen(self.CHOICE), 0)
+        assert Ledger.from_json(ledger.to_json()).event == ledger.event
+
+
 class TestExactTypes:
     """What is charged is what was allowed, whatever the objects say of themselves."""
 
@@ -281,7 +343,7 @@ class TestExactTypes:
     def test_a_plan_that_grows_after_its_cost_is_known(self) -> None:
         parts = [GRADIENT]
         event = dp_event.ComposedDpEvent(parts)
-        plan = Plan(PrivacyBudget(1.0, 1e-5), event, event, {}, (), Cost(1, 1, 1.0))
+        plan = Plan(PrivacyBudget(1.0, 1e-5), event, event, None, (), Cost(1, 1, 1.0))
         parts.append(gaussian(0.1))
         assert plan.event == plan.training_event == GRADIENT
 

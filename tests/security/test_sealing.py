@@ -60,7 +60,7 @@ class Probe(bench.Method):
         if self.while_planning:
             self.while_planning()
         event = self.event or bench.compose(bench.repeat(STEP, 2), bench.best_of(TRIAL, RUNS))
-        return bench.Plan(budget, event, event, {}, (), bench.Cost(1, 1, 1.0))
+        return bench.Plan(budget, event, event, None, (), bench.Cost(1, 1, 1.0))
 
     def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
         return self.body(session)
@@ -143,7 +143,7 @@ def test_raw_records_are_taken_back(tiny_task) -> None:
         end_to_end_private = False
 
         def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-            return bench.Plan(budget, bench.non_private(), bench.non_private(), {}, (), bench.Cost(1, 1, 1.0))
+            return bench.Plan(budget, bench.non_private(), bench.non_private(), None, (), bench.Cost(1, 1, 1.0))
 
         def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
             kept.extend([session.nonprivate(), session.holdout(0.5)[0].nonprivate()])

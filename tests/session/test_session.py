@@ -12,7 +12,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.event_rules import multiset
-from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
+from dphpo_bench.privacy.events import compose, gaussian, one_of, poisson_sampled, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking, session_on
@@ -198,3 +198,28 @@ def test_queries_leave_every_layer_in_its_mode(open_session, monkeypatch) -> Non
     session.sample(asking(0.5, gaussian(1.0))).gradient(model, bench.AutoS(), 1.0)
     assert model.training
     assert not frozen.training
+
+
+def test_one_of_several_events_is_taken_or_drawn(open_session) -> None:
+    events = [repeat(poisson_sampled(0.1, gaussian(2)), 2), repeat(poisson_sampled(0.5, gaussian(3)), 3)]
+    free, drawn = one_of(events), one_of(events, [1, 3])
+    ledger = Ledger(compose(free, repeat(drawn, 400)))
+    session = open_session(ledger=ledger)
+    index, chosen = session.one_of(free, 1)
+    assert index == 1
+    for _ in range(3):
+        chosen.sample(poisson_sampled(0.5, gaussian(3)))
+    with pytest.raises(OverBudgetError):
+        chosen.sample(poisson_sampled(0.1, gaussian(2)))
+    assert multiset(ledger.event) == multiset(free)
+    with pytest.raises(InvalidValueError, match="drawn by the session"):
+        session.one_of(drawn, 1)
+    for wrong in (None, 2, -1):
+        with pytest.raises(InvalidValueError, match="index"):
+            session.one_of(free, wrong)
+    with pytest.raises(InvalidValueError, match="one of several events"):
+        session.one_of(gaussian(2), 0)
+    share = sum(session.one_of(drawn)[0] for _ in range(400)) / 400
+    assert share == pytest.approx(0.75, abs=0.09)  # four standard deviations
+    with pytest.raises(OverBudgetError):
+        session.one_of(drawn)

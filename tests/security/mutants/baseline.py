@@ -13,7 +13,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Training(bench.Method):
+class Planned:
+    """What is planned: T steps at a sample rate, with this noise."""
+
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+
+
+@dataclass(frozen=True)
+class Training(bench.Method[Planned]):
     """DP-SGD (Abadi et al. 2016, Algorithm 1), with nothing wrong.
 
     Attributes:
@@ -39,7 +48,7 @@ class Training(bench.Method):
             budget=budget,
             event=event,
             training_event=event,
-            parameters={"sample_rate": rate, "steps": steps, "noise_multiplier": noise},
+            parameters=Planned(rate, steps, noise),
             releases=(bench.Release("clipped gradient sum", steps, noise, rate),),
             cost=bench.Cost(runs=1, steps=steps, examples=float(steps * facts.batch_size)),
         )
@@ -51,14 +60,14 @@ class Training(bench.Method):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """T steps."""
         model = session.build_model()
-        for _ in range(plan.parameters["steps"]):
+        for _ in range(plan.parameters.steps):
             gradient = self.planned_gradient(plan, session, model)
             descend(model, gradient, self.learning_rate)
         return bench.Outcome(model, {"learning_rate": self.learning_rate})
 
     def planned_gradient(self, plan: bench.Plan, session: "bench.Session", model: "nn.Module") -> "list[Tensor]":
         """With what the plan says."""
-        return self.gradient(session, model, plan.parameters["sample_rate"], plan.parameters["noise_multiplier"])
+        return self.gradient(session, model, plan.parameters.sample_rate, plan.parameters.noise_multiplier)
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         """The noisy mean gradient of one Poisson batch."""
@@ -110,7 +119,7 @@ class Search(bench.Method):
             budget=budget,
             event=event,
             training_event=event,
-            parameters={},
+            parameters=None,
             releases=(bench.Release("clipped gradient sum", self.steps, self.noise, 1.0),),
             cost=bench.Cost(round(self.runs.expected), self.steps, self.steps * float(facts.n_records)),
         )

@@ -24,13 +24,13 @@ class FixedBatches(Training):
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """T steps, from one batch to the next."""
-        model, noise = session.build_model(), plan.parameters["noise_multiplier"]
+        model, noise = session.build_model(), plan.parameters.noise_multiplier
         rest, batches = session, []
-        for left in range(round(1 / plan.parameters["sample_rate"]), 1, -1):
+        for left in range(round(1 / plan.parameters.sample_rate), 1, -1):
             rest, batch = rest.holdout(1 / left)
             batches.append(batch)
         batches.append(rest)
-        for step in range(plan.parameters["steps"]):
+        for step in range(plan.parameters.steps):
             batch = batches[step % len(batches)]
             gradient = self.asked(batch, model, 1.0, noise, bench.Abadi(self.max_grad_norm))
             descend(model, gradient, self.learning_rate)

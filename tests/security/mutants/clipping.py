@@ -98,8 +98,8 @@ class RawNormStatistics(Training):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """T steps; the medians that the rule has seen are released."""
         model, rule = session.build_model(), ByTheMedian()
-        rate, noise = plan.parameters["sample_rate"], plan.parameters["noise_multiplier"]
-        for _ in range(plan.parameters["steps"]):
+        rate, noise = plan.parameters.sample_rate, plan.parameters.noise_multiplier
+        for _ in range(plan.parameters.steps):
             descend(model, self.asked(session, model, rate, noise, rule), self.learning_rate)
         return bench.Outcome(model, {"medians": rule.seen})
 
@@ -154,6 +154,6 @@ class LogsActivations(Training):
 
         model, log = session.build_model(), list[float]()
         model.register_forward_hook(lambda *seen: log.append(float(seen[-1].mean())))
-        for _ in range(plan.parameters["steps"]):
+        for _ in range(plan.parameters.steps):
             descend(model, self.planned_gradient(plan, session, model), self.learning_rate)
         return bench.Outcome(model, {"activations": log})

@@ -93,7 +93,7 @@ class KeepsRawRecords(Training):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         """Not private."""
-        return bench.Plan(budget, bench.non_private(), bench.non_private(), {}, (), bench.Cost(1, 1, 1.0))
+        return bench.Plan(budget, bench.non_private(), bench.non_private(), None, (), bench.Cost(1, 1, 1.0))
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Keep them."""

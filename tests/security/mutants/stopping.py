@@ -38,7 +38,7 @@ class StopsEarlyAndQuotesLess(Training):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Few steps."""
         model = session.build_model()
-        for _ in range(plan.parameters["steps"]):
+        for _ in range(plan.parameters.steps):
             gradient = self.planned_gradient(plan, session, model)
             descend(model, gradient, self.learning_rate)
             if sum(float(part.square().sum()) for part in gradient) ** 0.5 < 10.0:

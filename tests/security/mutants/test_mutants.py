@@ -426,7 +426,8 @@ def test_probes_apart_cost_more_than_they_claim() -> None:
     """One batch's gradient and three losses are one Gaussian of the joint multiplier, subsampled once."""
     method, task = probes.ProbesApart(), Blobs()
     checked = plan(method, task, BUDGET)
-    rate, steps, sigma = (checked.plan.parameters[name] for name in ("sample_rate", "steps", "noise_multiplier"))
+    planned = checked.plan.parameters
+    rate, steps, sigma = planned.sample_rate, planned.steps, planned.noise_multiplier
     session = session_on(task, records(), ledger := Ledger(), Streams(0))
     method.run(checked.plan, session)
     joint = ((2 * sigma) ** -2 + 3 * (method.loss_noise * sigma) ** -2) ** -0.5
@@ -443,7 +444,7 @@ def test_fixed_batches_cost_more_than_poisson_samples() -> None:
     checked = plan(method, task, BUDGET)
     session = session_on(task, records(), ledger := Ledger(), Streams(0))
     method.run(checked.plan, session)
-    mu = math.sqrt(3) / checked.plan.parameters["noise_multiplier"]
+    mu = math.sqrt(3) / checked.plan.parameters.noise_multiplier
 
     def delta(epsilon: float) -> float:  # Dong, Roth and Su 2022, Corollary 2.13
         normal = torch.distributions.Normal(0.0, 1.0)

@@ -17,7 +17,7 @@ import dphpo_bench as bench
 REMEMBERED: list[float] = []
 
 
-class Base(bench.Method):
+class Base(bench.Method[bench.DpSgd]):
     """DP-SGD as it should be, but for the dataclass."""
 
     name = "wrong"
@@ -30,7 +30,7 @@ class Base(bench.Method):
         return bench.DpSgd.of(facts).calibrated(budget).as_plan(facts, budget)
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        return bench.Outcome(bench.DpSgd(**plan.parameters).train(session), {"steps": plan.parameters["steps"]})
+        return bench.Outcome(plan.parameters.train(session), {"steps": plan.parameters.steps})
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,21 @@ class PlansFromARun(Sound):
 
 
 @dataclass(frozen=True)
-class PlanHoldsATuple(Sound):
+class TwoBetas:
+    training: bench.DpSgd
+    betas: Any
+
+
+@dataclass(frozen=True)
+class PlanHoldsATuple(bench.Method[TwoBetas]):
+    name, summary, reference, tuning, end_to_end_private = "wrong", "DP-SGD with one mistake.", "a test", (), True
+
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        made = super().plan(facts, budget)
-        return replace(made, parameters={**made.parameters, "betas": (0.9, 0.99)})
+        made = Sound().plan(facts, budget)
+        return replace(made, parameters=TwoBetas(made.parameters, (0.9, 0.99)))
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        parameters = {name: value for name, value in plan.parameters.items() if name != "betas"}
-        return super().run(replace(plan, parameters=parameters), session)
+        return Sound().run(replace(plan, parameters=plan.parameters.training), session)
 
 
 @dataclass(frozen=True)
@@ -151,26 +158,20 @@ class AsksForMore(Sound):
 
 
 @dataclass(frozen=True)
-class Searches(Base):
+class Searches(bench.Method[bench.Trial]):
     """The best of a few trials, as it should be."""
+
+    name, summary, reference, tuning, end_to_end_private = "wrong", "A search with one mistake.", "a test", (), True
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         trial = bench.Trial.calibrated(self.whole, bench.DpSgd.of(facts), budget, validation=0.2, accountant="rdp")
-        return bench.Plan(
-            budget=budget,
-            event=self.whole(trial.event),
-            training_event=trial.training.event,
-            parameters={"trial": trial.to_json()},
-            releases=trial.releases,
-            cost=trial.cost(facts.n_records, 4.0),
-            accountant="rdp",
-        )
+        return trial.as_plan(facts, budget, self.whole(trial.event), 4.0, "rdp")
 
     def whole(self, trial: Any) -> Any:
         return bench.best_of(trial, bench.geometric(4.0))
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        trial = bench.Trial.of(plan)
+        trial = plan.parameters
         FILE.write_bytes(b"")
         best = session.best_of(lambda own: self.one(trial, own), bench.geometric(4.0), trial.event)
         tried = _written()

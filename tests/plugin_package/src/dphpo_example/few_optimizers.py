@@ -1,7 +1,9 @@
 """The best of a random number of trials, in which the optimiser is drawn as well as the learning rate."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -12,7 +14,7 @@ OPTIMIZERS = ("SGD", "AdamW")
 
 
 @dataclass(frozen=True)
-class FewOptimizers(bench.Method):
+class FewOptimizers(bench.Method[bench.Trial]):
     """Papernot and Steinke's search with a geometric number of trials, over two optimisers.
 
     Attributes:
@@ -26,15 +28,10 @@ class FewOptimizers(bench.Method):
     tuning = ("optimiser", "learning rate")
     end_to_end_private = True
 
-    mean: float = 4.0
-    validation: float = 0.2
+    mean: Annotated[float, Interval(gt=1)] = 4.0
+    validation: bench.Share = 0.2
 
-    def __post_init__(self) -> None:
-        if not 0 < self.validation < 1:
-            raise bench.InvalidValueError(f"Expected 0 < validation < 1, got {self.validation}.")
-        bench.geometric(self.mean)  # raises if there is no such distribution
-
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
         """The noise of a trial's training and of its score, for the best of a geometric number."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
@@ -43,19 +40,11 @@ class FewOptimizers(bench.Method):
         trial = bench.Trial.calibrated(
             whole, bench.DpSgd.of(facts), budget, validation=self.validation, accountant="profile"
         )
-        return bench.Plan(
-            budget=budget,
-            event=whole(trial.event),
-            training_event=trial.training.event,
-            parameters={"trial": trial.to_json()},
-            releases=trial.releases,
-            cost=trial.cost(facts.n_records, self.mean),
-            accountant="profile",
-        )
+        return trial.as_plan(facts, budget, whole(trial.event), self.mean, "profile")
 
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
         """Draw, train and score; only the best comes out."""
-        trial = bench.Trial.of(plan)
+        trial = plan.parameters
         trial.check(session)
 
         def draw_and_train(own: "bench.Session") -> "bench.Scored":

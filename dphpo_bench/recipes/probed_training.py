@@ -1,0 +1,250 @@
+"""Training whose learning rate follows from a few privatised losses, probed along the way.
+
+`hyfreedp_paper` and `hyfreedp` differ in the rule by which probes become learning rates.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from annotated_types import Interval
+
+from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
+from dphpo_bench.contract.parameters import Count, Positive
+from dphpo_bench.contract.session import Session
+from dphpo_bench.contract.task import TaskFacts
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.recipes.dp_sgd import ClippingRule, dp_sgd_event, trainable, training_steps
+from dphpo_bench.recipes.single_run import TrainingMethod
+from dphpo_bench.training.clipping import parse_clipping
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+
+# Public limits of what is computed from noisy values.
+LEARNING_RATES = (1e-10, 1e10)
+SMALLEST_INFLATION = 1.001
+LARGEST_INFLATION = 1.05
+
+
+class ProbingRule(ABC):
+    """How probes become learning rates. Sees released values and public constants only.
+
+    Attributes:
+        learning_rate: η of the coming step.
+        radius: the probes are taken at w ± radius · G.
+        bound: clipping bound of what is probed.
+        releases: values released by one probe.
+        released: what they are.
+        probes_changes: whether they are changes of the loss rather than losses.
+        skips_momentum: whether probes go along the privatised gradient where the optimiser only accumulates it.
+        restarts: whether the optimiser is to forget the steps so far.
+    """
+
+    releases = 3
+    released = "clipped loss sum"
+    probes_changes = False
+    skips_momentum = False
+    restarts = False
+
+    def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
+        """Start.
+
+        Args:
+            learning_rate: η₀.
+            bound: R₀.
+            noise_walk: √T · (norm of the noise on one gradient), from the plan.
+        """
+        del noise_walk
+        self.learning_rate = learning_rate
+        self.radius = learning_rate
+        self.bound = bound
+
+    @staticmethod
+    def probe_times(steps: int, interval: int) -> frozenset[int]:
+        """Every K-th step, the first included."""
+        return frozenset(range(0, steps, interval))
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """Values h at which w − h · G is probed."""
+        return (-self.radius, 0.0, self.radius)
+
+    @abstractmethod
+    def observe(self, values: Sequence[float], deviation: float) -> None:
+        """Take in one probe: a noisy value for each of `offsets`, each with noise of this standard deviation."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What is planned.
+
+    Attributes:
+        sample_rate: q.
+        steps: T.
+        noise_multiplier: σ_g, of the gradients.
+        loss_noise_multiplier: σ_l, of each probed value.
+        noise_inflation: γ.
+        probes: n.
+        optimizer: a `torch.optim` name.
+    """
+
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+    loss_noise_multiplier: float
+    noise_inflation: float
+    probes: int
+    optimizer: str
+
+
+@dataclass(frozen=True)
+class ProbedTraining(TrainingMethod[Probed]):
+    """Training that finds its learning rate on the way, with automatic clipping.
+
+    Every so often the loss is probed on both sides of the weights, along the direction of a step; a parabola
+    through the noisy values gives the learning rate. The noise on gradients is raised by a factor γ, which pays for
+    the probes.
+
+    What is released is accounted jointly (docs/accounting.md):
+
+    - `fresh`: T × Poisson(q; Gaussian σ_g) + n × Poisson(q; k × Gaussian σ_l)
+    - `same`: (T − n) × Poisson(q; Gaussian σ_g) + n × Poisson(q; Gaussian σ_g, k × Gaussian σ_l)
+
+    with n probes of k values each. Learning rates, radii and bounds are computed from released values and
+    public constants, hence free.
+
+    The other parameters are those of every `TrainingMethod`.
+
+    Attributes:
+        rules: the rules by name.
+        rule: how probes become learning rates; a name of `rules`.
+        loss_batch: "fresh" draws a batch for the losses alone; "same" takes the gradient's.
+        update_interval: K, steps between probes.
+        noise_inflation: γ > 1, the factor on the gradient noise; default: the smallest, within public
+            limits, for which the noise on a probed mean is about `probe_noise`.
+        probe_noise: standard deviation aimed at, of one probed mean, in nats. Only used to choose γ.
+        initial_learning_rate: η₀, where the search starts; not to be tuned.
+        initial_loss_bound: bound of what one record adds to a probe at first; not to be tuned.
+        clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
+        optimizer: a `torch.optim` name; "task" takes the task's.
+    """
+
+    rules: "ClassVar[dict[str, type[ProbingRule]]]"
+
+    rule: str = ""
+    loss_batch: Literal["fresh", "same"] = "fresh"
+    update_interval: Count = 10
+    noise_inflation: Annotated[float, Interval(gt=1)] | None = None
+    probe_noise: Positive = 4e-3
+    initial_learning_rate: Positive = 1e-4
+    initial_loss_bound: Positive = 1.0
+    clipping: ClippingRule = "auto_s"
+    optimizer: str = "SGD"
+
+    def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[Probed]:
+        """Noise of gradients and probes, for the whole training at once."""
+        from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
+        from dphpo_bench.privacy.events import compose, repeat
+
+        facts = self.scheduled(facts)
+        rate, steps = facts.sample_rate, facts.steps
+        rule = self.rules[self.rule]
+        probes = len(rule.probe_times(steps, self.update_interval))
+        alone = calibrate_roughly(lambda noise: dp_sgd_event(rate, steps, noise), budget)
+        inflation = self.noise_inflation or self._cheapest_inflation(alone, facts, probes)
+        gradient_noise = inflation * alone
+
+        def event(loss_noise: float) -> "DpEvent":
+            plain, probed = self.kinds(rate, gradient_noise, loss_noise)
+            n_plain = steps if self.loss_batch == "fresh" else steps - probes
+            return compose(repeat(plain, n_plain), repeat(probed, probes))
+
+        loss_noise = calibrate(event, budget)
+        batch = rate * facts.n_records
+        passes = rule.releases + rule.probes_changes  # a change needs the loss at w as well
+        optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
+        return Plan(
+            budget=budget,
+            event=event(loss_noise),
+            training_event=dp_sgd_event(rate, steps, gradient_noise),
+            parameters=Probed(rate, steps, gradient_noise, loss_noise, inflation, probes, optimizer),
+            releases=(
+                Release("clipped gradient sum", steps, gradient_noise, rate),
+                Release(rule.released, probes * rule.releases, loss_noise, rate),
+            ),
+            cost=Cost(runs=1, steps=steps, examples=batch * (steps + probes * passes)),
+        )
+
+    def run(self, plan: Plan[Probed], session: Session) -> Outcome:
+        """Train for T steps, probing at the planned ones."""
+        from dphpo_bench.training.optimizers import UpdateRule
+
+        planned, model = plan.parameters, session.build_model()
+        noise, loss_noise = planned.noise_multiplier, planned.loss_noise_multiplier
+        clipping = parse_clipping(self.clipping)
+        weights = trainable(model)
+        update = UpdateRule(planned.optimizer, weights)
+        expected_size = planned.sample_rate * session.facts.n_records
+        noise_norm = noise * clipping.sensitivity * math.sqrt(sum(weight.numel() for weight in weights)) / expected_size
+        rule = self.rules[self.rule](
+            self.initial_learning_rate, self.initial_loss_bound, math.sqrt(planned.steps) * noise_norm
+        )
+        probe_times = rule.probe_times(planned.steps, self.update_interval)
+        plain, probing = self.kinds(planned.sample_rate, noise, loss_noise)
+        path: list[dict[str, float]] = []
+        for step in training_steps(session, planned.steps, [model], [self.averaging]):
+            is_probed = step in probe_times
+            batch = session.sample(probing if is_probed and self.loss_batch == "same" else plain)
+            gradient = batch.gradient(model, clipping, noise)
+            direction = update.direction(gradient)
+            if is_probed:
+                probed = batch if self.loss_batch == "same" else session.sample(probing, "probing")
+                ask = probed.loss_changes if rule.probes_changes else probed.losses
+                along = gradient if rule.skips_momentum and planned.optimizer.lower() == "sgd" else direction
+                bound, radius = rule.bound, rule.radius
+                values = ask(model, along, rule.offsets, bound, loss_noise)
+                rule.observe(values, loss_noise * bound / expected_size)
+                if rule.restarts:
+                    update = UpdateRule(planned.optimizer, weights)
+                    direction = update.direction(gradient)
+                seen = {f"probe_{index}": value for index, value in enumerate(values)}
+                found = {"step": step, "learning_rate": rule.learning_rate, "radius": radius, "loss_bound": bound}
+                path.append(found | seen)
+            update.apply(direction, rule.learning_rate)
+        return Outcome(model, {"learning_rate": rule.learning_rate, "path": path})
+
+    def kinds(self, rate: float, gradient_noise: float, loss_noise: float) -> "tuple[DpEvent, DpEvent]":
+        """The batches of a step, and those that losses are asked of: known before a step is taken."""
+        from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
+
+        gradient = gaussian(gradient_noise)
+        losses = repeat(gaussian(loss_noise), self.rules[self.rule].releases)
+        asked = losses if self.loss_batch == "fresh" else compose(gradient, losses)
+        return poisson_sampled(rate, gradient), poisson_sampled(rate, asked)
+
+    def _cheapest_inflation(self, alone: float, facts: TaskFacts, probes: int) -> float:
+        """γ for which the noise on a probed mean is about `probe_noise`; from public constants.
+
+        Uses that T subsampled Gaussians cost about T (q/σ)² while σ is large. An error makes the probes less
+        or more accurate than aimed at, and never changes ε, which is calibrated afterwards.
+        """
+        releases = self.rules[self.rule].releases
+        loss_noise = self.probe_noise * facts.batch_size / self.initial_loss_bound
+        share = probes * releases * alone**2 / (facts.steps * loss_noise**2)
+        wanted = 1 / math.sqrt(1 - share) if share < 1 else math.inf
+        return min(max(wanted, SMALLEST_INFLATION), LARGEST_INFLATION)
+
+
+def within(limits: tuple[float, float], value: float) -> float:
+    """The value, or the limit that it exceeds."""
+    return min(max(value, limits[0]), limits[1])
+
+
+def parabola(values: Sequence[float], radius: float) -> tuple[float, float]:
+    """Slope b and curvature a of L(w − hG) ≈ L₀ − b h + a h²/2 through h = −radius, 0, radius."""
+    behind, here, ahead = values
+    return (behind - ahead) / (2 * radius), (behind + ahead - 2 * here) / radius**2
