@@ -17,8 +17,9 @@ from dphpo_bench.base.errors import (
     UnsupportedEventError,
 )
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Method, Outcome
-from dphpo_bench.contract.task import Split, Task, sealed
+from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.event_kinds import has_selection
@@ -65,7 +66,7 @@ class Attempt:
 def execute(
     checked: CheckedPlan,
     task: Task,
-    train: Split,
+    train: Records,
     *,
     seed: int | None,
     journal: Journal | None = None,
@@ -113,7 +114,7 @@ def execute(
 def _attempt(
     checked: CheckedPlan,
     task: Task,
-    train: Split,
+    train: Records,
     ledger: Ledger,
     journal: Journal,
     seed: int | None,

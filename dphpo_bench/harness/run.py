@@ -16,9 +16,10 @@ from dphpo_bench.base.errors import (
     SealedDataError,
 )
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
-from dphpo_bench.contract.task import Split, Task, TaskFacts, sealed
+from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -148,7 +149,7 @@ def run(
             with clock.measure("test"):
                 test = task.load_test(source)
                 with sealed() as complaints:  # the model is a method's, and its code runs
-                    metrics = _measure_on_test(outcome.model, test, checked.facts)
+                    metrics = _measure_on_test(outcome.model, test, task)
                 if complaints:
                     raise SealedDataError(complaints[0])
         except Exception as failure:
@@ -208,21 +209,15 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[str, float]:
-    """Accuracy and mean cross-entropy on the test records; nothing if there are none."""
-    import torch
+def _measure_on_test(model: "nn.Module", test: Records, task: Task) -> dict[str, float]:
+    """The task's metrics on the test records; nothing if there are none.
+
+    Raises:
+        InvalidValueError: if one cannot be computed. No other stands in for it.
+    """
+    from dphpo_bench.training.evaluation import all_outputs
 
     if not len(test):
         return {}
-
-    model.eval()
-    device = next(model.parameters()).device
-    correct, loss = 0, 0.0
-    with torch.inference_mode():
-        for start in range(0, len(test), 1024):
-            rows = slice(start, start + 1024)
-            logits = model(test.inputs[rows].to(device).float())
-            labels = test.targets[rows].to(device)
-            correct += int((logits.argmax(dim=1) == labels).sum())
-            loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
-    return {facts.metric.name: correct / len(test), "cross_entropy": loss / len(test)}
+    outputs = all_outputs(model, test)
+    return {metric.name: metric.of(outputs, test.targets) for metric in task.metrics}
