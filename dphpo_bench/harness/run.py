@@ -72,7 +72,8 @@ def run(
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
         seed: makes the run repeatable, noise included, which is right for public data only: whoever knows
-            the seed can subtract the noise. None takes the noise from the operating system's entropy.
+            the seed can subtract the noise. Other data get a warning. None takes the noise from the operating system's
+            entropy; each such run has a record of its own.
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or another torch device.
@@ -90,6 +91,7 @@ def run(
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
     from dphpo_bench.records.record import MAX_RECORD_BYTES
     from dphpo_bench.records.store import RecordStore
 
@@ -98,6 +100,8 @@ def run(
     progress = progress or SilentProgress()
     method = make_method(method) if isinstance(method, str) else method
     task = make_task(task) if isinstance(task, str) else task
+    if seed is not None:
+        warn_of_seeds(task, f"seed={seed}")
     store = None if results_dir is None else RecordStore(Path(results_dir))
     if store:
         store.check_writable()
@@ -141,6 +145,7 @@ def run(
             if secure_noise:  # nothing has been drawn, so another try is the first one
                 journal.discard()
             raise
+    identity = told_apart(identity, journal)
     outcome, status, error = attempt.outcome, attempt.status, attempt.error
     metrics: dict[str, float] = {}
     if status == "ok":

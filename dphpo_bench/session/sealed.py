@@ -53,7 +53,7 @@ class HiddenUtilities(Unique, SealedUtilities):
     """Utilities that only a test reads.
 
     Args:
-        access: who pays for tests.
+        access: whose account tests are charged to.
         values: the utilities.
         sensitivity: of each utility.
     """

@@ -94,8 +94,8 @@ class ChargedSession(Unique, Session):
     """A session whose releases are charged to a ledger.
 
     Args:
-        access: what it stands for.
-        candidate: what an adaptive search proposed; None: `candidate` draws from the search space.
+        access: what the session stands for.
+        candidate: what an adaptive search proposes for this trial; None: it is drawn from the search space.
     """
 
     def __init__(self, access: Access, candidate: Candidate | None = None) -> None:
