@@ -30,6 +30,7 @@ class TinyTask(bench.Task):
 
     name = "tiny"
     summary = "Three Gaussian blobs."
+    public = True
     models = ("linear", "mlp")
     n_records = 600
 

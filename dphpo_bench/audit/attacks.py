@@ -33,6 +33,7 @@ from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
+from dphpo_bench.harness.setup import Setup
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.modes import evaluating
 from dphpo_bench.training.randomness import Streams
@@ -199,15 +200,8 @@ def audit(
                 experiment = _SETUPS[name](task, train, canaries, streams)
                 checked = checked or plan(method, experiment.task, budget, plans=plans)
                 claimed = max(claimed, checked.epsilon.epsilon)
-                attempt = execute(
-                    checked,
-                    experiment.task,
-                    experiment.records,
-                    seed=streams.derive("run"),
-                    device=device,
-                    progress=progress,
-                    observer=experiment.transcript,
-                )
+                setup = Setup(streams.derive("run"), device=device, progress=progress, observer=experiment.transcript)
+                attempt = execute(checked, experiment.task, experiment.records, setup)
                 if attempt.outcome is None:
                     raise AuditError(
                         f"Nothing to attack, the run of {method.name} is {attempt.status}: {attempt.error}"

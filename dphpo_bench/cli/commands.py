@@ -18,21 +18,18 @@ import typer
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import one_line, shown
-from dphpo_bench.cli import tables
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
-from dphpo_bench.records import export, reading
-from dphpo_bench.testing.scaffold import app as new_app
+from dphpo_bench.cli.new import app as new_app
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.method import Method
     from dphpo_bench.contract.task import Task
     from dphpo_bench.privacy.budget import PrivacyBudget
 
-from dphpo_bench.cli.run_tables import _audit_table, _plan_json, _plan_tables, _run_table
-
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 INTERRUPTED = 130
 MAX_COMPLAINT = 4000
+MAX_SEED_DIGITS = 40
 
 app = typer.Typer(
     name="dphpo-bench",
@@ -70,7 +67,11 @@ def run_command(
     epsilon: EpsilonOption = 3.0,
     delta: DeltaOption = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeats a run exactly, its noise included; default: 0.")
+        str | None,
+        typer.Option(
+            metavar="INTEGER|none",
+            help="Repeats a run exactly, its noise included. Default: 0 if the task's data are public, else none.",
+        ),
     ] = None,
     secure_noise: Annotated[
         bool, typer.Option("--secure-noise", help="Exact noise from cryptographic generators, no seed; slow.")
@@ -89,8 +90,10 @@ def run_command(
     """
     from dphpo_bench.base.progress import SilentProgress
     from dphpo_bench.cli.progress import TerminalProgress
+    from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.run import run
+    from dphpo_bench.harness.seeds import default_seed
 
     made_method, made_task, budget = _resolve(method, task, model, epsilon, delta, settings)
     progress = SilentProgress() if quiet else TerminalProgress()
@@ -98,7 +101,7 @@ def run_command(
         made_method,
         made_task,
         budget,
-        seed=0 if seed is None and not secure_noise else seed,
+        seed=_parse_seed(seed, None if secure_noise else default_seed(made_task)),
         source=DataSource.resolve(data_dir, progress=progress),
         results_dir=results_dir,
         device=device,
@@ -109,7 +112,7 @@ def run_command(
     if as_json:
         sys.stdout.write(result.record.to_json())
     else:
-        _print(_run_table(result))
+        _print(run_table(result))
     if result.record.error:
         _complain(f"Run {result.record.status}: {result.record.error}")
     raise typer.Exit(EXIT_CODES[result.record.status])
@@ -126,13 +129,14 @@ def plan_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a run would release and cost, with its ε. Reads no data."""
+    from dphpo_bench.cli.run_tables import plan_json, plan_tables
     from dphpo_bench.harness.plan import plan
 
     checked = plan(*_resolve(method, task, model, epsilon, delta, settings))
     if as_json:
-        _print_json(_plan_json(checked))
+        _print_json(plan_json(checked))
     else:
-        _print(*_plan_tables(checked))
+        _print(*plan_tables(checked))
 
 
 @app.command("list")
@@ -200,6 +204,8 @@ def results_command(
 
     In CSV, a text that a spreadsheet would take for a formula has an apostrophe in front.
     """
+    from dphpo_bench.cli import tables
+    from dphpo_bench.records import export, reading
     from dphpo_bench.records import tables as results
 
     chosen_form = _result_format(form, as_json, output)
@@ -264,6 +270,7 @@ def sweep_command(
     """
     from dphpo_bench.cli.sweep import json_rows, make_executor, print_dry, run_dry, run_sweep
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.seeds import warn_of_seeds
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import cells_of
     from dphpo_bench.sweep.suite import load_suite
@@ -273,6 +280,8 @@ def sweep_command(
     source = DataSource.resolve(data_dir)
     store = RecordStore(results_dir)
     cells = cells_of(load_suite(suite), source, only or [])
+    for task in {cell.identity.task: cell.task for cell in cells}.values():
+        warn_of_seeds(task, "the suite seeds its runs")
     with closing(make_executor(executor, workers, address, cells)) as made:
         if not dry_run:
             raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))
@@ -319,6 +328,7 @@ def audit_command(
     from dphpo_bench.audit.attacks import ATTACKS, audit, checked_canaries, recorded
     from dphpo_bench.base.progress import SilentProgress
     from dphpo_bench.cli.progress import TerminalProgress
+    from dphpo_bench.cli.run_tables import audit_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.records.store import RecordStore
 
@@ -346,7 +356,7 @@ def audit_command(
     if as_json:
         _print_json({**found.to_json(), "record": str(path)})
     else:
-        _print(_audit_table(found, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
+        _print(audit_table(found, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
     if found.refutes:
         _complain(f"Refuted: the audit shows ε ≥ {found.bound.epsilon:.4g} where {found.claimed:.4g} is claimed.")
         raise typer.Exit(EXIT_CODES["over_budget"])
@@ -364,7 +374,7 @@ def check_command(
 
     Exit code: 0 all tests pass, 1 some do not, 2 a mistake in the call.
     """
-    from dphpo_bench.testing.check import check
+    from dphpo_bench.cli.check import check
 
     raise typer.Exit(check(plug_ins, as_json=as_json))
 
@@ -414,6 +424,16 @@ def _parse_settings(settings: list[str]) -> dict[str, str]:
             raise InvalidValueError(f"Parameter {shown(name, form=repr)} is set twice.")
         parsed[name] = value
     return parsed
+
+
+def _parse_seed(text: str | None, default: int | None) -> int | None:
+    if text is None:
+        return default
+    if text.lower() == "none":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_SEED_DIGITS):
+        raise InvalidValueError(f"Expected --seed to be an integer >= 0, or none, got {shown(text, form=repr)}.")
+    return int(text)
 
 
 def _result_format(form: str | None, as_json: bool, output: Path | None) -> str:

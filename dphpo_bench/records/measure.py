@@ -1,6 +1,6 @@
 """What the test data of a run were measured by: the metric that tables and the board show, and its direction."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,15 +44,16 @@ class Measure:
 ACCURACY = Measure()
 
 
-def shown_measure(facts: Mapping[str, Any], metrics: Mapping[str, float]) -> Measure:
+def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
     """The metric to show: the first that the task's public facts name, else the accuracy, else the first measured.
 
     Args:
         facts: of the identity. `metrics` lists names and directions.
-        metrics: what was measured; empty for a run that failed.
+        measured: names of what was measured. A metric that the facts do not name counts as one to be high.
     """
     told = facts.get("metrics") or [facts.get("metric")]
     match told:
         case [{"name": str(name), "higher_is_better": bool(higher)}, *_]:
             return Measure(name, higher)
-    return ACCURACY if "accuracy" in metrics or not metrics else Measure(next(iter(metrics)))
+    names = list(measured)
+    return ACCURACY if "accuracy" in names or not names else Measure(names[0])

@@ -68,7 +68,7 @@ def test_verification_does_not_rely_on_the_ledgers_own_refusal(fixed_noise, tiny
     ledger = Ledger()  # no allowance: refuses nothing
     for _ in range(7):
         ledger.open_batch(tiny_task.facts.sample_rate, bench.gaussian(4.0))
-    recomputed, status, error = attempt._verify(checked, ledger, "ok", None)
+    recomputed, status, error = attempt.verify(checked, ledger, "ok", None)
     assert status == "over_budget"
     assert recomputed is not None
     assert recomputed.epsilon > checked.epsilon.epsilon

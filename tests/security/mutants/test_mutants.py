@@ -24,6 +24,7 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.run import RunResult
+from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.testing import Blobs, ContractError, MethodContract
 from dphpo_bench.testing.source_scan import private_accesses
@@ -174,7 +175,7 @@ def looks_at_no_other_record(result: RunResult) -> None:
 
 def saw_no_norms(result: RunResult) -> None:
     again = execute(
-        plan(clipping.RawNormStatistics(), Blobs(), BUDGET), Blobs(), records(draw=2), seed=1, device="cpu"
+        plan(clipping.RawNormStatistics(), Blobs(), BUDGET), Blobs(), records(draw=2), Setup(seed=1)
     ).outcome
     assert again is not None
     assert result.record.released["medians"] == again.released["medians"]
