@@ -230,6 +230,19 @@ def test_an_error_of_the_engine_is_shown() -> None:
     assert "does not cover the release" in record.error
 
 
+def test_a_mistake_that_the_engine_finds_is_shown() -> None:
+    """Its text was hidden after the harness had moved: only errors from its own folder counted as the engine's."""
+
+    def body(session: Session) -> bench.Outcome:
+        session.sample(STEP).gradient(session.build_model(), bench.AutoS(), 8.0)
+        session.holdout(2.0)
+        return finish(session)
+
+    record = run(body, seed=None)
+    assert record.status == "failed"
+    assert "Expected 0 < fraction < 1" in record.error
+
+
 def test_an_error_without_a_traceback_has_a_line_too() -> None:
     assert attempt.reason_of(ValueError("x"), hide=True).startswith("ValueError; its text may")
 
