@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.progress import Progress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.search_space import Candidate, Proposals
-from dphpo_bench.contract.task import Split, TaskFacts
+from dphpo_bench.contract.task import TaskFacts
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.privacy.run_counts import RunCount
     from dphpo_bench.training.clipping import Clipping
+    from dphpo_bench.training.losses import Objective
 
 TOGETHER = 16
 """How many models are trained at once where that saves time; more would save little and need more memory."""
@@ -51,6 +53,11 @@ class Session(ABC):
     @abstractmethod
     def facts(self) -> TaskFacts:
         """The task's public facts."""
+
+    @property
+    @abstractmethod
+    def objective(self) -> "Objective":
+        """The task's losses and scores, as functions of outputs and targets."""
 
     @property
     @abstractmethod
@@ -161,11 +168,12 @@ class Session(ABC):
 
     @abstractmethod
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:
-        """The share of records that the model classifies correctly: a noisy count over the expected number.
+        """The mean score of the records: a noisy sum over the expected number.
 
         Args:
-            model: a classifier.
-            noise_multiplier: standard deviation of the noise on the count, whose sensitivity is 1.
+            model: to be scored by the task's `scores`, by default the share classified correctly. Each record's score
+                is held to [0, 1]; NaN counts as 0.
+            noise_multiplier: standard deviation of the noise on the sum, whose sensitivity is 1.
 
         Raises:
             OverBudgetError: if the plan does not cover the release; nothing is released then.
@@ -173,7 +181,7 @@ class Session(ABC):
         """
 
     @abstractmethod
-    def nonprivate(self) -> Split:
+    def nonprivate(self) -> Records:
         """The raw private records, for references that are not private: from here on ε is infinite.
 
         They are lent for this run only: the tensors are emptied when it ends.

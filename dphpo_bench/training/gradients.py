@@ -12,8 +12,9 @@ from torch import nn
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import unknown_name_message
-from dphpo_bench.training.engine import GradientEngine, PerSampleLoss, cross_entropy
+from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.linear import LinearEngine, linear_layer
+from dphpo_bench.training.losses import PerRecord, cross_entropy
 from dphpo_bench.training.vmap import MEMORY_BYTES, VmapEngine
 
 __all__ = ["Backend", "GradientEngine", "gradient_engine"]
@@ -26,9 +27,11 @@ _SMALLEST_VMAP_BATCH = 16
 
 def gradient_engine(
     model: nn.Module,
-    loss: PerSampleLoss = cross_entropy,
+    loss: PerRecord = cross_entropy,
     backend: Backend = "auto",
     micro_batch_size: int | None = None,
+    *,
+    named: bool = False,
 ) -> GradientEngine:
     """An engine for sums of clipped gradients of a model.
 
@@ -39,6 +42,7 @@ def gradient_engine(
             "opacus_ghost", or "auto": the first that fits.
         micro_batch_size: number of records whose gradients are computed at once; None: chosen by the
             back-end.
+        named: whether inputs or targets are several by name, for which there is no closed form.
 
     Raises:
         UnknownNameError: if there is no such back-end.
@@ -46,7 +50,7 @@ def gradient_engine(
     """
     if backend not in _BACKENDS:
         raise UnknownNameError(unknown_name_message("backend", backend, _BACKENDS))
-    chosen = _choose(model, loss) if backend == "auto" else backend
+    chosen = _choose(model, loss, named) if backend == "auto" else backend
     if chosen == "linear":
         if loss is not cross_entropy:
             raise InvalidValueError("Expected the default loss with backend='linear'. Use backend='auto'.")
@@ -60,8 +64,13 @@ def gradient_engine(
     return engine(model, loss, micro_batch_size)
 
 
-def _choose(model: nn.Module, loss: PerSampleLoss) -> Backend:
-    if loss is cross_entropy and linear_layer(model) is not None:
+def can_be_closed(model: nn.Module, loss: PerRecord, named: bool) -> bool:
+    """Whether there is a closed form: for linear classifiers with cross-entropy; see `gradient_engine`."""
+    return loss is cross_entropy and not named and linear_layer(model) is not None
+
+
+def _choose(model: nn.Module, loss: PerRecord, named: bool) -> Backend:
+    if can_be_closed(model, loss, named):
         return "linear"
     record_bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
     if record_bytes * _SMALLEST_VMAP_BATCH <= MEMORY_BYTES:

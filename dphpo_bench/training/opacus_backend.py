@@ -16,6 +16,7 @@ from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipp
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Tensors, each, length
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine
 from dphpo_bench.training.norms import row_norms
@@ -44,13 +45,13 @@ class _ContiguousHooks(GradSampleHooks):  # type: ignore[misc]
 class _OpacusEngine(GradientEngine):
     _attach: Callable[..., GradSampleHooks]
 
-    def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
         with warnings.catch_warnings(), torch.enable_grad(), self._attached() as hooks:
             # Inputs need no gradient here; the hooks of the first layer fire all the same.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
             return self._clip_with(hooks, self._fast_layout(inputs), targets, clipping)
 
-    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
         raise NotImplementedError
 
     @contextmanager
@@ -95,7 +96,7 @@ class HooksEngine(_OpacusEngine):
 
     _attach = _ContiguousHooks
 
-    def _clip_with(self, _hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+    def _clip_with(self, _hooks: GradSampleHooks, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
         losses = self._per_sample_loss(inputs, targets)
         torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
         with torch.no_grad():
@@ -152,7 +153,7 @@ class GhostEngine(_OpacusEngine):
     _attach = _GhostHooks
 
     def clipped_sum(
-        self, inputs: Tensor, targets: Tensor, clipping: Clipping, indices: Tensor | None = None
+        self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> ClippedSum:
         """See `GradientEngine.clipped_sum`."""
         if all(parameter.dtype == torch.float64 for parameter in self.parameters):
@@ -161,7 +162,7 @@ class GhostEngine(_OpacusEngine):
         result = twin.clipped_sum(inputs, targets, clipping, indices)
         return ClippedSum(result.gradients, result.losses.to(self._dtype))
 
-    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
         losses = self._per_sample_loss(inputs, targets)
         torch.autograd.grad(losses.sum(), self.parameters, retain_graph=True, allow_unused=True)
         with torch.no_grad():
@@ -171,18 +172,14 @@ class GhostEngine(_OpacusEngine):
             # A factor of 0 does not silence nan in a backward pass, so those records are left out. Norms
             # are taken anew: with dropout, another forward pass has other gradients. The clipping rule has not
             # been asked yet: rules may count records, and each must come by once.
-            rest = self._without(hooks, inputs[finite], targets[finite], clipping)
+            x, y = (each(lambda tensor: tensor[finite], tensors) for tensors in (inputs, targets))
+            rest = self._clip_with(hooks, x, y, clipping).gradients if length(x) else self._zeros()
             return ClippedSum(rest, losses.detach())
         with torch.no_grad():
             factors = clipping.factors(norms).to(losses.dtype)
         hooks.disable_hooks()
         total = torch.autograd.grad((factors * losses).sum(), self.parameters)
         return ClippedSum(list(total), losses.detach())
-
-    def _without(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> list[Tensor]:
-        if len(inputs):
-            return self._clip_with(hooks, inputs, targets, clipping).gradients
-        return self._zeros()
 
     def _default_rows(self) -> int:
         return _GHOST_ROWS

@@ -248,7 +248,7 @@ def test_a_method_that_opens_data_while_it_is_made_is_refused(monkeypatch: pytes
 
 def test_records_read_by_a_class_that_is_no_task_are_sealed_too() -> None:
     class Reader:
-        def load_test(self, source: DataSource) -> bench.Split:
+        def load_test(self, source: DataSource) -> bench.Records:
             return TinyTask().load_test(source)
 
     class Mixed(Reader, TinyTask):

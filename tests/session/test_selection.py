@@ -77,7 +77,7 @@ def test_a_holdout_divides_the_records(open_session, tiny_task) -> None:
 
 def test_where_a_record_falls_does_not_depend_on_the_others(open_session, tiny_task, tmp_path) -> None:
     records = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
-    fewer = bench.Split(records.inputs[:400], records.targets[:400])
+    fewer = bench.Records(records.inputs[:400], records.targets[:400])
     one = open_session().holdout(0.3)[1]
     other = session_on(tiny_task, fewer, Ledger(), Streams(0)).holdout(0.3)[1]
     assert torch.equal(one._access.rows[one._access.rows < 400], other._access.rows)
@@ -128,7 +128,7 @@ def test_means_on_a_part_divide_by_its_expected_size(open_session) -> None:
     session = open_session()
     _, validation = session.holdout(0.25)
     model = session.build_model()
-    correct = validation._access.n_correct(session._access.raw.own_model().classifier(model))
+    correct = validation._access.total_score(session._access.raw.own_model().scored(model))
     assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
 
 
@@ -265,7 +265,7 @@ def test_a_record_that_is_no_number_changes_the_count_by_half(tiny_task, tmp_pat
     by_backend = partial(gradient_engine, backend=backend)
     monkeypatch.setattr("dphpo_bench.training.own_model.gradient_engine", by_backend)
     shares = []
-    for records in (clean, bench.Split(inputs, clean.targets), bench.Split(inputs[1:], clean.targets[1:])):
+    for records in (clean, bench.Records(inputs, clean.targets), bench.Records(inputs[1:], clean.targets[1:])):
         session = session_on(tiny_task, records, Ledger(), Streams(0))
         batch = session.sample(asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE)))
         shares.append(batch.gradient_and_quantile(session.build_model(), 1.0, NO_NOISE, NO_NOISE)[1])
