@@ -14,6 +14,7 @@ Two attacks:
   how far each points along the canary's own; releases of trials that lost are not seen, as nobody sees them.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,7 +27,8 @@ from torch.nn import functional
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.base.progress import Progress, SilentProgress
-from dphpo_bench.contract.task import Split, Task
+from dphpo_bench.base.tensors import Records, single
+from dphpo_bench.contract.task import Input, Task
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from dphpo_bench.records.record import Audit as AuditRecord
     from dphpo_bench.records.record import RunRecord
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.training.losses import Objective
 
 AttackName = Literal["black_box", "white_box"]
 ATTACKS: tuple[AttackName, ...] = ("black_box", "white_box")
@@ -252,7 +255,7 @@ class Transcript:
         tags: gives the weights of the canaries' own inputs, shape (classes, m), of gradients as of parameters.
     """
 
-    def __init__(self, canaries: Split, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
+    def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
         self._canaries = canaries
         self._tags = tags
         self.scores = torch.zeros(len(canaries), dtype=torch.float64)
@@ -261,7 +264,7 @@ class Transcript:
     def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float, noise: float) -> None:
         """See `session.Observer`."""
         with torch.no_grad():
-            inputs, labels = self._canaries.inputs, self._canaries.targets
+            inputs, labels = single(self._canaries.inputs), single(self._canaries.targets)
             outputs = _outputs(model, inputs)
             slopes = functional.softmax(outputs, dim=1) - functional.one_hot(labels, outputs.shape[1])
             directions = functional.normalize(slopes.nan_to_num(nan=0.0), dim=1)
@@ -292,47 +295,60 @@ class _Experiment:
     """
 
     task: Task
-    records: Split
-    canaries: Split
+    records: Records
+    canaries: Records
     members: "NDArray[np.bool_]"
     transcript: Transcript | None = None
 
     def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
         """What speaks for each canary being in, by attack."""
-        labels = self.canaries.targets
-        losses = functional.cross_entropy(_outputs(model, self.canaries.inputs), labels, reduction="none")
+        inputs, labels = single(self.canaries.inputs), single(self.canaries.targets)
+        losses = functional.cross_entropy(_outputs(model, inputs), labels, reduction="none")
         if self.transcript is None:
             return {LABELS: -losses.double().numpy()}
-        without = torch.zeros_like(self.canaries.inputs)  # what the canary's own weights have changed
+        without = torch.zeros_like(inputs)  # what the canary's own weights have changed
         base = functional.cross_entropy(_outputs(model, without), labels, reduction="none")
         # A run without releases has scores that say nothing, so that the number of canaries is what was planned.
         return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
 
 
-def _black_box(task: Task, train: Split, m: int, streams: Streams) -> _Experiment:
+def classified(task: Task) -> tuple[tuple[int, ...], int]:
+    """The shape of one input, and the number of classes.
+
+    Raises:
+        AuditError: if the task is no classification of single inputs of real numbers, for which canaries are made.
+    """
+    facts = task.facts
+    if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype != "float":
+        raise AuditError(f"Expected a classification of real numbers to audit, got {task.name} of kind {facts.kind!r}.")
+    return facts.inputs.shape, facts.n_classes or 0
+
+
+def _black_box(task: Task, train: Records, m: int, streams: Streams) -> _Experiment:
     """Canaries are records with wrong labels."""
     generator = streams.generator("canaries")
     order = torch.randperm(len(train), generator=generator)
-    chosen = train.targets[order[:m]]
-    n_classes = task.facts.n_classes
+    _, n_classes = classified(task)
+    inputs, chosen = single(train.inputs)[order[:m]], single(train.targets)[order[:m]]
     wrong = (chosen + torch.randint(1, n_classes, (m,), generator=generator)) % n_classes
-    canaries = Split(train.inputs[order[:m]], wrong)
+    canaries = Records(inputs, wrong)
     members = _coins(m, streams)
     return _Experiment(task, _joined(train, order[m:], canaries, members), canaries, members)
 
 
-def _white_box(task: Task, train: Split, m: int, streams: Streams) -> _Experiment:
+def _white_box(task: Task, train: Records, m: int, streams: Streams) -> _Experiment:
     """Canaries have an input of their own each."""
     generator = streams.generator("canaries")
     order = torch.randperm(len(train), generator=generator)[m // 2 :]
-    flat = train.inputs[order].flatten(1)
-    base = Split(torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1), train.targets[order])
+    flat = single(train.inputs)[order].flatten(1)
+    base = Records(torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1), single(train.targets)[order])
     tagged = flat.new_zeros(m, flat.shape[1] + m)
     tagged[:, flat.shape[1] :].fill_diagonal_(TAG)
-    canaries = Split(tagged, torch.randint(task.facts.n_classes, (m,), generator=generator))
+    labels = torch.randint(classified(task)[1], (m,), generator=generator)
+    canaries = Records(tagged, labels)
     members = _coins(m, streams)
     records = _joined(base, torch.arange(len(base)), canaries, members)
-    seen = Split(canaries.inputs.float(), canaries.targets)
+    seen = Records(tagged.float(), labels)
     return _Experiment(
         _TaggedTask(task, m), records, seen, members, Transcript(seen, lambda tensors: tensors[0][:, -m:])
     )
@@ -346,11 +362,11 @@ def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
     return coins.numpy()
 
 
-def _joined(base: Split, rows: Tensor, canaries: Split, members: "NDArray[np.bool_]") -> Split:
-    inside = torch.from_numpy(members)
-    return Split(
-        torch.cat([base.inputs[rows], canaries.inputs[inside]]),
-        torch.cat([base.targets[rows], canaries.targets[inside]]),
+def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np.bool_]") -> Records:
+    some, inside = base.rows(rows), canaries.rows(torch.from_numpy(members).nonzero().squeeze(1))
+    return Records(
+        torch.cat([single(some.inputs), single(inside.inputs)]),
+        torch.cat([single(some.targets), single(inside.targets)]),
     )
 
 
@@ -370,34 +386,38 @@ class _TaggedTask(Task):
         self.name, self.model_name = task.name, task.model_name
         self._task = task
         self._tags = tags
+        self._shape, self._n_classes = classified(task)
 
     @property
     def facts(self) -> Any:
         """The task's, but for the inputs' shape."""
         facts = self._task.facts
-        return replace(facts, input_shape=(int(np.prod(facts.input_shape)) + self._tags,))
+        return replace(facts, inputs=Input((math.prod(self._shape) + self._tags,)))
 
-    def load_train(self, source: "DataSource") -> Split:
+    def load_train(self, source: "DataSource") -> Records:
         """Nothing: the audit makes the records itself."""
         raise NotImplementedError
 
-    def load_test(self, source: "DataSource") -> Split:
+    def load_test(self, source: "DataSource") -> Records:
         """Nothing: an audit does not look at the test data."""
         raise NotImplementedError
 
     def build_model(self) -> nn.Module:
         """The task's model, with weights of zero for the canaries' inputs; they are the first parameter."""
-        facts = self._task.facts
         model = self._task.build_model()
         layer = linear_layer(model)
         if layer is None or not all(parameter.requires_grad for parameter in layer.parameters()):
-            return _Tagged(model, facts.input_shape, nn.Linear(self._tags, facts.n_classes, bias=False))
+            return _Tagged(model, self._shape, nn.Linear(self._tags, self._n_classes, bias=False))
         wide = nn.Linear(layer.in_features + self._tags, layer.out_features, bias=layer.bias is not None)
         with torch.no_grad():
             wide.weight.zero_()[:, : layer.in_features] = layer.weight
             if layer.bias is not None:
                 wide.bias.copy_(layer.bias)
         return wide
+
+    def objective(self) -> "Objective":
+        """The task's."""
+        return self._task.objective()
 
     def fingerprint(self, source: "DataSource") -> str:
         """The task's."""

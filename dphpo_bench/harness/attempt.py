@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
 from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Outcome
-from dphpo_bench.contract.task import Split, Task, sealed
+from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of, quoted
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
@@ -51,7 +52,7 @@ class Attempt:
         return replace(self, outcome=None, status="failed", error=reason)
 
 
-def execute(checked: CheckedPlan, task: Task, train: Split, setup: Setup) -> Attempt:
+def execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> Attempt:
     """Let a method run on these records and verify what it released; no test data, no record.
 
     Args:
@@ -70,7 +71,7 @@ def execute(checked: CheckedPlan, task: Task, train: Split, setup: Setup) -> Att
 
 
 def _let_run(
-    checked: CheckedPlan, task: Task, train: Split, ledger: Ledger, setup: Setup
+    checked: CheckedPlan, task: Task, train: Records, ledger: Ledger, setup: Setup
 ) -> "tuple[Outcome | None, Status, str | None]":
     """Let the method run; whatever it raises is a result, except what the user asked for."""
     from dphpo_bench.session.session import open_session

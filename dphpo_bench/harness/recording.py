@@ -40,6 +40,7 @@ def task_identity(task: Task, facts: TaskFacts, source: "DataSource") -> dict[st
         SealedDataError: if it opens its records to build its model.
     """
     told = facts.to_json()
+    told["metrics"] = [{"name": one.name, "higher_is_better": one.higher_is_better} for one in task.metrics]
     try:
         data_fingerprint = task.fingerprint(source)
     except DphpoBenchError:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import DataError, DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
-from dphpo_bench.contract.task import Split, Task, TaskFacts, sealed
+from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.harness.attempt import Attempt, execute, reason_of
 from dphpo_bench.harness.failed import RunFailedError
 from dphpo_bench.harness.journal import Journal
@@ -118,7 +119,7 @@ def run(
     metrics: dict[str, float] = {}
     if attempt.outcome:
         with clock.measure("test"):
-            attempt, metrics = _measured(attempt, task, checked.facts, source, setup)
+            attempt, metrics = _measured(attempt, task, source, setup)
     record = record_of(checked, identity, attempt, metrics, clock.seconds, setup)
     path = store.write(record) if store else None
     setup.journal.discard()
@@ -142,7 +143,7 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
     return journal
 
 
-def _execute(checked: CheckedPlan, task: Task, train: Split, setup: Setup) -> Attempt:
+def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> Attempt:
     try:
         return execute(checked, task, train, setup)
     except DphpoBenchError:
@@ -151,15 +152,13 @@ def _execute(checked: CheckedPlan, task: Task, train: Split, setup: Setup) -> At
         raise
 
 
-def _measured(
-    attempt: Attempt, task: Task, facts: TaskFacts, source: "DataSource", setup: Setup
-) -> tuple[Attempt, dict[str, float]]:
+def _measured(attempt: Attempt, task: Task, source: "DataSource", setup: Setup) -> tuple[Attempt, dict[str, float]]:
     """What the model does on the test data; the attempt failed if that cannot be had."""
     assert attempt.outcome
     try:
         test = task.load_test(source)
         with sealed() as complaints:  # the model is a method's, and its code runs
-            metrics = _measure_on_test(attempt.outcome.model, test, facts)
+            metrics = _measure_on_test(attempt.outcome.model, test, task)
         if complaints:
             raise SealedDataError(complaints[0])
     except Exception as failure:
@@ -185,21 +184,15 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[str, float]:
-    """Accuracy and mean cross-entropy on the test records; nothing if there are none."""
-    import torch
+def _measure_on_test(model: "nn.Module", test: Records, task: Task) -> dict[str, float]:
+    """The task's metrics on the test records; nothing if there are none.
+
+    Raises:
+        InvalidValueError: if one cannot be computed. No other stands in for it.
+    """
+    from dphpo_bench.training.evaluation import all_outputs
 
     if not len(test):
         return {}
-
-    model.eval()
-    device = next(model.parameters()).device
-    correct, loss = 0, 0.0
-    with torch.inference_mode():
-        for start in range(0, len(test), 1024):
-            rows = slice(start, start + 1024)
-            logits = model(test.inputs[rows].to(device).float())
-            labels = test.targets[rows].to(device)
-            correct += int((logits.argmax(dim=1) == labels).sum())
-            loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
-    return {facts.metric.name: correct / len(test), "cross_entropy": loss / len(test)}
+    outputs = all_outputs(model, test)
+    return {metric.name: metric.of(outputs, test.targets) for metric in task.metrics}

@@ -66,7 +66,7 @@ class Identity(_Part):
         parameters: of the method.
         task: its name.
         task_version: as its author declares it.
-        facts: all of the task's public facts, as in `TaskFacts.to_json`.
+        facts: all of the task's public facts, as in `TaskFacts.to_json`, and its metrics.
         model: the name of the task's model.
         model_fingerprint: hash of the model's structure, and of the weights that it starts from where they are given.
         data_fingerprint: of the records, as the task states it.

@@ -143,9 +143,9 @@ class Access(Unique):
         """The same access for work that nobody is told about."""
         return replace(self, progress=SilentProgress(), observer=None)
 
-    def n_correct(self, own: "nn.Module") -> int:
-        """How many of these records one of our own models classifies correctly; private."""
-        return self.compute(partial(self.raw.count_correct, own, self.rows))
+    def total_score(self, own: "nn.Module") -> float:
+        """The sum of the scores of these records under one of our own models; private."""
+        return self.compute(partial(self.raw.total_score, own, self.rows))
 
     def compute(self, computation: Callable[[], T]) -> T:
         """Compute on private records. An exception is a release without noise, so the run ends with it.

@@ -20,7 +20,6 @@ from dphpo_bench.session.access import Access, one_uniform
 from dphpo_bench.session.apart import call_apart
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.own_code import OwnTrial
-from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class Trials:
             yield from self._apart(indices, candidate, at_once or self.copies)
             return
         # Full batches of linear models share a matrix product.
-        stacks = own.full_batches and linear_layer(self.access.raw.own_model().model) is not None
+        stacks = own.full_batches and self.access.raw.has_closed_form
         together = min(at_once or TOGETHER, TOGETHER) if stacks else 1
         for start in range(0, len(indices), together):
             some = indices[start : start + together]

@@ -1,10 +1,12 @@
 """What holds for every task, as tests to inherit."""
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError
-from dphpo_bench.contract.task import Split, Task, TaskFacts, sealed
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
 from dphpo_bench.testing.method_declarations import NAME
 from dphpo_bench.testing.new_process import SLOW
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
     from dphpo_bench.data.source import DataSource
+
+_ALONE = "inputs"
 
 RECORDS = 8
 """How many records are enough to try a model on."""
@@ -74,7 +78,9 @@ class TaskContract:
             f"Expected facts about {task.name} ({task.model_name}), got {facts.task} ({facts.model}). Use self.name "
             "and self.model_name.",
         )
-        expect(facts.n_classes >= 2, f"Expected n_classes >= 2, got {facts.n_classes}.")
+        if facts.kind in ("classification", "tokens"):
+            expect((facts.n_classes or 0) >= 2, f"Expected n_classes >= 2, got {facts.n_classes}.")
+        expect(bool(task.metrics) or facts.kind == "own", "Expected at least one metric, got none.")
         expect(bool(facts.search_space()), "Expected at least one hyperparameter in the search space, got none.")
 
     def test_import_and_facts_are_cheap(self, task: Task) -> None:
@@ -98,36 +104,49 @@ class TaskContract:
         )
 
     def test_records_have_the_declared_shape(self, task: Task) -> None:
-        """Inputs are floating-point tensors of the declared shape, labels int64."""
-        import torch
-
-        facts = task.facts
-        for which, split in self._splits(task):
-            inputs, targets = split.inputs, split.targets
+        """Inputs are finite tensors of the declared names, shapes and types, token ids of the vocabulary."""
+        for which, records in self._splits(task):
+            inputs = records.inputs
+            found = {name: _like(tensor) for name, tensor in _named(inputs).items()}
+            stated = {name: (tuple(one.shape), one.dtype) for name, one in _named(task.facts.inputs).items()}
             expect(
-                tuple(inputs.shape) == (len(targets), *facts.input_shape) and targets.ndim == 1,
-                f"Expected {which} inputs of shape (n, *{facts.input_shape}) and n labels, got {tuple(inputs.shape)} "
-                f"and {tuple(targets.shape)}.",
+                found == stated,
+                f"Expected {which} inputs as the facts state them, {shortened(stated)}, got {shortened(found)}. Use "
+                ".float() for real numbers and .long() for token ids.",
             )
-            expect(
-                inputs.is_floating_point() and targets.dtype == torch.int64,
-                f"Expected {which} inputs of a floating dtype and labels of int64, got {inputs.dtype} and "
-                f"{targets.dtype}. Use .float() and .long().",
-            )
-            expect(
-                all(bool(inputs[start : start + 4096].isfinite().all()) for start in range(0, len(inputs), 4096)),
-                f"Expected finite {which} inputs, got NaN or infinity. Impute or drop them by a rule per record.",
-            )
+            for name, one in _named(task.facts.inputs).items():
+                values = _named(inputs)[name]
+                if one.vocabulary is not None and len(values):
+                    expect(
+                        int(values.min()) >= 0 and int(values.max()) < one.vocabulary,
+                        f"Expected {which} token ids from 0 to {one.vocabulary - 1}, got {int(values.min())} to "
+                        f"{int(values.max())}.",
+                    )
+                pieces = (values[start : start + 4096] for start in range(0, len(values), 4096))
+                expect(
+                    all(bool(piece.isfinite().all()) for piece in pieces),
+                    f"Expected finite {which} inputs, got NaN or infinity. Impute or drop them by a rule per record.",
+                )
 
     def test_labels_are_classes(self, task: Task) -> None:
-        """Labels are 0 to n_classes − 1."""
-        for which, split in self._splits(task):
-            if len(split):
-                low, high = int(split.targets.min()), int(split.targets.max())
-                expect(
-                    low >= 0 and high < task.facts.n_classes,
-                    f"Expected {which} labels from 0 to {task.facts.n_classes - 1}, got {low} to {high}.",
-                )
+        """Labels are int64 from 0 to n_classes − 1; where there are several or one of two, they are 0 and 1."""
+        import torch
+
+        from dphpo_bench.training.losses import IGNORED
+
+        kind, n_classes = task.facts.kind, task.facts.n_classes or 2
+        for which, records in self._splits(task):
+            labels = records.targets
+            if kind in ("own", "regression") or not len(records):
+                continue
+            expect(isinstance(labels, torch.Tensor), f"Expected one tensor of {which} labels of a {kind} task.")
+            assert isinstance(labels, torch.Tensor)
+            if kind in ("classification", "tokens"):
+                expect(labels.dtype == torch.int64, f"Expected {which} labels of int64, got {labels.dtype}.")
+                labels = labels[labels != IGNORED]
+            most = n_classes - 1 if kind in ("classification", "tokens") else 1
+            low, high = float(labels.min()), float(labels.max())
+            expect(low >= 0 and high <= most, f"Expected {which} labels from 0 to {most}, got {low:g} to {high:g}.")
 
     def test_training_and_test_records_are_disjoint(self, task: Task) -> None:
         """No test record is a training record, by content; a few duplicates are forgiven."""
@@ -180,19 +199,43 @@ class TaskContract:
     # --------------------------------------------------------------------------------------------- its model
 
     def test_model_gives_one_output_per_class(self, task: Task) -> None:
-        """The model takes inputs of the declared shape and gives one finite output for each class."""
+        """The model takes inputs as declared and gives finite outputs, one for each class where there are classes."""
         import torch
+
+        from dphpo_bench.base.tensors import call
+        from dphpo_bench.training.losses import logits
 
         facts = task.facts
         for n in (1, RECORDS):
             with other_global_randomness(0), torch.no_grad():
-                outputs = task.build_model()(torch.zeros(n, *facts.input_shape))
-            found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-            expect(
-                found == (n, facts.n_classes),
-                f"Expected outputs of shape {(n, facts.n_classes)} for {n} records, got {found}.",
-            )
-            expect(bool(outputs.isfinite().all()), "Expected finite outputs for inputs of zeros.")
+                inputs = {
+                    name: torch.zeros(n, *one.shape, dtype=getattr(torch, one.dtype))
+                    for name, one in _named(facts.inputs).items()
+                }
+                outputs = call(task.build_model(), inputs if isinstance(facts.inputs, Mapping) else inputs[_ALONE])
+            if facts.kind == "own":
+                continue
+            found = logits(outputs)
+            shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+            if facts.kind in ("classification", "multilabel"):
+                expect(
+                    shape == (n, facts.n_classes),
+                    f"Expected outputs of shape {(n, facts.n_classes)} for {n} records, got {shape}.",
+                )
+            expect(bool(found.isfinite().all()), "Expected finite outputs for inputs of zeros.")
+
+    def test_losses_and_scores_are_of_one_record_each(self, task: Task) -> None:
+        """A record's loss and its score depend on that record alone, and the score is at most 1."""
+        from dphpo_bench.training.model_checks import refuse_mixing_values
+
+        objective, few = task.objective(), self._few(task)
+        has_scores = task.facts.kind != "regression" or task.facts.error_bound is not None
+        try:
+            refuse_mixing_values(objective.losses, "loss", task.build_model(), few)
+            if has_scores:
+                refuse_mixing_values(objective.scores, "score", task.build_model(), few)
+        except InvalidValueError as error:
+            raise ContractError(f"{error} Nothing bounds what one record does then.") from None
 
     def test_initial_weights_follow_the_seed(self, task: Task) -> None:
         """The initial weights are the same at one seed of torch's global generator."""
@@ -220,24 +263,24 @@ class TaskContract:
 
         with other_global_randomness(0):
             model = task.build_model()
-            inputs, targets = self._few(task)
+            few = self._few(task)
+            engine = gradient_engine(model, task.objective().losses, named=few.are_named)
             try:
-                total = gradient_engine(model).clipped_sum(inputs, targets, Abadi(0.5))
+                total = engine.clipped_sum(few.inputs, few.targets, Abadi(0.5))
             except InvalidValueError as error:
                 raise ContractError(f"The model cannot be trained privately: {error}") from None
         norm = float(torch.cat([part.flatten() for part in total.gradients]).double().norm())
         expect(
-            norm <= 0.5 * len(targets) * (1 + 1e-5),
-            f"The sum of {len(targets)} gradients clipped to 0.5 has norm {norm:g}.",
+            norm <= 0.5 * len(few) * (1 + 1e-5),
+            f"The sum of {len(few)} gradients clipped to 0.5 has norm {norm:g}.",
         )
 
     def test_model_treats_each_record_alone(self, task: Task) -> None:
         """What the model gives for a record does not depend on the others of its batch."""
         from dphpo_bench.training.model_checks import refuse_mixing
 
-        inputs, _ = self._few(task)
         try:
-            refuse_mixing(task.build_model(), inputs)
+            refuse_mixing(task.build_model(), self._few(task).inputs)
         except InvalidValueError as error:
             raise ContractError(
                 f"{error} No clipping bounds what one record does then. Replace BatchNorm by GroupNorm, and whatever "
@@ -260,13 +303,15 @@ class TaskContract:
 
     # ------------------------------------------------------------------------------------------- what they use
 
-    def _splits(self, task: Task) -> tuple[tuple[str, Split], tuple[str, Split]]:
+    def _splits(self, task: Task) -> tuple[tuple[str, Records], tuple[str, Records]]:
         source = self.source()
         return ("training", task.load_train(source)), ("test", task.load_test(source))
 
-    def _few(self, task: Task) -> "tuple[torch.Tensor, torch.Tensor]":
-        split = task.load_train(self.source())
-        return split.inputs[:RECORDS].float(), split.targets[:RECORDS]
+    def _few(self, task: Task) -> Records:
+        import torch
+
+        few = task.load_train(self.source()).rows(slice(RECORDS))
+        return few.to(torch.device("cpu"), next(task.build_model().parameters()).dtype)
 
     def _elsewhere(self, task: Task) -> dict[str, Any]:
         module, qualname = import_name(type(task))
@@ -282,17 +327,29 @@ class TaskContract:
         return ask_new_process("dphpo_bench.testing.new_process", request)
 
 
-def _contents(split: Split) -> list[bytes]:
-    """Each record's input and label as bytes, hashed."""
+def _named(inputs: Any) -> dict[str, Any]:
+    """Several by name; one under a name of ours."""
+    return dict(inputs) if isinstance(inputs, Mapping) else {_ALONE: inputs}
+
+
+def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
+    """The shape of one record's, and the kind of number."""
+    import torch
+
+    kind = "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int"
+    return tuple(tensor.shape[1:]), kind
+
+
+def _contents(records: Records) -> list[bytes]:
+    """Each record's inputs and labels as bytes, hashed."""
     import hashlib
 
     import torch
 
     contents = []
-    for start in range(0, len(split), 4096):
-        rows = slice(start, start + 4096)
-        inputs = split.inputs[rows].reshape(len(split.targets[rows]), -1).contiguous().view(torch.uint8).numpy()
-        labels = split.targets[rows].tolist()
-        for row, label in zip(inputs, labels, strict=True):
-            contents.append(hashlib.blake2b(row.tobytes() + str(label).encode(), digest_size=16).digest())
+    for start in range(0, len(records), 4096):
+        some = records.rows(slice(start, start + 4096))
+        rows = [tensor.reshape(len(some), -1).contiguous().view(torch.uint8) for tensor in some.named().values()]
+        for row in torch.cat(rows, dim=1).numpy():
+            contents.append(hashlib.blake2b(row.tobytes(), digest_size=16).digest())
     return contents

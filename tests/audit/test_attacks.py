@@ -32,7 +32,7 @@ def experiment(task: bench.Task, name: str, seed: int = 0) -> Any:
     return auditing._SETUPS[name](task, train, M, Streams(seed))
 
 
-def rows(split: bench.Split) -> list[tuple[float, ...]]:
+def rows(split: bench.Records) -> list[tuple[float, ...]]:
     return [
         (*inputs, float(label)) for inputs, label in zip(split.inputs.tolist(), split.targets.tolist(), strict=True)
     ]
@@ -85,7 +85,7 @@ def test_a_gradient_canary_has_weights_of_its_own(tiny_task, model: str) -> None
 
 def test_a_transcript_adds_log_likelihood_ratios() -> None:
     """Two canaries, three classes, a linear model at zero: p = 1/3, so the direction is (p − e_y) / ‖p − e_y‖."""
-    canaries = bench.Split(10 * torch.eye(2), torch.tensor([0, 2]))
+    canaries = bench.Records(10 * torch.eye(2), torch.tensor([0, 2]))
     model = nn.Linear(2, 3)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)

@@ -211,7 +211,7 @@ def test_only_infinity_excuses_a_reference_from_the_budget(fixed_noise, tiny_tas
 def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
     fixed_noise, tiny_task, budget, tmp_path, monkeypatch
 ) -> None:
-    def missing(*_: object) -> bench.Split:
+    def missing(*_: object) -> bench.Records:
         raise DataError("test.parquet is gone")
 
     monkeypatch.setattr(type(tiny_task), "load_test", missing)

@@ -96,7 +96,7 @@ class FailsContract:
     by: Defence = "contract"
 
 
-def without_noise(rule: Any, records: bench.Split) -> torch.Tensor:
+def without_noise(rule: Any, records: bench.Records) -> torch.Tensor:
     """The mean clipped gradient of all these records by a session, all but without noise, as one vector."""
     session = session_on(Blobs(), records, Ledger(), Streams(0))
     everybody = bench.poisson_sampled(1.0, bench.gaussian(1e-9))
@@ -104,20 +104,20 @@ def without_noise(rule: Any, records: bench.Split) -> torch.Tensor:
     return torch.cat([part.flatten() for part in gradient])
 
 
-def raw_sum(rule: Any, records: bench.Split) -> torch.Tensor:
+def raw_sum(rule: Any, records: bench.Records) -> torch.Tensor:
     """The same sum by an engine that believes the rule."""
     session = session_on(Blobs(), records, Ledger(), Streams(0))
     total = gradient_engine(session.build_model()).clipped_sum(records.inputs, records.targets, rule)
     return torch.cat([part.flatten() for part in total.gradients])
 
 
-def records(draw: int = 1, outlier: bool = False) -> bench.Split:
+def records(draw: int = 1, outlier: bool = False) -> bench.Records:
     """Blobs, and one record far away."""
     split = Blobs(draw=draw).load_train(bench.DataSource.resolve())
     if not outlier:
         return split
     far = torch.full((1, 5), 1e4)
-    return bench.Split(torch.cat([split.inputs, far]), torch.cat([split.targets, torch.tensor([1])]))
+    return bench.Records(torch.cat([split.inputs, far]), torch.cat([split.targets, torch.tensor([1])]))
 
 
 def influence(rule: Any) -> float:
