@@ -9,7 +9,7 @@ UNTUNED = "untuned auto_clipping"
 
 
 def findings(tables: Sequence[Table], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
-    """The findings that the tables bear out; one whose data are not there is left out.
+    """The findings that the tables support; one without data is left out.
 
     Args:
         tables: of the board that count.
