@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dphpo_bench.training.clipping import Clipping
-    from dphpo_bench.training.gradients import GradientEngine
+    from dphpo_bench.training.engine import GradientEngine
 
 
 class ChargedBatch(Unique, Batch):

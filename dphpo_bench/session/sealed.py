@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
-from dphpo_bench.contract.session import SealedUtilities, UtilityTest
+from dphpo_bench.contract.sealed import SealedUtilities, UtilityTest
 from dphpo_bench.privacy.checks import positive, whole
 from dphpo_bench.privacy.events import no_op, pure
 from dphpo_bench.privacy.ledger import Ledger

@@ -54,7 +54,7 @@ class GradientEngine(ABC):
             mixes the records of a batch, or if `micro_batch_size` < 1.
     """
 
-    def __init__(self, model: nn.Module, loss: PerRecord, micro_batch_size: int | None) -> None:
+    def __init__(self, model: nn.Module, loss: PerRecord, micro_batch_size: int | None = None) -> None:
         self.model = model
         self.loss = loss
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]

@@ -52,8 +52,7 @@ class LinearEngine(GradientEngine):
         layer = linear_layer(model)
         if layer is None:
             raise InvalidValueError(
-                "Expected backend='linear' with a Linear, or a Sequential of Flatten and Linear, "
-                f"got a {type(model).__name__}. Use backend='auto'."
+                f"Expected a Linear, or a Sequential of Flatten and Linear, got a {type(model).__name__}."
             )
         self._layer = layer
         self._norms = _KnownNorms()

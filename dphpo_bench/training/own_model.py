@@ -14,7 +14,8 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, each, length
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
-from dphpo_bench.training.gradients import GradientEngine, can_be_closed, gradient_engine
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.gradients import can_be_closed, gradient_engine
 from dphpo_bench.training.losses import Objective
 from dphpo_bench.training.model_checks import made_up, refuse_mixing, refuse_mixing_values, refuse_watchers
 
