@@ -126,6 +126,12 @@ TASKS: list[tuple[str, Any, str, set[str]]] = [
     ("fingerprint_is_stable", T.FingerprintOfTheProcess, "in another process", set()),
     ("fingerprint_is_stable", T.StructureOfTheProcess, "The model's fingerprint is .* in another process", set()),
     ("model_gives_one_output_per_class", T.OneOutputTooMany, r"\(1, 3\) for 1 records, got \(1, 4\)", set()),
+    (
+        "losses_and_scores_are_of_one_record_each",
+        T.LossesOfTheBatch,
+        "Nothing bounds what one record does",
+        {"test_private_run_works"},
+    ),
     ("initial_weights_follow_the_seed", T.WeightsAtRandom, "At one seed the initial weights differ", set()),
     (
         "model_can_be_trained_privately",
