@@ -1,14 +1,25 @@
 """The public names, written once: type checkers read this file, and `lazy_loader` loads each name on first use."""
 
 from .base.errors import BudgetTooSmallError as BudgetTooSmallError
+from .base.errors import DataError as DataError
 from .base.errors import DphpoBenchError as DphpoBenchError
 from .base.errors import InvalidValueError as InvalidValueError
 from .base.errors import OverBudgetError as OverBudgetError
+from .base.tensors import Records as Records
 from .contract.method import Cost as Cost
 from .contract.method import Method as Method
 from .contract.method import Outcome as Outcome
 from .contract.method import Plan as Plan
 from .contract.method import Release as Release
+from .contract.metrics import ACCURACY as ACCURACY
+from .contract.metrics import BALANCED_ACCURACY as BALANCED_ACCURACY
+from .contract.metrics import CROSS_ENTROPY as CROSS_ENTROPY
+from .contract.metrics import F1 as F1
+from .contract.metrics import MEAN_SQUARED_ERROR as MEAN_SQUARED_ERROR
+from .contract.metrics import PERPLEXITY as PERPLEXITY
+from .contract.metrics import R2 as R2
+from .contract.metrics import ROC_AUC as ROC_AUC
+from .contract.metrics import Metric as Metric
 from .contract.parameters import Count as Count
 from .contract.parameters import Decay as Decay
 from .contract.parameters import Positive as Positive
@@ -21,7 +32,7 @@ from .contract.search_space import Proposals as Proposals
 from .contract.session import TOGETHER as TOGETHER
 from .contract.session import Scored as Scored
 from .contract.session import Session as Session
-from .contract.task import Split as Split
+from .contract.task import Input as Input
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
 from .data.source import DataSource as DataSource
@@ -83,4 +94,14 @@ from .training.clipping import AutoS as AutoS
 from .training.clipping import AutoV as AutoV
 from .training.clipping import Clipping as Clipping
 from .training.clipping import parse_clipping as parse_clipping
+from .training.evaluation import total_score as total_score
+from .training.losses import Objective as Objective
+from .training.losses import binary_cross_entropy as binary_cross_entropy
+from .training.losses import correct as correct
+from .training.losses import correct_labels as correct_labels
+from .training.losses import correct_tokens as correct_tokens
+from .training.losses import cross_entropy as cross_entropy
+from .training.losses import one_minus_error as one_minus_error
+from .training.losses import squared_error as squared_error
+from .training.losses import token_cross_entropy as token_cross_entropy
 from .training.optimizers import UpdateRule as UpdateRule

@@ -15,8 +15,6 @@ LEARNING_RATES = (1e-4, 1e-3, 1e-2, 1e-1)
 EPOCHS = 10
 LEAST_STEPS = 500
 
-PIECE = 1024
-
 
 @dataclass(frozen=True)
 class Planned:
@@ -38,7 +36,7 @@ class NonPrivate(bench.Method[Planned]):
     """Minibatches of shuffled raw records, no clipping, no noise: ε is infinite.
 
     The budget is ignored. The learning rate, which falls along a cosine, is the one of `LEARNING_RATES` with
-    the best accuracy on a tenth of the training records; then everything is trained on. The test data play no
+    the best mean score on a tenth of the training records; then everything is trained on. The test data play no
     part in it.
 
     Attributes:
@@ -91,7 +89,8 @@ class NonPrivate(bench.Method[Planned]):
             models = self._train(
                 plan.parameters, session, records, order[held_out:], LEARNING_RATES, generator, "Tuning without privacy"
             )
-            scores = [_accuracy(model, records, order[:held_out]) for model in models]
+            judge, judges = session.objective.scores, order[:held_out]
+            scores = [bench.total_score(model, judge, records, judges) / held_out for model in models]
             rate = LEARNING_RATES[scores.index(max(scores))]
             released["candidates"] = [
                 {"learning_rate": tried, "score": score} for tried, score in zip(LEARNING_RATES, scores, strict=True)
@@ -103,7 +102,7 @@ class NonPrivate(bench.Method[Planned]):
         self,
         planned: Planned,
         session: "bench.Session",
-        records: bench.Split,
+        records: bench.Records,
         rows: "torch.Tensor",
         rates: tuple[float, ...],
         generator: "torch.Generator",
@@ -122,28 +121,10 @@ class NonPrivate(bench.Method[Planned]):
                 if len(left) < min(batch_size, len(rows)):
                     left = rows[torch.randperm(len(rows), generator=generator)]
                 batch, left = left[:batch_size], left[batch_size:]
-                inputs, labels = _gather(records, batch, session.device)
+                some = records.rows(batch).to(session.device, bench.trainable(models[0])[0].dtype)
                 for model, update, rate in zip(models, updates, rates, strict=True):
-                    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+                    loss = session.objective.losses(some.outputs(model), some.targets).mean()
                     gradients = torch.autograd.grad(loss, bench.trainable(model))
                     update.apply(update.direction(gradients), rate * schedule.rate_at(step))
                 advance()
         return models
-
-
-def _gather(records: bench.Split, rows: "torch.Tensor", device: "torch.device") -> "tuple[torch.Tensor, torch.Tensor]":
-    """These records on the device, in float32, whatever they are stored in."""
-    return records.inputs[rows].to(device).float(), records.targets[rows].to(device)
-
-
-def _accuracy(model: "nn.Module", records: bench.Split, rows: "torch.Tensor") -> float:
-    import torch
-
-    model.eval()
-    device = next(model.parameters()).device
-    correct = 0
-    with torch.no_grad():
-        for start in range(0, len(rows), PIECE):
-            inputs, labels = _gather(records, rows[start : start + PIECE], device)
-            correct += int((model(inputs).argmax(dim=1) == labels).sum())
-    return correct / len(rows)

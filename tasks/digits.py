@@ -3,14 +3,12 @@
 import hashlib
 from typing import TYPE_CHECKING
 
-from dphpo_bench.base.errors import DataError
-from dphpo_bench.contract.task import Split, Task, TaskFacts
+import dphpo_bench as bench
 
 if TYPE_CHECKING:
     import torch
 
     from dphpo_bench.data.cache import Array
-    from dphpo_bench.data.source import DataSource
 
 IMAGE_SHAPE = (1, 8, 8)
 CONTENT_HASH = "803c750a95a08ee5266adaddaf25a2f5cda68619e07a62b4739201e650c10ab4"
@@ -19,7 +17,7 @@ N_TRAIN = 1438
 TRAIN_BELOW = 205
 
 
-class Digits(Task):
+class Digits(bench.Task):
     """1,797 pictures, split by a rule on each record alone, so that the split tells nothing about the others.
 
     Two models: "linear", a linear layer from zero on the 64 pixels, and "mlp", with 32 hidden tanh units.
@@ -31,13 +29,13 @@ class Digits(Task):
     models = ("linear", "mlp")
 
     @property
-    def facts(self) -> TaskFacts:
+    def facts(self) -> bench.TaskFacts:
         """Public facts; reads no data."""
-        return TaskFacts(
+        return bench.TaskFacts(
             task=self.name,
             model=self.model_name,
             n_records=N_TRAIN,
-            input_shape=(64,),
+            inputs=bench.Input((64,)),
             n_classes=10,
             batch_size=512,
             epochs=40,
@@ -45,12 +43,12 @@ class Digits(Task):
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
 
-    def load_train(self, source: "DataSource") -> Split:
+    def load_train(self, source: bench.DataSource) -> bench.Records:
         """The private training records in canonical order."""
         del source
         return self._load(train=True)
 
-    def load_test(self, source: "DataSource") -> Split:
+    def load_test(self, source: bench.DataSource) -> bench.Records:
         """The test records in canonical order."""
         del source
         return self._load(train=False)
@@ -66,12 +64,12 @@ class Digits(Task):
         nn.init.zeros_(model.bias)
         return model
 
-    def fingerprint(self, source: "DataSource") -> str:
+    def fingerprint(self, source: bench.DataSource) -> str:
         """Hash of what identifies the inputs; both models get the same."""
         del source
         return hashlib.sha256(f"{CONTENT_HASH} {TRAIN_BELOW} x / 8 - 1".encode()).hexdigest()
 
-    def _load(self, train: bool) -> Split:
+    def _load(self, train: bool) -> bench.Records:
         import numpy as np
         import torch
 
@@ -81,7 +79,7 @@ class Digits(Task):
         in_train = np.array([digest[0] < TRAIN_BELOW for digest in record_digests(records)])
         chosen = records[in_train == train]
         inputs = torch.from_numpy(chosen["pixels"].reshape(-1, 64)).float().div_(8).sub_(1)
-        return Split(inputs, torch.from_numpy(chosen["label"]).long())
+        return bench.Records(inputs, torch.from_numpy(chosen["label"]).long())
 
 
 def packaged_records() -> "Array":
@@ -100,5 +98,5 @@ def packaged_records() -> "Array":
     records["pixels"] = bunch.images[:, None]
     records["label"] = bunch.target
     if content_hash(records) != CONTENT_HASH:
-        raise DataError("The installed scikit-learn ships other digits than expected; install scikit-learn 1.x.")
+        raise bench.DataError("The installed scikit-learn ships other digits than expected; install scikit-learn 1.x.")
     return canonical_order(records)

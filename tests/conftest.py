@@ -30,6 +30,7 @@ class TinyTask(bench.Task):
 
     name = "tiny"
     summary = "Three Gaussian blobs."
+    public = True
     models = ("linear", "mlp")
     n_records = 600
 
@@ -39,7 +40,7 @@ class TinyTask(bench.Task):
             task=self.name,
             model=self.model_name,
             n_records=self.n_records,
-            input_shape=(5,),
+            inputs=bench.Input((5,)),
             n_classes=3,
             batch_size=100,
             epochs=5,
@@ -47,16 +48,16 @@ class TinyTask(bench.Task):
             learning_rate=0.05,
         )
 
-    def _split(self, n: int, seed: int) -> bench.Split:
+    def _split(self, n: int, seed: int) -> bench.Records:
         generator = torch.Generator().manual_seed(seed)
         targets = torch.randint(3, (n,), generator=generator)
         centres = torch.tensor([[2.0, 0, 0, 0, 0], [0, 2, 0, 0, 0], [0, 0, 2, 0, 0]])
-        return bench.Split(centres[targets] + torch.randn(n, 5, generator=generator), targets)
+        return bench.Records(centres[targets] + torch.randn(n, 5, generator=generator), targets)
 
-    def load_train(self, source: DataSource) -> bench.Split:
+    def load_train(self, source: DataSource) -> bench.Records:
         return self._split(self.n_records, 1)
 
-    def load_test(self, source: DataSource) -> bench.Split:
+    def load_test(self, source: DataSource) -> bench.Records:
         return self._split(300, 2)
 
     def build_model(self) -> nn.Module:
@@ -117,7 +118,7 @@ class FixedNoise(bench.Method):
 
 
 def session_on(
-    task: bench.Task, train: bench.Split, ledger: Ledger | None = None, streams: Streams | None = None, **options: Any
+    task: bench.Task, train: bench.Records, ledger: Ledger | None = None, streams: Streams | None = None, **options: Any
 ) -> Session:
     """A session on these records, as the harness opens it."""
     return open_session(task, train, ledger or Ledger(), streams or Streams(0), own_code=OWN_CODE, **options)

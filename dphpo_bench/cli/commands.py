@@ -4,35 +4,37 @@ A user's mistake is one line on standard error and exit code 2. Results go to st
 warnings to standard error, so that output can be piped. Imports wait until a command needs them.
 """
 
-import json
-import math
-import os
-import shutil
 import sys
 import warnings
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.base.text import one_line, shown
-from dphpo_bench.cli import tables
+from dphpo_bench.cli.audit import audit_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
-from dphpo_bench.records import export, reading
-from dphpo_bench.testing.scaffold import app as new_app
-
-if TYPE_CHECKING:
-    from dphpo_bench.contract.method import Method
-    from dphpo_bench.contract.task import Task
-    from dphpo_bench.privacy.budget import PrivacyBudget
-
-from dphpo_bench.cli.run_tables import _audit_table, _plan_json, _plan_tables, _run_table
+from dphpo_bench.cli.new import app as new_app
+from dphpo_bench.cli.options import (
+    DataDirOption,
+    DeltaOption,
+    DeviceOption,
+    EpsilonOption,
+    JsonOption,
+    MethodOption,
+    ModelOption,
+    QuietOption,
+    SetOption,
+    TaskOption,
+    parse_seed,
+    resolve,
+)
+from dphpo_bench.cli.output import complain, show, show_json
+from dphpo_bench.cli.results import results_command
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 INTERRUPTED = 130
-MAX_COMPLAINT = 4000
 
 app = typer.Typer(
     name="dphpo-bench",
@@ -45,23 +47,6 @@ app = typer.Typer(
 app.add_typer(leaderboard_app, name="leaderboard")
 app.add_typer(new_app, name="new")
 
-MethodOption = Annotated[str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.")]
-TaskOption = Annotated[str, typer.Option("--task", "-t", help="A name from `dphpo-bench list`.")]
-ModelOption = Annotated[str | None, typer.Option(help="The task's model; default: its first.")]
-EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
-DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1.")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable."),
-]
-DataDirOption = Annotated[
-    Path | None,
-    typer.Option(help="Local mirror with <dataset>/<split>.parquet; default: $DPHPO_BENCH_DATA, else the hub."),
-]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
 
 @app.command("run")
 def run_command(
@@ -70,7 +55,11 @@ def run_command(
     epsilon: EpsilonOption = 3.0,
     delta: DeltaOption = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Repeats a run exactly, its noise included; default: 0.")
+        str | None,
+        typer.Option(
+            metavar="INTEGER|none",
+            help="Repeats a run exactly, its noise included. Default: 0 if the task's data are public, else none.",
+        ),
     ] = None,
     secure_noise: Annotated[
         bool, typer.Option("--secure-noise", help="Exact noise from cryptographic generators, no seed; slow.")
@@ -89,16 +78,18 @@ def run_command(
     """
     from dphpo_bench.base.progress import SilentProgress
     from dphpo_bench.cli.progress import TerminalProgress
+    from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.run import run
+    from dphpo_bench.harness.seeds import default_seed
 
-    made_method, made_task, budget = _resolve(method, task, model, epsilon, delta, settings)
+    made_method, made_task, budget = resolve(method, task, model, epsilon, delta, settings)
     progress = SilentProgress() if quiet else TerminalProgress()
     result = run(
         made_method,
         made_task,
         budget,
-        seed=0 if seed is None and not secure_noise else seed,
+        seed=parse_seed(seed, None if secure_noise else default_seed(made_task)),
         source=DataSource.resolve(data_dir, progress=progress),
         results_dir=results_dir,
         device=device,
@@ -109,9 +100,9 @@ def run_command(
     if as_json:
         sys.stdout.write(result.record.to_json())
     else:
-        _print(_run_table(result))
+        show(run_table(result))
     if result.record.error:
-        _complain(f"Run {result.record.status}: {result.record.error}")
+        complain(f"Run {result.record.status}: {result.record.error}")
     raise typer.Exit(EXIT_CODES[result.record.status])
 
 
@@ -126,13 +117,14 @@ def plan_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a run would release and cost, with its ε. Reads no data."""
+    from dphpo_bench.cli.run_tables import plan_json, plan_tables
     from dphpo_bench.harness.plan import plan
 
-    checked = plan(*_resolve(method, task, model, epsilon, delta, settings))
+    checked = plan(*resolve(method, task, model, epsilon, delta, settings))
     if as_json:
-        _print_json(_plan_json(checked))
+        show_json(plan_json(checked))
     else:
-        _print(*_plan_tables(checked))
+        show(*plan_tables(checked))
 
 
 @app.command("list")
@@ -146,7 +138,7 @@ def list_command(as_json: JsonOption = False) -> None:
     }
     if as_json:
         keys = ("name", "summary", "origin")
-        _print_json({kind: [dict(zip(keys, row, strict=True)) for row in rows] for kind, rows in found.items()})
+        show_json({kind: [dict(zip(keys, row, strict=True)) for row in rows] for kind, rows in found.items()})
         return
     for kind, rows in found.items():
         sys.stdout.write(f"{kind.capitalize()}\n")
@@ -165,7 +157,7 @@ def data_command(data_dir: DataDirOption = None, as_json: JsonOption = False) ->
     source = DataSource.resolve(data_dir)
     rows = [row for name in tasks() for row in dataset_status(make_task(name), source)]
     if as_json:
-        _print_json(rows)
+        show_json(rows)
         return
     from rich.table import Table
 
@@ -173,57 +165,10 @@ def data_command(data_dir: DataDirOption = None, as_json: JsonOption = False) ->
     table.add_column("where / how to get it", overflow="fold")
     for row in rows:
         table.add_row(row["task"], row["split"], f"{row['rows']:,}", row["state"], row["where"])
-    _print(table)
+    show(table)
 
 
-@app.command("results")
-def results_command(
-    results_dir: Annotated[Path, typer.Argument(help="A folder of run records.")] = Path("results"),
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUE,...",
-            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable.",
-        ),
-    ] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="One row a setting: seeds, mean, range.")] = False,
-    form: Annotated[
-        Literal["table", "csv", "parquet", "json"] | None,
-        typer.Option("--format", help="Default: what the name of the output file says, else a table."),
-    ] = None,
-    as_json: JsonOption = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
-) -> None:
-    """List run records, all or some, as a table or as data.
-
-    What is not a valid record is skipped, with a line on standard error.
-
-    In CSV, a text that a spreadsheet would take for a formula has an apostrophe in front.
-    """
-    from dphpo_bench.records import tables as results
-
-    chosen_form = _result_format(form, as_json, output)
-    found, skipped = reading.read_results(results_dir)
-    for line in reading.skipped_lines(skipped):
-        _complain(line)
-    chosen = reading.select(found, only or []) if found else []
-    nothing = f"No records in {results_dir}{' match --only' if found else ''}."
-    if chosen_form == "table":
-        on_terminal = output is None and sys.stdout.isatty()
-        width = shutil.get_terminal_size().columns if on_terminal or "COLUMNS" in os.environ else None
-        text = tables.to_text(chosen, summarise=summary, width=width, styled=on_terminal) if chosen else nothing + "\n"
-    else:
-        if not chosen:
-            _complain(nothing)
-        data = results.summary(chosen) if summary else results.frame(chosen)
-        if chosen_form == "parquet" and output is not None:
-            export.write(output, export.to_parquet(data))
-            return
-        text = export.to_csv(data) if chosen_form == "csv" else export.to_json(data)
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        export.write(output, text)
+app.command("results")(results_command)
 
 
 @app.command("sweep")
@@ -264,6 +209,7 @@ def sweep_command(
     """
     from dphpo_bench.cli.sweep import json_rows, make_executor, print_dry, run_dry, run_sweep
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.seeds import warn_of_seeds
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import cells_of
     from dphpo_bench.sweep.suite import load_suite
@@ -273,83 +219,21 @@ def sweep_command(
     source = DataSource.resolve(data_dir)
     store = RecordStore(results_dir)
     cells = cells_of(load_suite(suite), source, only or [])
+    for task in {cell.identity.task: cell.task for cell in cells}.values():
+        warn_of_seeds(task, "the suite seeds its runs")
     with closing(make_executor(executor, workers, address, cells)) as made:
         if not dry_run:
             raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))
         workers = made.capacity
         stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
     if as_json:
-        _print_json([row for group in groups for row in json_rows(group)])
+        show_json([row for group in groups for row in json_rows(group)])
     else:
         print_dry(stock, groups, workers)
     raise typer.Exit(1 if any(group.error for group in groups) else 0)
 
 
-@app.command("audit")
-def audit_command(
-    method: MethodOption,
-    task: TaskOption,
-    epsilon: EpsilonOption = 3.0,
-    delta: DeltaOption = None,
-    attack: Annotated[
-        Literal["black_box", "white_box", "both"],
-        typer.Option(help="What the attacker sees: the released model, or every released gradient too."),
-    ] = "both",
-    canaries: Annotated[
-        int | None, typer.Option(help="Records of each run that are in or out by a coin; default: 300 or fewer.")
-    ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs for each attack; all their canaries count together.")] = 1,
-    confidence: Annotated[float, typer.Option(help="That the lower bound is right.")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Of the record, and of canaries, coins and noise.")] = 0,
-    model: ModelOption = None,
-    settings: SetOption = None,
-    data_dir: DataDirOption = None,
-    results_dir: Annotated[Path, typer.Option(help="Where the record is that gets the bound.")] = Path("results"),
-    device: DeviceOption = "auto",
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
-) -> None:
-    """Attack a whole procedure, tuning included, for a lower bound on its ε; the run's record gets the bound.
-
-    Canaries are put among the training records or left out, by coin flips; the attacker guesses which. If there is
-    no record of the run without canaries yet, it is made first. A later audit replaces an earlier one.
-
-    Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the bound is above the claimed ε, 130 interrupted.
-    """
-    from dphpo_bench.audit.attacks import ATTACKS, audit, checked_canaries, recorded
-    from dphpo_bench.base.progress import SilentProgress
-    from dphpo_bench.cli.progress import TerminalProgress
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.records.store import RecordStore
-
-    made_method, made_task, budget = _resolve(method, task, model, epsilon, delta, settings)
-    progress = SilentProgress() if quiet else TerminalProgress()
-    source = DataSource.resolve(data_dir, progress=progress)
-    store = RecordStore(results_dir)
-    attacks = ATTACKS if attack == "both" else (attack,)
-    canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
-    record = recorded(made_method, made_task, budget, store, seed=seed, source=source, device=device, progress=progress)
-    found = audit(
-        made_method,
-        made_task,
-        budget,
-        attacks=attacks,
-        canaries=canaries,
-        runs=runs,
-        confidence=confidence,
-        seed=seed,
-        source=source,
-        device=device,
-        progress=progress,
-    )
-    path = store.write(record.model_copy(update={"audit": found.to_record()}))
-    if as_json:
-        _print_json({**found.to_json(), "record": str(path)})
-    else:
-        _print(_audit_table(found, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
-    if found.refutes:
-        _complain(f"Refuted: the audit shows ε ≥ {found.bound.epsilon:.4g} where {found.claimed:.4g} is claimed.")
-        raise typer.Exit(EXIT_CODES["over_budget"])
+app.command("audit")(audit_command)
 
 
 @app.command("check")
@@ -364,7 +248,7 @@ def check_command(
 
     Exit code: 0 all tests pass, 1 some do not, 2 a mistake in the call.
     """
-    from dphpo_bench.testing.check import check
+    from dphpo_bench.cli.check import check
 
     raise typer.Exit(check(plug_ins, as_json=as_json))
 
@@ -375,82 +259,18 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except DphpoBenchError as error:
-        _complain(str(error))
+        complain(str(error))
         code = error.exit_code
     except typer.TyperException as error:
-        _complain(f"{getattr(error, 'format_message', error.__str__)()} Try dphpo-bench --help.")
+        complain(f"{getattr(error, 'format_message', error.__str__)()} Try dphpo-bench --help.")
         code = getattr(error, "exit_code", 2)
     except BrokenPipeError:
         code = 1
     if code == INTERRUPTED:  # typer turns an interrupt into this code
-        _complain("Interrupted. What was not finished left no record; everything finished before is kept.")
+        complain("Interrupted. What was not finished left no record; everything finished before is kept.")
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _resolve(
-    method: str,
-    task: str,
-    model: str | None,
-    epsilon: float,
-    delta: float | None,
-    settings: list[str] | None,
-) -> "tuple[Method, Task, PrivacyBudget]":
-    from dphpo_bench.contract.registry import make_method, make_task
-    from dphpo_bench.privacy.budget import PrivacyBudget
-
-    made_task = make_task(task, model)
-    budget = PrivacyBudget(epsilon, made_task.facts.default_delta if delta is None else delta)
-    return make_method(method, _parse_settings(settings or [])), made_task, budget
-
-
-def _parse_settings(settings: list[str]) -> dict[str, str]:
-    """Turn ["gamma=1.01", ...] into a mapping."""
-    parsed: dict[str, str] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not (name and equals):
-            raise InvalidValueError(f"Expected --set NAME=VALUE, got {shown(setting, form=repr)}.")
-        if name in parsed:
-            raise InvalidValueError(f"Parameter {shown(name, form=repr)} is set twice.")
-        parsed[name] = value
-    return parsed
-
-
-def _result_format(form: str | None, as_json: bool, output: Path | None) -> str:
-    if as_json and form not in (None, "json"):
-        raise InvalidValueError(f"Expected --json or --format {form}, got both.")
-    suffix = output.suffix.lower().removeprefix(".") if output else ""
-    chosen = "json" if as_json else form or (suffix if suffix in ("csv", "parquet", "json") else "table")
-    if chosen == "parquet" and output is None:
-        raise InvalidValueError("Parquet is not text and needs a file. Add --output FILE.parquet.")
-    return chosen
-
-
-def _print(*renderables: Any) -> None:
-    from rich.console import Console
-
-    console = Console(markup=False)
-    for renderable in renderables:
-        console.print(renderable)
-
-
-def _print_json(value: Any) -> None:
-    def plain(item: Any) -> Any:
-        if isinstance(item, float) and not math.isfinite(item):
-            return "Infinity" if item > 0 else str(item)
-        if isinstance(item, dict):
-            return {key: plain(inner) for key, inner in item.items()}
-        if isinstance(item, list | tuple):
-            return [plain(inner) for inner in item]
-        return item
-
-    sys.stdout.write(json.dumps(plain(value), indent=1) + "\n")
-
-
-def _complain(message: str) -> None:
-    sys.stderr.write(one_line(message, MAX_COMPLAINT) + "\n")
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     if issubclass(category, UserWarning):
-        _complain(f"Warning: {message}")
+        complain(f"Warning: {message}")

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.records.measure import Measure
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
     from dphpo_bench.privacy.accountants.report import EpsilonReport
 
 
-def _plan_json(checked: "CheckedPlan") -> dict[str, Any]:
+def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
+    """A plan as JSON values."""
     from dataclasses import asdict
 
     from dphpo_bench.privacy.event_texts import to_json
@@ -36,7 +39,8 @@ def _plan_json(checked: "CheckedPlan") -> dict[str, Any]:
     }
 
 
-def _plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
+def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
+    """A plan, and what it releases."""
     from rich.table import Table
 
     from dphpo_bench.privacy.event_texts import describe
@@ -71,15 +75,16 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield prefix + name, value
 
 
-def _run_table(result: "RunResult") -> "Table":
+def run_table(result: "RunResult") -> "Table":
+    """What a run has measured and spent."""
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
     title = f"{identity.method} on {identity.task} ({identity.model}), {seed}: {record.status}"
     table = _two_columns(title)
     for name, value in record.metrics.items():
-        text = f"{value:.2%}" if name == "accuracy" else f"{value:.4f}"
-        table.add_row(f"test {name.replace('_', ' ')}", text)
+        measure = Measure(name)
+        table.add_row(f"test {measure.title}", measure.text(value))
     table.add_row("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}")
     if privacy:
         planned, recomputed = privacy.planned, privacy.recomputed
@@ -97,7 +102,8 @@ def _run_table(result: "RunResult") -> "Table":
     return table
 
 
-def _audit_table(found: "Audit", title: str, path: Path) -> "Table":
+def audit_table(found: "Audit", title: str, path: Path) -> "Table":
+    """What each attack has shown."""
     from rich.table import Table
 
     table = Table("attack", "guesses", "right", "ε at least", title=title, title_justify="left")

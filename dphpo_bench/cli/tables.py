@@ -3,7 +3,6 @@
 import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.text import one_line
@@ -13,8 +12,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 from dphpo_bench.base.text import compact_json, value_text, varying_names
-from dphpo_bench.records.reading import Result, _order, _setting
-from dphpo_bench.records.tables import _SUMMARY_COLUMNS, _summary_row
+from dphpo_bench.records.measure import ACCURACY, Measure
+from dphpo_bench.records.reading import Result
+from dphpo_bench.records.tables import summary_rows
 
 MAX_SHOWN = 20
 MAX_CELL = 60
@@ -42,12 +42,12 @@ def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = N
 
 
 def _run_table(results: Sequence[Result]) -> "Table":
-    shared = _SharedColumns(results)
+    shared, scores = _SharedColumns(results), _Scores(results)
     table = _table(
         *shared.headers,
         ">seed",
         "status",
-        f">{_score_header(results)}",
+        f">{scores.header}",
         ">ε\nrecomputed",
         ">ε\nquoted",
         ">seconds",
@@ -60,7 +60,7 @@ def _run_table(results: Sequence[Result]) -> "Table":
             *shared.cells(result),
             "none" if record.identity.seed is None else str(record.identity.seed),
             record.status,
-            _score_text(*result.score) if result.score else "",
+            "" if result.value is None else scores.text(result.measure, result.value),
             f"{recomputed.epsilon:.6g}" if recomputed else "",
             f"{privacy.epsilon:.6g}" if privacy else "",
             "" if result.seconds is None else f"{result.seconds:,.1f}",
@@ -70,23 +70,23 @@ def _run_table(results: Sequence[Result]) -> "Table":
 
 
 def _summary_table(results: Sequence[Result]) -> "Table":
-    shared = _SharedColumns(results)
-    groups = [list(group) for _, group in groupby(sorted(results, key=_order), key=_setting)]
-    rows = [dict(zip(_SUMMARY_COLUMNS, _summary_row(group), strict=True)) for group in groups]
+    shared, scores = _SharedColumns(results), _Scores(results)
+    first = {result.setting: result for result in sorted(results, key=lambda result: result.order)}  # one of each
+    rows = summary_rows(results)
     repeated = any(row["ok"] != row["seeds"] for row in rows)  # copies
-    header = _score_header(results)
     any_failed = any(row["failed"] for row in rows)
     counts = [">seeds", *([">runs"] if repeated else []), *([">failed"] if any_failed else [])]
-    table = _table(*shared.headers, *counts, f">mean\n{header}", ">min .. max", ">ε\nquoted")
-    for group, row in zip(groups, rows, strict=True):
+    table = _table(*shared.headers, *counts, f">mean\n{scores.header}", ">min .. max", ">ε\nquoted")
+    for result, row in zip(first.values(), rows, strict=True):
         told = row["mean"] is not None
+        measure = Measure(row["metric"] or "")
         cells = [
-            *shared.cells(group[0]),
+            *shared.cells(result),
             str(row["seeds"]),
             *([str(row["ok"])] if repeated else []),
             *([str(row["failed"] or "")] if any_failed else []),
-            _score_text(row["metric"], row["mean"]) if told else "",
-            " .. ".join(_number_text(row["metric"], row[name]) for name in ("min", "max")) if told else "",
+            scores.text(measure, row["mean"]) if told else "",
+            " .. ".join(measure.text(row[name]) for name in ("min", "max")) if told else "",
             "" if row["epsilon"] is None else f"{row['epsilon']:.6g}",
         ]
         _add(table, cells, style="red" if row["failed"] else "")
@@ -186,17 +186,21 @@ def _closing_lines(results: Sequence[Result]) -> Iterator[str]:
         yield f"{len(failed) - MAX_SHOWN:,} more; --format csv or json has all errors."
 
 
-def _score_header(results: Sequence[Result]) -> str:
-    return "accuracy" if all(result.score[0] == "accuracy" for result in results if result.score) else "score"
+class _Scores:
+    """How metrics are shown: by name in the header if all results have the same, else in each cell.
 
+    Args:
+        results: all that will be shown.
+    """
 
-def _score_text(metric: str, value: float) -> str:
-    number = _number_text(metric, value)
-    return number if metric == "accuracy" else f"{metric} {number}"
+    def __init__(self, results: Sequence[Result]) -> None:
+        names = {result.measure.name for result in results if result.value is not None}
+        self._same = len(names) <= 1
+        self.header = Measure(min(names, default=ACCURACY.name)).title if self._same else "metric"
 
-
-def _number_text(metric: str, value: float) -> str:
-    return f"{value:.2%}" if metric == "accuracy" else f"{value:.4f}"
+    def text(self, measure: Measure, value: float) -> str:
+        """The cell."""
+        return measure.text(value) if self._same else f"{measure.name} {measure.text(value)}"
 
 
 def _table(*headers: str) -> "Table":

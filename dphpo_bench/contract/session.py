@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.progress import Progress
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.sealed import SealedUtilities
 from dphpo_bench.contract.search_space import Candidate, Proposals
-from dphpo_bench.contract.task import Split, TaskFacts
+from dphpo_bench.contract.task import TaskFacts
 
 if TYPE_CHECKING:
     import torch
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.privacy.run_counts import RunCount
     from dphpo_bench.training.clipping import Clipping
+    from dphpo_bench.training.losses import Objective
 
 TOGETHER = 16
 """How many models are trained at once where that saves time; more would save little and need more memory."""
@@ -51,6 +54,11 @@ class Session(ABC):
     @abstractmethod
     def facts(self) -> TaskFacts:
         """The task's public facts."""
+
+    @property
+    @abstractmethod
+    def objective(self) -> "Objective":
+        """The task's losses and scores, as functions of outputs and targets."""
 
     @property
     @abstractmethod
@@ -161,11 +169,12 @@ class Session(ABC):
 
     @abstractmethod
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:
-        """The share of records that the model classifies correctly: a noisy count over the expected number.
+        """The mean score of the records: a noisy sum over the expected number.
 
         Args:
-            model: a classifier.
-            noise_multiplier: standard deviation of the noise on the count, whose sensitivity is 1.
+            model: to be scored by the task's `scores`, by default the share classified correctly. Each record's score
+                is held to [0, 1]; NaN counts as 0.
+            noise_multiplier: standard deviation of the noise on the sum, whose sensitivity is 1.
 
         Raises:
             OverBudgetError: if the plan does not cover the release; nothing is released then.
@@ -173,7 +182,7 @@ class Session(ABC):
         """
 
     @abstractmethod
-    def nonprivate(self) -> Split:
+    def nonprivate(self) -> Records:
         """The raw private records, for references that are not private: from here on ε is infinite.
 
         They are lent for this run only: the tensors are emptied when it ends.
@@ -250,7 +259,7 @@ class Session(ABC):
         """
 
     @abstractmethod
-    def sealed_utilities(self, runs: Sequence[Any], partitions: int, validation: float) -> "SealedUtilities":
+    def sealed_utilities(self, runs: Sequence[Any], partitions: int, validation: float) -> SealedUtilities:
         """How well each candidate does, averaged over disjoint parts of the records; nobody can read it.
 
         A share of the records validates. The others are split into parts, by a coin for each record. Every candidate
@@ -354,60 +363,22 @@ class Batch(ABC):
     ) -> list[float]:
         """Mean changes of the loss along a line, each clipped per record to [-bound, bound], with noise.
 
-        A record's loss changes by far less along a step than the loss itself, so a small bound, and little noise, is
+        Along a step a record's loss changes by far less than the loss itself, so a small bound, and little noise, is
         enough.
 
         Args:
-            model: at weights w.
-            direction: G, one tensor for each trainable parameter.
+            model: as in `losses`.
+            direction: as in `losses`.
             steps: h₁, ..., h_k; change j is the loss at w − h_j · G minus the loss at w.
             bound: clipping bound C > 0 of one record's change; the sensitivity of each sum.
-            noise_multiplier: noise standard deviation / bound, of each of the k sums.
+            noise_multiplier: as in `losses`.
 
         Returns:
-            k noisy means; the noise of each has standard deviation noise_multiplier · bound / (N · rate).
+            k noisy means; the noise is as in `losses`.
 
         Raises:
-            InvalidValueError: if the bound is not positive and finite.
-            OverBudgetError: if the plan does not cover the release; nothing is released then.
-        """
-
-
-class SealedUtilities(ABC):
-    """Utilities of candidates that can be compared with thresholds, privately, and not read."""
-
-    @abstractmethod
-    def open_test(self, epsilon: float) -> "UtilityTest":
-        """One AboveThreshold over these utilities, charged here and now (Dwork and Roth 2014, Theorem 3.23).
-
-        The smaller noise for monotone queries does not apply: a record can raise the utility of one candidate and
-        lower that of another.
-
-        Args:
-            epsilon: ε of all that this test answers.
-
-        Raises:
-            InvalidValueError: if ε is not positive and finite.
-            OverBudgetError: if the plan does not cover the test; there is none then.
-        """
-
-
-class UtilityTest(ABC):
-    """One AboveThreshold over sealed utilities, open until it names a candidate."""
-
-    @abstractmethod
-    def first(self, threshold: float) -> int | None:
-        """The first candidate whose noisy utility reaches the noisy threshold; its index ends the test.
-
-        Args:
-            threshold: public; it may depend on earlier answers.
-
-        Returns:
-            The candidate's index, or None if there is none, which costs nothing.
-
-        Raises:
-            InvalidValueError: if an index was given before, or the threshold is not finite.
-            OverBudgetError: if the run is over, or another account is in use.
+            InvalidValueError: as in `losses`.
+            OverBudgetError: as in `losses`.
         """
 
 

@@ -3,42 +3,50 @@
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError, UnknownNameError
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown, unknown_name_message
+from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
+from dphpo_bench.contract.metrics import Metric
 
 if TYPE_CHECKING:
     import torch
     from optuna.distributions import BaseDistribution
+    from torch import Tensor
 
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import HubDataset
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.training.losses import Objective, PerRecord
 
 MAX_STEPS = 10**9
 """An event is repeated so often at most."""
 
 
+Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
+"""What a task asks of a model, and with it the ready-made losses, scores and metrics; "own": none of them."""
+
+
 @dataclass(frozen=True)
-class Metric:
-    """What a task measures on its test data.
+class Input:
+    """What one input of a model is like.
 
     Attributes:
-        name: such as "accuracy".
-        higher_is_better: the direction.
+        shape: of one record's.
+        dtype: real numbers of any precision, integers, or whether something holds, as in masks.
+        vocabulary: integers are from 0 to below this, as token ids are; None: nothing is known.
     """
 
-    name: str
-    higher_is_better: bool
-
-
-ACCURACY = Metric("accuracy", higher_is_better=True)
+    shape: tuple[int, ...]
+    dtype: Literal["float", "int", "bool"] = "float"
+    vocabulary: int | None = None
 
 
 def default_search_space() -> "dict[str, BaseDistribution]":
@@ -56,13 +64,15 @@ class TaskFacts:
         task: the task's name.
         model: the name of the task's model.
         n_records: number of training records N, a public constant.
-        input_shape: shape of one input as the model gets it.
-        n_classes: number of classes.
+        inputs: what the model takes: one input, or several by name.
         batch_size: expected size B of a Poisson batch; the sample rate is B / N.
         epochs: passes over the data in expectation; steps = round(epochs · N / B).
         optimizer: name of a `torch.optim` class.
         learning_rate: default for methods that tune none.
-        metric: what the harness measures on test data: the accuracy. There is no other yet.
+        kind: what is asked of the model: a class; "binary", one label of 0 or 1; "multilabel", several of them;
+            "regression", numbers; "tokens", the class of each token; "own", something else.
+        n_classes: number of classes; of labels where a record has several; of tokens in a vocabulary. None without.
+        error_bound: of a regression: the error that is as bad as any larger one. Scores need it.
         loss_bound: an upper bound of one record's loss if there is a public one.
         search_space: hyperparameters a tuning method may search, as Optuna distributions by name. A function,
             because importing Optuna takes longer than listing all tasks.
@@ -71,13 +81,14 @@ class TaskFacts:
     task: str
     model: str
     n_records: int
-    input_shape: tuple[int, ...]
-    n_classes: int
+    inputs: Input | Mapping[str, Input]
     batch_size: int
     epochs: float
     optimizer: str
     learning_rate: float
-    metric: Metric = ACCURACY
+    kind: Kind = "classification"
+    n_classes: int | None = None
+    error_bound: float | None = None
     loss_bound: float | None = None
     search_space: "Callable[[], dict[str, BaseDistribution]]" = default_search_space
 
@@ -94,11 +105,13 @@ class TaskFacts:
             raise InvalidValueError(
                 f"Expected at most {MAX_STEPS} steps, got epochs={shown(self.epochs)} of batch_size={self.batch_size}."
             )
-        if self.metric != ACCURACY:
-            raise InvalidValueError(
-                f"Expected metric={ACCURACY}, the only one that the harness computes, got metric={self.metric}. "
-                "Leave it out."
-            )
+        if self.kind not in get_args(Kind):
+            raise UnknownNameError(unknown_name_message("kind of task", self.kind, get_args(Kind)))
+        if self.kind in ("classification", "multilabel", "tokens") and self.n_classes is None:
+            raise InvalidValueError(f"Expected n_classes of a task of kind {self.kind!r}, got none.")
+        for which, name in (("task", self.task), ("model", self.model)):
+            if name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")):  # records are files named so
+                raise InvalidValueError(f"Expected a {which}'s name without separators of paths, got {shown(name)}.")
 
     def with_schedule(self, batch_size: int | None = None, epochs: float | None = None) -> "TaskFacts":
         """The facts with another expected batch size or number of epochs; None keeps what is there.
@@ -121,13 +134,14 @@ class TaskFacts:
             "task": self.task,
             "model": self.model,
             "n_records": int(self.n_records),
-            "input_shape": [int(size) for size in self.input_shape],
-            "n_classes": int(self.n_classes),
+            "inputs": _told(self.inputs),
+            "kind": self.kind,
+            "n_classes": None if self.n_classes is None else int(self.n_classes),
+            "error_bound": None if self.error_bound is None else float(self.error_bound),
             "batch_size": int(self.batch_size),
             "epochs": float(self.epochs),
             "optimizer": self.optimizer,
             "learning_rate": float(self.learning_rate),
-            "metric": asdict(self.metric),
             "loss_bound": None if self.loss_bound is None else float(self.loss_bound),
             "search_space": {name: json.loads(distribution_to_json(one)) for name, one in space},
         }
@@ -152,20 +166,11 @@ class TaskFacts:
         return float(self.n_records**-1.1)
 
 
-@dataclass(frozen=True)
-class Split:
-    """Labelled records as tensors.
-
-    Attributes:
-        inputs: shape (n, *input_shape), any floating dtype.
-        targets: shape (n,), int64 class indices.
-    """
-
-    inputs: "torch.Tensor"
-    targets: "torch.Tensor"
-
-    def __len__(self) -> int:
-        return len(self.targets)
+def _told(inputs: Input | Mapping[str, Input]) -> Any:
+    """What inputs are like, as JSON values."""
+    if isinstance(inputs, Mapping):
+        return {name: _told(one) for name, one in inputs.items()}
+    return {"shape": [int(size) for size in inputs.shape], "dtype": inputs.dtype, "vocabulary": inputs.vocabulary}
 
 
 _seals: list[list[str]] = []  # of this process: another thread or context opens no records either
@@ -186,9 +191,9 @@ def sealed() -> Iterator[list[str]]:
         _seals[:] = [seal for seal in _seals if seal is not complaints]
 
 
-def _guarded(load: "Callable[[Any, DataSource], Split]") -> "Callable[[Any, DataSource], Split]":
+def _guarded(load: "Callable[[Any, DataSource], Records]") -> "Callable[[Any, DataSource], Records]":
     @wraps(load)
-    def load_unless_sealed(self: "Task", source: "DataSource") -> Split:
+    def load_unless_sealed(self: "Task", source: "DataSource") -> Records:
         if _seals:
             complaint = (
                 f"{load.__name__} of task {self.name} was called by the method, or by a model. A method sees no data "
@@ -249,16 +254,61 @@ class Task(ABC):
         """Public facts; reads no data."""
 
     @abstractmethod
-    def load_train(self, source: "DataSource") -> Split:
+    def load_train(self, source: "DataSource") -> Records:
         """The private training records. Called by the harness, which hands them to the session only."""
 
     @abstractmethod
-    def load_test(self, source: "DataSource") -> Split:
+    def load_test(self, source: "DataSource") -> Records:
         """The test records, an empty split if there are none. The harness opens them once, after the run."""
 
     @abstractmethod
     def build_model(self) -> "torch.nn.Module":
-        """A model with initial weights drawn from torch's global generator, which the harness has seeded."""
+        """A model with initial weights drawn from torch's global generator, which the harness has seeded.
+
+        It is called with the inputs, `model(inputs)`, or by their names, `model(**inputs)`. It returns a tensor, or
+        tensors by name.
+        """
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What the harness measures on the test records; the first is what a board shows. Default: by kind."""
+        return metrics.READY.get(self.facts.kind, ())
+
+    def losses(self, outputs: Any, targets: Any) -> "Tensor":
+        """Each record's loss, shape (n,), a function of that record alone. Default: by kind."""
+        return self.ready("losses")(outputs, targets)
+
+    def scores(self, outputs: Any, targets: Any) -> "Tensor":
+        """Each record's score in [0, 1], shape (n,): what searches pay to see. Default: by kind.
+
+        Higher is better. NaN counts as 0, and what is outside of [0, 1] as its nearer end.
+        """
+        return self.ready("scores")(outputs, targets)
+
+    def objective(self) -> "Objective":
+        """Losses and scores; a ready-made loss as itself, since engines know a closed form for one."""
+        from dphpo_bench.training.losses import Objective
+
+        is_default = getattr(self.losses, "__func__", None) is Task.losses
+        return Objective(self.ready("losses") if is_default else self.losses, self.scores)
+
+    def ready(self, which: Literal["losses", "scores"]) -> "PerRecord":
+        """The ready-made function of the task's kind.
+
+        Raises:
+            InvalidValueError: if there is none.
+        """
+        from dphpo_bench.training.losses import READY, one_minus_error, squared_error
+
+        kind, bound = self.facts.kind, self.facts.error_bound
+        if kind in READY:
+            return READY[kind].losses if which == "losses" else READY[kind].scores
+        if kind == "regression" and which == "losses":
+            return squared_error
+        if kind == "regression" and bound is not None:
+            return one_minus_error(bound)
+        instead = "error_bound in the facts, or " if kind == "regression" else ""
+        raise InvalidValueError(f"Expected {instead}{which} of its own of task {self.name}, of kind {kind!r}.")
 
     @abstractmethod
     def fingerprint(self, source: "DataSource") -> str:

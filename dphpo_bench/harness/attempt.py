@@ -2,35 +2,24 @@
 
 import json
 import logging
-import secrets
 import traceback
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import (
-    DphpoBenchError,
-    InvalidValueError,
-    OverBudgetError,
-    SealedDataError,
-    UnsupportedEventError,
-)
-from dphpo_bench.base.progress import Progress, SilentProgress
-from dphpo_bench.contract.method import Method, Outcome
-from dphpo_bench.contract.task import Split, Task, sealed
-from dphpo_bench.harness.journal import Journal
+from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
+from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.method import Outcome
+from dphpo_bench.contract.task import Task, sealed
+from dphpo_bench.harness.plan import CheckedPlan, parameters_of, quoted
+from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
-from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.trial import OWN_CODE
-from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
     from dphpo_bench.records.record import Status
-    from dphpo_bench.session.observer import Observer
-
-from dphpo_bench.harness.plan import CheckedPlan, _quoted
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +27,6 @@ logger = logging.getLogger(__name__)
 EPSILON_ROUNDING = 1e-9
 
 MAX_REASON = 2000
-
-SECURE_NOISE = "secure noise"
-"""In a journal: the run has drawn noise that no restart can draw again."""
 
 
 @dataclass(frozen=True)
@@ -61,110 +47,62 @@ class Attempt:
     ledger: Ledger
     recomputed: EpsilonReport | None
 
+    def failed(self, reason: str) -> "Attempt":
+        """The same, failed afterwards."""
+        return replace(self, outcome=None, status="failed", error=reason)
 
-def execute(
-    checked: CheckedPlan,
-    task: Task,
-    train: Split,
-    *,
-    seed: int | None,
-    journal: Journal | None = None,
-    device: str = "cpu",
-    progress: Progress | None = None,
-    observer: "Observer | None" = None,
-    secure_noise: bool = False,
-    order: Callable[[int], Sequence[int]] = range,
-) -> Attempt:
+
+def execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> Attempt:
     """Let a method run on these records and verify what it released; no test data, no record.
 
     Args:
         checked: the plan, and the method that made it.
         task: where models come from.
         train: the private records. Their number may differ from the public one.
-        seed: as in `run`.
-        journal: where the seed of an unseeded run is kept until it is recorded; None: nowhere.
-        device: a torch device.
-        progress: where long work reports to.
-        observer: is told what is released.
-        secure_noise: as in `run`; without a seed.
-        order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
+        setup: how the run is done.
 
     Raises:
         DphpoBenchError: at a mistake in the call that shows before anything is released.
     """
     ledger = Ledger(allowance=checked.plan.event)
-    outcome, status, error = _attempt(
-        checked,
-        task,
-        train,
-        ledger,
-        journal or Journal(),
-        seed,
-        device,
-        progress or SilentProgress(),
-        observer,
-        secure_noise,
-        order,
-    )
-    recomputed, status, error = _verify(checked, ledger, status, error)
+    outcome, status, error = _let_run(checked, task, train, ledger, setup)
+    recomputed, status, error = verify(checked, ledger, status, error)
     return Attempt(outcome if status == "ok" else None, status, error, ledger, recomputed)
 
 
-def _attempt(
-    checked: CheckedPlan,
-    task: Task,
-    train: Split,
-    ledger: Ledger,
-    journal: Journal,
-    seed: int | None,
-    device: str,
-    progress: Progress,
-    observer: "Observer | None",
-    secure_noise: bool,
-    order: Callable[[int], Sequence[int]],
+def _let_run(
+    checked: CheckedPlan, task: Task, train: Records, ledger: Ledger, setup: Setup
 ) -> "tuple[Outcome | None, Status, str | None]":
     """Let the method run; whatever it raises is a result, except what the user asked for."""
     from dphpo_bench.session.session import open_session
 
-    budget = checked.plan.budget
-    hide = seed is None
-    if secure_noise:
-        _check_secure_noise(seed)
-        journal.once(SECURE_NOISE, lambda: 1)
-    bits = 256 if secure_noise else 128
-    streams = Streams(journal.once("seed", lambda: secrets.randbits(bits)) if seed is None else seed, (), secure_noise)
-    if _is_secret(checked, seed):
-        progress = SilentProgress()
+    method, facts = checked.method, checked.facts
+    streams = setup.streams()
+    own = (method.name, repr(sorted(parameters_of(method).items())), repr(checked.plan.budget), facts.task, facts.model)
     session = open_session(
         task,
         train,
         ledger,
-        streams.within(
-            checked.method.name,
-            repr(sorted(_parameters(checked.method).items())),
-            repr(budget),
-            checked.facts.task,
-            checked.facts.model,
-        ),
+        streams.within(*own),
         own_code=OWN_CODE,
         model_streams=streams,
-        device=device,
-        progress=progress,
-        observer=observer,
-        order=order,
+        device=setup.device,
+        progress=SilentProgress() if setup.hides_trials(checked.plan.event) else setup.progress,
+        observer=setup.observer,
+        order=setup.order,
     )
     try:
         with sealed() as complaints:
-            outcome = checked.method.run(replace(checked.plan), session)
-            unfit = _unfit(outcome, hide)
+            outcome = method.run(replace(checked.plan), session)
+            unfit = _unfit(outcome, setup.unseeded)
     except OverBudgetError as error:
-        return None, "over_budget", reason_of(error, hide)
+        return None, "over_budget", reason_of(error, setup.unseeded)
     except DphpoBenchError as error:
         if not ledger.entries and not complaints:  # a mistake in the call, found before anything was released
             raise
-        return None, "failed", reason_of(error, hide)
+        return None, "failed", reason_of(error, setup.unseeded)
     except (Exception, SystemExit) as error:
-        return None, "failed", reason_of(error, hide)
+        return None, "failed", reason_of(error, setup.unseeded)
     finally:
         session.close()
         if complaints:
@@ -189,17 +127,6 @@ def _unfit(outcome: Any, hide: bool) -> str | None:
     return None
 
 
-def _check_secure_noise(seed: int | None) -> None:
-    from dphpo_bench.training.secure_noise import require_opendp
-
-    if seed is not None:
-        raise InvalidValueError(
-            f"Expected no seed with secure noise, got {seed}: whoever knows a seed can subtract the noise. "
-            "Leave out one of the two."
-        )
-    require_opendp()
-
-
 def reason_of(error: BaseException, hide: bool = False) -> str:
     """One line for a record; the traceback goes to the debug log.
 
@@ -221,21 +148,23 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
     return " ".join(text.split())[:MAX_REASON].encode(errors="replace").decode()
 
 
-def _is_secret(checked: CheckedPlan, seed: int | None) -> bool:
-    """Whether the number of runs must not be known: then the time and the memory they took must not be, either.
-
-    With a seed there is no secret to keep: whoever knows it can compute everything.
-    """
-    return seed is None and has_selection(checked.plan.event)
-
-
-def _verify(
+def verify(
     checked: CheckedPlan, ledger: Ledger, status: "Status", error: str | None
 ) -> "tuple[EpsilonReport | None, Status, str | None]":
-    """Recompute ε from what was released, and hold it against the plan."""
+    """Recompute ε from what was released, and hold it against the plan.
+
+    Args:
+        checked: the plan, and what it costs.
+        ledger: what was released.
+        status: of the run so far.
+        error: its reason.
+
+    Returns:
+        ε of the ledger, None if it cannot be bounded; the status then, and its reason.
+    """
     budget = checked.plan.budget
     try:
-        recomputed = _quoted(ledger.event, budget.delta, checked.plan.accountant)
+        recomputed = quoted(ledger.event, budget.delta, checked.plan.accountant)
     except UnsupportedEventError as refusal:
         return None, "unverified", str(refusal)
     if ledger.refused:
@@ -250,16 +179,3 @@ def _verify(
             f"epsilon={checked.epsilon.epsilon:.6g}.",
         )
     return recomputed, status, error
-
-
-def _parameters(method: Method) -> dict[str, Any]:
-    """The method's parameters, which it tells without looking at data.
-
-    Raises:
-        SealedDataError: if it looks.
-    """
-    with sealed() as complaints:
-        told = method.parameters
-    if complaints:
-        raise SealedDataError(complaints[0])
-    return told

@@ -3,7 +3,7 @@
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.contract.method import Method, Plan
@@ -72,7 +72,7 @@ def plan(
     made = replace(made)  # of which the method has no hold
     if made.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {made.budget}.")
-    total = _quoted(made.event, budget.delta, made.accountant)
+    total = quoted(made.event, budget.delta, made.accountant)
     # A reference that says it is not private may plan for ε = ∞; its row stands apart.
     reference = not method.end_to_end_private and total.epsilon == math.inf
     if not (total.epsilon <= budget.epsilon or reference):
@@ -83,7 +83,7 @@ def plan(
     return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta))
 
 
-def _quoted(event: "DpEvent", delta: float, accountant: str | None) -> EpsilonReport:
+def quoted(event: "DpEvent", delta: float, accountant: str | None) -> EpsilonReport:
     """ε by every accountant; quoted is the one asked for, as long as it supports the event."""
     report = epsilon(event, delta)
     if accountant in report.by_accountant:
@@ -96,3 +96,16 @@ def _tuning_share(made: Plan, total: EpsilonReport, delta: float) -> float:
     if made.training_event == made.event or not 0 < total.epsilon < math.inf:
         return 0.0
     return min(1.0, max(0.0, 1 - epsilon(made.training_event, delta).epsilon / total.epsilon))
+
+
+def parameters_of(method: Method) -> dict[str, Any]:
+    """The method's parameters, which it tells without looking at data.
+
+    Raises:
+        SealedDataError: if it looks.
+    """
+    with sealed() as complaints:
+        told = method.parameters
+    if complaints:
+        raise SealedDataError(complaints[0])
+    return told

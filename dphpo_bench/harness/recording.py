@@ -12,19 +12,19 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, SealedDataError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.harness.attempt import MAX_REASON, Attempt, reason_of
+from dphpo_bench.harness.plan import CheckedPlan, parameters_of
+from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.records.record import Identity, RunRecord
-
-from dphpo_bench.harness.attempt import Attempt, _parameters, reason_of
-from dphpo_bench.harness.plan import CheckedPlan
 
 
 def task_identity(task: Task, facts: TaskFacts, source: "DataSource") -> dict[str, Any]:
@@ -40,6 +40,7 @@ def task_identity(task: Task, facts: TaskFacts, source: "DataSource") -> dict[st
         SealedDataError: if it opens its records to build its model.
     """
     told = facts.to_json()
+    told["metrics"] = [{"name": one.name, "higher_is_better": one.higher_is_better} for one in task.metrics]
     try:
         data_fingerprint = task.fingerprint(source)
     except DphpoBenchError:
@@ -76,7 +77,7 @@ def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudge
     return Identity(
         method=method.name,
         method_version=_version_of(method),
-        parameters=_parameters(method),
+        parameters=parameters_of(method),
         epsilon=budget.epsilon,
         delta=budget.delta,
         seed=seed,
@@ -92,20 +93,51 @@ def _version_of(plug_in: Method | Task) -> int:
     return plug_in.version
 
 
+def record_of(
+    checked: CheckedPlan,
+    identity: "Identity",
+    attempt: Attempt,
+    metrics: Mapping[str, float],
+    seconds: Mapping[str, float],
+    setup: Setup,
+) -> "RunRecord":
+    """What is kept of a run; where a record cannot hold what was released, that of a failed run."""
+    from dphpo_bench.records.record import MAX_RECORD_BYTES
+
+    try:
+        record = _record(checked, identity, attempt, metrics, seconds, setup)
+        size = len(record.to_json().encode())
+        if size > MAX_RECORD_BYTES:
+            raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
+    except (ValueError, RecordError) as failure:
+        reason = f"Expected released values that a record can hold: {reason_of(failure, hide=setup.unseeded)}"
+        record = _record(checked, identity, attempt.failed(reason[:MAX_REASON]), {}, seconds, setup)
+        if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # so it was the ledger
+            record = record.model_copy(update={"privacy": None})
+    if setup.hides_trials(checked.plan.event):
+        today = record.created.replace(hour=0, minute=0, second=0)
+        told = {phase: value for phase, value in seconds.items() if phase != "train"}
+        record = record.model_copy(update={"seconds": told, "peak_memory_bytes": None, "created": today})
+    return record
+
+
 def _record(
     checked: CheckedPlan,
     identity: "Identity",
     attempt: Attempt,
-    *,
-    device: str,
-    secure_noise: bool,
-    **measured: Any,
+    metrics: Mapping[str, float],
+    seconds: Mapping[str, float],
+    setup: Setup,
 ) -> "RunRecord":
     from dphpo_bench.records.record import CostRecord, Privacy, RunRecord
 
     planned, recomputed = checked.epsilon.epsilon, attempt.recomputed
     return RunRecord(
         identity=identity,
+        status=attempt.status,
+        error=attempt.error,
+        metrics=dict(metrics),
+        released=attempt.outcome.released if attempt.outcome else {},
         privacy=Privacy(
             planned=_epsilon_record(checked.epsilon),
             recomputed=_epsilon_record(recomputed) if recomputed else None,
@@ -115,10 +147,10 @@ def _record(
             ledger=attempt.ledger.to_json(),
         ),
         cost=CostRecord(**asdict(checked.plan.cost)),
+        seconds=dict(seconds),
         peak_memory_bytes=peak_memory_bytes(),
-        environment=_environment(device, secure_noise),
+        environment=_environment(setup),
         created=datetime.now(UTC).replace(microsecond=0),
-        **measured,
     )
 
 
@@ -128,21 +160,21 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _environment(device: str, secure_noise: bool) -> dict[str, str]:
+def _environment(setup: Setup) -> dict[str, str]:
     import torch
 
     return {
         "python": platform.python_version(),
         "platform": platform.system(),
         "machine": platform.machine(),
-        "device": device,
+        "device": setup.device,
         "threads": str(torch.get_num_threads()),
-        "noise": f"opendp {version('opendp')}, discrete" if secure_noise else "torch, not hardened",
+        "noise": f"opendp {version('opendp')}, discrete" if setup.secure_noise else "torch, not hardened",
         **{name: version(name) for name in ("dphpo-bench", "torch", "opacus", "dp-accounting")},
     }
 
 
-class _Clock:
+class Clock:
     """Wall-clock seconds by phase."""
 
     def __init__(self) -> None:
@@ -150,15 +182,12 @@ class _Clock:
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
+        """Add what this takes to a phase."""
         start = time.perf_counter()
         try:
             yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
-
-    def without(self, phase: str) -> dict[str, float]:
-        """The seconds of the other phases."""
-        return {name: seconds for name, seconds in self.seconds.items() if name != phase}
 
 
 def _epsilon_record(report: EpsilonReport) -> "Any":

@@ -4,22 +4,23 @@ The harness believes no ε that a method states. It computes the ε of the plan 
 the ε of the ledger after the run, and quotes the larger.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dphpo_bench.base.errors import (
-    DataError,
-    DphpoBenchError,
-    InvalidValueError,
-    RecordError,
-    SealedDataError,
-)
+from dphpo_bench.base.errors import DataError, DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
-from dphpo_bench.contract.task import Split, Task, TaskFacts, sealed
+from dphpo_bench.contract.task import Task, sealed
+from dphpo_bench.harness.attempt import Attempt, execute, reason_of
+from dphpo_bench.harness.failed import RunFailedError
 from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.plan import CheckedPlan, plan
+from dphpo_bench.harness.recording import Clock, identity_of, record_of, task_identity
+from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
+from dphpo_bench.harness.setup import SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
@@ -27,12 +28,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.plan_cache import PlanCache
-    from dphpo_bench.records.record import RunRecord, Status
-
-from dphpo_bench.harness.attempt import MAX_REASON, SECURE_NOISE, _check_secure_noise, _is_secret, execute, reason_of
-from dphpo_bench.harness.failed import RunFailedError
-from dphpo_bench.harness.plan import plan
-from dphpo_bench.harness.recording import _Clock, _record, identity_of, task_identity
+    from dphpo_bench.records.record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,8 @@ def run(
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
         seed: makes the run repeatable, noise included, which is right for public data only: whoever knows
-            the seed can subtract the noise. None takes the noise from the operating system's entropy.
+            the seed can subtract the noise. Other data get a warning. None takes the noise from the operating system's
+            entropy; each such run has a record of its own.
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or another torch device.
@@ -89,22 +86,21 @@ def run(
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.records.record import MAX_RECORD_BYTES
     from dphpo_bench.records.store import RecordStore
 
-    if secure_noise:
-        _check_secure_noise(seed)
-    progress = progress or SilentProgress()
+    setup = Setup(seed, secure_noise, progress=progress or SilentProgress())
     method = make_method(method) if isinstance(method, str) else method
     task = make_task(task) if isinstance(task, str) else task
+    if seed is not None:
+        warn_of_seeds(task, f"seed={seed}")
     store = None if results_dir is None else RecordStore(Path(results_dir))
     if store:
         store.check_writable()
-    device = resolve_device(device)
-    clock = _Clock()
+    setup = replace(setup, device=resolve_device(device))
+    clock = Clock()
     with clock.measure("plan"):
         checked = plan(method, task, budget, plans=plans)
-    source = source or DataSource.resolve(progress=progress)
+    source = source or DataSource.resolve(progress=setup.progress)
     with clock.measure("data"):
         train = task.load_train(source)
         identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
@@ -114,80 +110,60 @@ def run(
         raise DataError(
             f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
         )
-
-    journal_path = store.journal_of(identity) if store and seed is None else None
-    journal = Journal(journal_path)
-    if SECURE_NOISE in journal.values or (secure_noise and journal.values):
-        raise RecordError(
-            f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
-            f"release: count ε and δ of both runs, and remove {journal_path} first."
-        )
-    if _is_secret(checked, seed):
-        progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
+    setup = replace(setup, journal=_journal(store.journal_of(identity) if store and setup.unseeded else None, setup))
+    if setup.hides_trials(checked.plan.event):
+        setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     with clock.measure("train"):
-        try:
-            attempt = execute(
-                checked,
-                task,
-                train,
-                seed=seed,
-                journal=journal,
-                device=device,
-                progress=progress,
-                secure_noise=secure_noise,
-            )
-        except DphpoBenchError:
-            if secure_noise:  # nothing has been drawn, so another try is the first one
-                journal.discard()
-            raise
-    outcome, status, error = attempt.outcome, attempt.status, attempt.error
+        attempt = _execute(checked, task, train, setup)
+    identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
-    if status == "ok":
-        assert outcome is not None
-        try:
-            with clock.measure("test"):
-                test = task.load_test(source)
-                with sealed() as complaints:  # the model is a method's, and its code runs
-                    metrics = _measure_on_test(outcome.model, test, checked.facts)
-                if complaints:
-                    raise SealedDataError(complaints[0])
-        except Exception as failure:
-            status, error, metrics = "failed", reason_of(failure, hide=seed is None), {}
-
-    def made(status: "Status", error: str | None, metrics: dict[str, float], released: dict[str, Any]) -> "RunRecord":
-        return _record(
-            checked,
-            identity,
-            attempt,
-            status=status,
-            error=error,
-            metrics=metrics,
-            released=released,
-            seconds=clock.seconds,
-            device=device,
-            secure_noise=secure_noise,
-        )
-
-    try:
-        record = made(status, error, metrics, outcome.released if outcome and status == "ok" else {})
-        size = len(record.to_json().encode())
-        if size > MAX_RECORD_BYTES:
-            raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
-    except (ValueError, RecordError) as failure:
-        status = "failed"
-        reason = f"Expected released values that a record can hold: {reason_of(failure, hide=seed is None)}"
-        record = made(status, reason[:MAX_REASON], {}, {})
-        if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # so it was the ledger
-            record = record.model_copy(update={"privacy": None})
-    if _is_secret(checked, seed):
-        today = record.created.replace(hour=0, minute=0, second=0)
-        hidden = {"seconds": clock.without("train"), "peak_memory_bytes": None, "created": today}
-        record = record.model_copy(update=hidden)
+    if attempt.outcome:
+        with clock.measure("test"):
+            attempt, metrics = _measured(attempt, task, source, setup)
+    record = record_of(checked, identity, attempt, metrics, clock.seconds, setup)
     path = store.write(record) if store else None
-    journal.discard()
+    setup.journal.discard()
     if check and record.status != "ok":
         raise RunFailedError(record, path)
-    return RunResult(record, path, outcome.model if outcome and status == "ok" else None)
+    return RunResult(record, path, attempt.outcome.model if attempt.outcome and record.status == "ok" else None)
+
+
+def _journal(path: Path | None, setup: Setup) -> Journal:
+    """The journal of a run that may have been interrupted.
+
+    Raises:
+        RecordError: if the noise of the earlier try cannot be drawn again.
+    """
+    journal = Journal(path)
+    if SECURE_NOISE in journal.values or (setup.secure_noise and journal.values):
+        raise RecordError(
+            f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
+            f"release: count ε and δ of both runs, and remove {path} first."
+        )
+    return journal
+
+
+def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> Attempt:
+    try:
+        return execute(checked, task, train, setup)
+    except DphpoBenchError:
+        if setup.secure_noise:  # nothing has been drawn, so another try is the first one
+            setup.journal.discard()
+        raise
+
+
+def _measured(attempt: Attempt, task: Task, source: "DataSource", setup: Setup) -> tuple[Attempt, dict[str, float]]:
+    """What the model does on the test data; the attempt failed if that cannot be had."""
+    assert attempt.outcome
+    try:
+        test = task.load_test(source)
+        with sealed() as complaints:  # the model is a method's, and its code runs
+            metrics = _measure_on_test(attempt.outcome.model, test, task)
+        if complaints:
+            raise SealedDataError(complaints[0])
+    except Exception as failure:
+        return attempt.failed(reason_of(failure, hide=setup.unseeded)), {}
+    return attempt, metrics
 
 
 def resolve_device(device: str) -> str:
@@ -208,21 +184,15 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def _measure_on_test(model: "nn.Module", test: Split, facts: TaskFacts) -> dict[str, float]:
-    """Accuracy and mean cross-entropy on the test records; nothing if there are none."""
-    import torch
+def _measure_on_test(model: "nn.Module", test: Records, task: Task) -> dict[str, float]:
+    """The task's metrics on the test records; nothing if there are none.
+
+    Raises:
+        InvalidValueError: if one cannot be computed. No other stands in for it.
+    """
+    from dphpo_bench.training.evaluation import all_outputs
 
     if not len(test):
         return {}
-
-    model.eval()
-    device = next(model.parameters()).device
-    correct, loss = 0, 0.0
-    with torch.inference_mode():
-        for start in range(0, len(test), 1024):
-            rows = slice(start, start + 1024)
-            logits = model(test.inputs[rows].to(device).float())
-            labels = test.targets[rows].to(device)
-            correct += int((logits.argmax(dim=1) == labels).sum())
-            loss += float(torch.nn.functional.cross_entropy(logits, labels, reduction="sum"))
-    return {facts.metric.name: correct / len(test), "cross_entropy": loss / len(test)}
+    outputs = all_outputs(model, test)
+    return {metric.name: metric.of(outputs, test.targets) for metric in task.metrics}

@@ -1,7 +1,7 @@
 """Records as they come in, by pull request, from strangers: read, checked, and their ε recomputed.
 
 What is checked is what a record says against itself: its types and sizes, its place, its ledger against its ε.
-That the run took place at all only running it again can show.
+Only running it again can show that the run took place.
 """
 
 import hashlib
@@ -221,7 +221,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     identity, privacy = record.identity, record.privacy
     seed = _check_identity(identity, file)
     _require(record.status in ("ok", "failed"), f"status {record.status}: {record.error}")
-    measure = shown_measure(identity.facts, record.metrics)
+    measure = shown_measure(identity.facts)
     value = record.metrics.get(measure.name, math.nan) if record.status == "ok" else None
     _check_value(measure, value)
     cost = record.cost or CostRecord(runs=0, steps=0, examples=0.0)

@@ -8,41 +8,58 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.contract.task import Split, Task, TaskFacts
+from dphpo_bench.base.tensors import Records, call, each
+from dphpo_bench.contract.metrics import Metric
+from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, default_search_space
+from dphpo_bench.data.arrays import as_records
+from dphpo_bench.training.evaluation import tensors_of
+from dphpo_bench.training.losses import IGNORED, Objective, PerRecord, logits
+from dphpo_bench.training.model_checks import refuse_mixing_values
 from dphpo_bench.training.structure import weights_hash
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
     from dphpo_bench.data.source import DataSource
 
 
 class ArrayTask(Task):
-    """Classification of your own records with your own model.
+    """Your own records and your own model.
 
-    What becomes public by declaring it, and is therefore not protected: the number of training records, the
-    shape of an input, the number of classes, and every argument of this class. Labels are checked against the
-    number of classes, which never comes from them.
+    What becomes public by declaring it, and is therefore not protected: the number of training records, the names and
+    shapes of inputs, the number of classes, and every argument of this class. Labels are checked against the number of
+    classes, which never comes from them.
 
     Args:
         name: names the task in records and tables.
-        train: private records: (inputs, labels) as arrays or tensors, or a `torch.utils.data.Dataset` of
-            such pairs with a length, read into memory. Inputs have shape (n, ...) and become float32 unless
-            they are half precision; labels have shape (n,) and are integers 0 ... n_classes - 1.
-        model: a module, copied for every run, so that each starts from its present weights; or a function
-            without arguments that makes one, so that initial weights follow the run's seed. It must not have
-            been trained on these records: that training would not be accounted for.
+        train: private records: (inputs, labels) as arrays, tensors, frames or dictionaries of arrays, a
+            `torch.utils.data.Dataset` with a length, or what else `data.arrays.as_records` takes. Real inputs become
+            float32 unless they are half precision; integers stay integers where the model takes them.
+        model: a module or a function without arguments that makes one. Initial weights follow the run's seed: those of
+            a module are drawn anew for every run, by each layer's `reset_parameters`.
         test: records of the same form, or None: then nothing is measured at the end. They are not protected.
+        kind: what is asked of the model, and with it losses, scores and metrics: "classification", "binary",
+            "multilabel", "regression", "tokens", or "own" for what the next three say. See `TaskFacts.kind`.
+        losses: (outputs, targets) → each record's loss, a function of that record alone; default: by kind.
+        scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind.
+        metrics: what is measured on the test records; the first is what tables show. Default: by kind.
+        target: the labels' name, where `train` is a dictionary or a frame.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
+        error_bound: of a regression: the error that is as bad as any larger one, from public knowledge.
         batch_size: expected batch size; default: `default_batch_size`.
         epochs: passes over the data in expectation. Few epochs need less noise per step, many learn more.
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
+        search_space: what searches may vary, as Optuna distributions by name; default: the learning rate.
+        pretrained: start each run from the module's present weights. They must not have seen these records: that
+            training would not be accounted for.
         public: whether anybody may have the training records. If not, runs are not seeded by default.
         version: any text; change it when the data, the code of the model, or weights that its function loads change.
             It stands for the data in a record's identity, because a hash of private records would let anybody test
@@ -62,11 +79,19 @@ class ArrayTask(Task):
         model: nn.Module | Callable[[], nn.Module],
         test: Any = None,
         *,
+        kind: Kind = "classification",
+        losses: PerRecord | None = None,
+        scores: PerRecord | None = None,
+        metrics: Sequence[Metric] = (),
+        target: str = "labels",
         n_classes: int | None = None,
+        error_bound: float | None = None,
         batch_size: int | None = None,
         epochs: float = 30,
         optimizer: str = "AdamW",
         learning_rate: float = 1e-3,
+        search_space: "Mapping[str, BaseDistribution] | None" = None,
+        pretrained: bool = False,
         public: bool = False,
         version: str = "1",
     ) -> None:
@@ -74,77 +99,99 @@ class ArrayTask(Task):
         self.name = name
         self.public = public
         self._version = version
-        self._model = model
-        self._train = _as_split(train, "train")
-        input_shape = tuple(self._train.inputs.shape[1:])
-        example = self.build_model()
-        if self.build_model() is example:
-            raise InvalidValueError(
-                "Expected model to make a new module at each call, got the same one twice: a run would start where "
-                "another ended. Pass the module itself, which is copied."
-            )
-        outputs = _output_size(example, self._train.inputs[:1])
-        if n_classes not in (None, outputs):
-            raise InvalidValueError(
-                f"Expected a model with n_classes={n_classes} outputs, got {outputs}; change one of them."
-            )
-        # An empty split stands for no test data.
-        self._test = _as_split(test, "test") if test is not None else _empty_like(self._train)
-        if tuple(self._test.inputs.shape[1:]) != input_shape:
-            raise InvalidValueError(
-                f"Expected test inputs of shape (n, {', '.join(map(str, input_shape))}) as in train, "
-                f"got {tuple(self._test.inputs.shape)}."
-            )
-        for split, which in ((self._train, "train"), (self._test, "test")):
-            _check_labels(split.targets, outputs, which)
+        self._model, self._pretrained = model, pretrained
+        self._losses, self._scores, self._metrics = losses, scores, tuple(metrics)
+        with torch.random.fork_rng(devices=[]):
+            example = self.build_model()
+            if self.build_model() is example:
+                raise InvalidValueError(
+                    "Expected model to make a new module at each call, got the same one twice: a run would start where "
+                    "another ended. Pass the module itself, which is copied."
+                )
+        train = as_records(train, "train", kind, target)
+        test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
+        if _inputs(test) != _inputs(train):
+            raise InvalidValueError(f"Expected test inputs of shape {_shapes(train)} as in train, got {_shapes(test)}.")
+        self._train, outputs = _accepted(example, train)
+        self._test = test if self._train is train else _real(test)
+        if kind in ("classification", "tokens", "multilabel"):
+            n_classes = _n_classes(outputs, kind, n_classes)
+        if kind in ("classification", "tokens"):
+            for records, which in ((self._train, "train"), (self._test, "test")):
+                _check_labels(records, n_classes or 0, which)
         n = len(self._train)
+        space = None if search_space is None else dict(search_space)
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
             n_records=n,
-            input_shape=input_shape,
-            n_classes=outputs,
+            inputs=_inputs(self._train),
+            kind=kind,
+            n_classes=n_classes,
+            error_bound=error_bound,
             batch_size=default_batch_size(n) if batch_size is None else batch_size,
             epochs=epochs,
             optimizer=optimizer,
             learning_rate=learning_rate,
+            search_space=default_search_space if space is None else lambda: dict(space or {}),
         )
+        refuse_mixing_values(self.objective().losses, "loss", example, self._train)
 
     @property
     def facts(self) -> TaskFacts:
         """What was declared public."""
         return self._facts
 
-    def load_train(self, source: "DataSource") -> Split:
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What is measured on the test records."""
+        return self._metrics or super().metrics
+
+    def losses(self, outputs: Any, targets: Any) -> Tensor:
+        """Each record's loss."""
+        return self.objective().losses(outputs, targets)
+
+    def scores(self, outputs: Any, targets: Any) -> Tensor:
+        """Each record's score."""
+        return (self._scores or self.ready("scores"))(outputs, targets)
+
+    def objective(self) -> Objective:
+        """Losses and scores."""
+        return Objective(self._losses or self.ready("losses"), self.scores)
+
+    def load_train(self, source: "DataSource") -> Records:
         """The private training records."""
         del source
         return self._train
 
-    def load_test(self, source: "DataSource") -> Split:
-        """The test records; an empty split if there are none."""
+    def load_test(self, source: "DataSource") -> Records:
+        """The test records; none if there are none."""
         del source
         return self._test
 
     def build_model(self) -> nn.Module:
-        """A copy of the module, or a new one from the function.
+        """A copy of the module, at new initial weights unless it is pretrained; or a new one from the function.
 
         Raises:
-            InvalidValueError: if the function returns something else.
+            InvalidValueError: if the function returns something else, or a layer cannot draw its weights anew.
         """
         model = copy.deepcopy(self._model) if isinstance(self._model, nn.Module) else self._model()
         if not isinstance(model, nn.Module):
             raise InvalidValueError(f"Expected model to be or to return a torch.nn.Module, got {type(model).__name__}.")
+        if isinstance(self._model, nn.Module) and not self._pretrained:
+            _reset(model)
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash of `version`, of the inputs' type and of how many test records there are; of the records nothing."""
+        """Hash of `version`, of the tensors' names and types, of how many test records there are; not of records."""
         del source
-        identity = [self.name, self._version, str(self._train.inputs.dtype), len(self._test)]
-        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
+        return hashlib.sha256(json.dumps([self.name, self._version, types, len(self._test)]).encode()).hexdigest()
 
     def model_fingerprint(self) -> str:
-        """Hash of the structure; of a module also of its present weights, from which runs start."""
-        weights = weights_hash(self._model) if isinstance(self._model, nn.Module) else None
+        """Hash of the structure; of a pretrained module also of its present weights, from which runs start."""
+        is_start = self._pretrained and isinstance(self._model, nn.Module)
+        weights = weights_hash(self.build_model()) if is_start else None
         return hashlib.sha256(json.dumps([super().model_fingerprint(), weights]).encode()).hexdigest()
 
 
@@ -157,77 +204,90 @@ def default_batch_size(n_records: int) -> int:
     return min(8192, math.ceil(n_records / 4))
 
 
-def _as_split(data: Any, which: str) -> Split:
-    """Tensors from a pair of arrays or from a dataset of pairs."""
-    if isinstance(data, torch.utils.data.Dataset):
-        data = _stack(data, which)
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise InvalidValueError(
-            f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, got {type(data).__name__}."
-        )
-    inputs, targets = _as_tensor(data[0], f"{which} inputs"), _as_tensor(data[1], f"{which} labels")
-    if inputs.ndim < 2 or targets.ndim != 1 or len(inputs) != len(targets):
-        raise InvalidValueError(
-            f"Expected {which} inputs of shape (n, ...) and labels of shape (n,), "
-            f"got {tuple(inputs.shape)} and {tuple(targets.shape)}."
-        )
-    if len(targets) == 0:
-        raise InvalidValueError(f"Expected at least one record in {which}, got none.")
-    if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
-        raise InvalidValueError(
-            f"Expected integer class labels in {which}, got {targets.dtype}; convert them to 0 ... n_classes - 1."
-        )
-    if inputs.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        inputs = inputs.float()
-    if not inputs.isfinite().all():
-        raise InvalidValueError(f"Expected finite inputs in {which}, got NaN or infinity; impute or drop them.")
-    return Split(inputs, targets.long())
+def _reset(model: nn.Module) -> None:
+    """Draw initial weights anew, from torch's global generator."""
+    for name, layer in model.named_modules():
+        if next(layer.parameters(recurse=False), None) is None and next(layer.buffers(recurse=False), None) is None:
+            continue
+        reset = getattr(layer, "reset_parameters", None)
+        if reset is None:
+            raise InvalidValueError(
+                f"Expected layers with reset_parameters, so that initial weights follow a run's seed; "
+                f"{name or 'the model'} ({type(layer).__name__}) has none. Pass a function that makes the model, or "
+                "pretrained=True to start from the present weights."
+            )
+        reset()
 
 
-def _stack(dataset: "torch.utils.data.Dataset[Any]", which: str) -> tuple[torch.Tensor, torch.Tensor]:
-    if not isinstance(dataset, Sized) or len(dataset) == 0:
-        raise InvalidValueError(f"Expected a Dataset with a length and at least one record as {which}.")
-    try:
-        inputs, targets = zip(*(dataset[index] for index in range(len(dataset))), strict=True)
-        return torch.stack([torch.as_tensor(one) for one in inputs]), torch.as_tensor(targets)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidValueError(
-            f"Expected {which} to hold (input, label) pairs with inputs of one shape: {error}"
-        ) from error
+def _accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
+    """The records as the model takes them, and its outputs for one of zeros.
+
+    Integers are token ids for a model that takes them, and numbers for others.
+    """
+    failures = []
+    for tried in (records, _real(records)):
+        try:
+            return tried, _outputs(model, tried)
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            failures.append(str(error).partition("\n")[0])
+    shapes = each(lambda tensor: tensor[:1], records.inputs)
+    found = {name: (1, *tensor.shape[1:]) for name, tensor in shapes.items()} if isinstance(shapes, Mapping) else None
+    what = found or (1, *records.named()["inputs"].shape[1:])
+    raise InvalidValueError(f"The model does not accept inputs of shape {what}: {failures[0]}")
 
 
-def _as_tensor(values: Any, what: str) -> torch.Tensor:
-    try:
-        return torch.as_tensor(values).detach().cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidValueError(f"Expected {what} to be numbers in an array or tensor: {error}") from error
+def _real(records: Records) -> Records:
+    """The records with integer inputs as float32."""
+    keeps = (torch.bool,)
+    inputs = each(
+        lambda tensor: tensor if tensor.is_floating_point() or tensor.dtype in keeps else tensor.float(), records.inputs
+    )
+    return Records(inputs, records.targets)
 
 
-def _output_size(model: nn.Module, example: torch.Tensor) -> int:
-    """Number of outputs for an input of zeros; the example lends its shape and type, not its values."""
+def _outputs(model: nn.Module, records: Records) -> Any:
+    like = next(model.parameters(), torch.zeros(1))
     model.eval()
-    parameter = next(model.parameters(), None)
-    zeros = torch.zeros_like(example, dtype=parameter.dtype if parameter is not None else example.dtype)
-    try:
-        with torch.no_grad():
-            outputs = model(zeros.to(parameter.device if parameter is not None else "cpu"))
-    except (RuntimeError, TypeError, ValueError) as error:
+    zeros = each(torch.zeros_like, records.rows(slice(1)).to(like.device, like.dtype).inputs)
+    with torch.no_grad():
+        return tensors_of(call(model, zeros))
+
+
+def _n_classes(outputs: Any, kind: str, expected: int | None) -> int:
+    found = logits(outputs)
+    dimensions, least = (3 if kind == "tokens" else 2), (1 if kind == "multilabel" else 2)
+    if not isinstance(found, Tensor) or found.ndim != dimensions or found.shape[-1] < least:
+        shape = "1, length" if kind == "tokens" else "1"
+        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise InvalidValueError(f"Expected model outputs of shape ({shape}, n_classes >= {least}), got {got}.")
+    if expected not in (None, found.shape[-1]):
         raise InvalidValueError(
-            f"The model does not accept inputs of shape {tuple(zeros.shape)}: {str(error).splitlines()[0]}"
-        ) from error
-    if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2 or outputs.shape[1] < 2:
-        found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        raise InvalidValueError(f"Expected model outputs of shape (1, n_classes >= 2), got {found}.")
-    return outputs.shape[1]
+            f"Expected a model with n_classes={expected} outputs, got {found.shape[-1]}; change one of them."
+        )
+    return found.shape[-1]
 
 
-def _check_labels(targets: torch.Tensor, n_classes: int, which: str) -> None:
-    if len(targets) and not (int(targets.min()) >= 0 and int(targets.max()) < n_classes):
+def _check_labels(records: Records, n_classes: int, which: str) -> None:
+    labels = records.named()["targets"]
+    labels = labels[labels != IGNORED]
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < n_classes):
         raise InvalidValueError(
             f"Expected {which} labels from 0 to {n_classes - 1}, "
-            f"got {int(targets.min())} to {int(targets.max())}; renumber them, or widen the model."
+            f"got {int(labels.min())} to {int(labels.max())}; renumber them, or widen the model."
         )
 
 
-def _empty_like(split: Split) -> Split:
-    return Split(split.inputs[:0], split.targets[:0])
+def _inputs(records: Records) -> Input | dict[str, Input]:
+    if isinstance(records.inputs, Mapping):
+        return {name: _input(tensor) for name, tensor in records.inputs.items()}
+    return _input(records.inputs)
+
+
+def _input(tensor: Tensor) -> Input:
+    shape = tuple(tensor.shape[1:])
+    return Input(shape, "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int")
+
+
+def _shapes(records: Records) -> str:
+    found = {name: f"(n, {', '.join(map(str, tensor.shape[1:]))})" for name, tensor in records.named().items()}
+    return ", ".join(text for name, text in found.items() if name.startswith("inputs"))

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from dphpo_bench.contract.task import Split, Task, TaskFacts
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import HubDataset, HubSplit
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 
@@ -61,7 +62,7 @@ class ImageTask(Task):
             task=self.name,
             model=self.model_name,
             n_records=self.dataset.train.rows,
-            input_shape=(self.features.size(shape),) if linear else shape,
+            inputs=Input((self.features.size(shape),) if linear else shape),
             n_classes=self.dataset.n_classes,
             batch_size=schedule.batch_size,
             epochs=schedule.epochs,
@@ -69,11 +70,11 @@ class ImageTask(Task):
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
 
-    def load_train(self, source: "DataSource") -> Split:
+    def load_train(self, source: "DataSource") -> Records:
         """The private training records in canonical order."""
         return self._load(source, self.dataset.train)
 
-    def load_test(self, source: "DataSource") -> Split:
+    def load_test(self, source: "DataSource") -> Records:
         """The test records in canonical order."""
         return self._load(source, self.dataset.test)
 
@@ -98,7 +99,7 @@ class ImageTask(Task):
         identity = [[split.content_hash for split in self.dataset.splits], inputs]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
-    def _load(self, source: "DataSource", split: HubSplit) -> Split:
+    def _load(self, source: "DataSource", split: HubSplit) -> Records:
         import torch
 
         from dphpo_bench.data.images import load_records
@@ -108,7 +109,7 @@ class ImageTask(Task):
             inputs = self._features(source, split, records)
         else:
             inputs = torch.from_numpy(records["pixels"]).float().div_(127.5).sub_(1)
-        return Split(inputs, torch.from_numpy(records["label"]).long())
+        return Records(inputs, torch.from_numpy(records["label"]).long())
 
     def _features(self, source: "DataSource", split: HubSplit, records: "Array") -> "torch.Tensor":
         """Features of shape (n, size), bfloat16, memory-mapped; extracted once, then cached."""

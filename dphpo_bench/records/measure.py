@@ -1,11 +1,14 @@
 """What the test data of a run were measured by: the metric that tables and the board show, and its direction."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "roc_auc", "token_accuracy"})
 """Metrics between 0 and 1, which are shown in percent."""
+
+TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
+"""Names that are written otherwise."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -28,7 +31,7 @@ class Measure:
     @property
     def title(self) -> str:
         """The name as it is read."""
-        return self.name.replace("_", " ")
+        return TITLES.get(self.name, self.name.replace("_", " "))
 
     @property
     def header(self) -> str:
@@ -44,15 +47,16 @@ class Measure:
 ACCURACY = Measure()
 
 
-def shown_measure(facts: Mapping[str, Any], metrics: Mapping[str, float]) -> Measure:
+def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
     """The metric to show: the first that the task's public facts name, else the accuracy, else the first measured.
 
     Args:
         facts: of the identity. `metrics` lists names and directions.
-        metrics: what was measured; empty for a run that failed.
+        measured: names of what was measured. A metric that the facts do not name counts as one to be high.
     """
     told = facts.get("metrics") or [facts.get("metric")]
     match told:
         case [{"name": str(name), "higher_is_better": bool(higher)}, *_]:
             return Measure(name, higher)
-    return ACCURACY if "accuracy" in metrics or not metrics else Measure(next(iter(metrics)))
+    names = list(measured)
+    return ACCURACY if "accuracy" in names or not names else Measure(names[0])

@@ -11,8 +11,24 @@ from typing import Any
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.base.text import compact_json, one_line
 from dphpo_bench.records.filters import Only
+from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import read_record
+
+SETTING = (
+    "task",
+    "model",
+    "epsilon_target",
+    "delta",
+    "method",
+    "parameters",
+    "method_version",
+    "task_version",
+    "facts",
+    "model_fingerprint",
+    "data_fingerprint",
+)
+"""Names of what tells settings apart."""
 
 FILTERS = ("method", "task", "model", "epsilon", "seed", "status")
 
@@ -35,13 +51,38 @@ class Result:
         return compact_json(self.record.identity.parameters)
 
     @property
-    def score(self) -> tuple[str, float] | None:
-        """Name and value of the metric to compare: the accuracy, else the first that was measured."""
-        metrics = self.record.metrics
-        if not metrics:
-            return None
-        name = "accuracy" if "accuracy" in metrics else next(iter(metrics))
-        return name, metrics[name]
+    def measure(self) -> Measure:
+        """The metric to compare by."""
+        return shown_measure(self.record.identity.facts, self.record.metrics)
+
+    @property
+    def value(self) -> float | None:
+        """Its value; None if it was not measured."""
+        return self.record.metrics.get(self.measure.name)
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """All that runs share which differ in their seed alone: the values of `SETTING`."""
+        identity = self.record.identity
+        return (
+            identity.task,
+            identity.model,
+            identity.epsilon,
+            identity.delta,
+            identity.method,
+            self.parameters,
+            identity.method_version,
+            identity.task_version,
+            compact_json(identity.facts),
+            identity.model_fingerprint,
+            identity.data_fingerprint,
+        )
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """What results are sorted by."""
+        seed = self.record.identity.seed
+        return *self.setting, math.inf if seed is None else seed, self.path
 
     @property
     def seconds(self) -> float | None:
@@ -74,7 +115,7 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
             found.append(Result(path_text(path.relative_to(root)), read_record(path)))
         except RecordError as error:
             skipped.append(error)
-    return sorted(found, key=_order), skipped
+    return sorted(found, key=lambda result: result.order), skipped
 
 
 def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
@@ -95,7 +136,7 @@ def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
 
 
 def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
-    """One line for each of the first errors, and one that counts the others."""
+    """A line for each of the first errors, and one that counts the others."""
     lines = [f"Skipped: {one_line(str(error))}" for error in skipped[:shown]]
     if len(skipped) > shown:
         lines.append(f"Skipped: {len(skipped) - shown:,} more files.")
@@ -103,7 +144,7 @@ def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
 
 
 def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Path]:
-    """Regular files that may be records. What a reader could miss without knowing is handed to `skip`."""
+    """Regular files that may be records. `skip` is told what else looks like one."""
 
     def unreadable(error: OSError) -> None:
         skip(RecordError(f"Cannot read the folder {error.filename}: {error.strerror}."))
@@ -133,29 +174,6 @@ def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Pa
 def path_text(path: Path) -> str:
     """The path with slashes; bytes that are no text are escaped."""
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
-
-
-def _setting(result: Result) -> tuple[Any, ...]:
-    """All that runs share which differ in their seed alone: the first columns of `_SUMMARY_COLUMNS`."""
-    identity = result.record.identity
-    return (
-        identity.task,
-        identity.model,
-        identity.epsilon,
-        identity.delta,
-        identity.method,
-        result.parameters,
-        identity.method_version,
-        identity.task_version,
-        compact_json(identity.facts),
-        identity.model_fingerprint,
-        identity.data_fingerprint,
-    )
-
-
-def _order(result: Result) -> tuple[Any, ...]:
-    seed = result.record.identity.seed
-    return *_setting(result), math.inf if seed is None else seed, result.path
 
 
 def _fields(result: Result) -> dict[str, str | float | None]:

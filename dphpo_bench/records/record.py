@@ -66,13 +66,14 @@ class Identity(_Part):
         parameters: of the method.
         task: its name.
         task_version: as its author declares it.
-        facts: all of the task's public facts, as in `TaskFacts.to_json`.
+        facts: all of the task's public facts, as in `TaskFacts.to_json`, and its metrics.
         model: the name of the task's model.
         model_fingerprint: hash of the model's structure, and of the weights that it starts from where they are given.
         data_fingerprint: of the records, as the task states it.
         epsilon: of the budget.
         delta: of the budget.
         seed: of the run; None: it has none.
+        run: of a run without a seed, a random number that tells it from others; 16 hexadecimal digits.
     """
 
     method: Name
@@ -87,11 +88,19 @@ class Identity(_Part):
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     delta: Annotated[float, Field(gt=0, lt=1)]
     seed: Count | None
+    run: Annotated[str, Field(pattern="^[0-9a-f]{16}$")] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "Identity":
+        if self.seed is not None and self.run is not None:
+            raise ValueError("a run with a seed has no number of its own")
+        return self
 
     @property
     def key(self) -> str:
         """A versioned hash of names and values, 16 hexadecimal digits."""
-        text = json.dumps({"identity_version": SCHEMA_VERSION, **self.model_dump()}, sort_keys=True)
+        values = self.model_dump(exclude={"run"} if self.run is None else None)
+        text = json.dumps({"identity_version": SCHEMA_VERSION, **values}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -212,7 +221,8 @@ class RunRecord(_Part):
         return self.model_dump_json(indent=1) + "\n"
 
 
-def _other_schema(path: Path, schema: Any) -> str:
+def other_schema_message(path: Path, schema: Any) -> str:
+    """Why a record of another schema cannot be read, and the way out."""
     if schema == 1:
         return (
             f"{path} is a record of schema_version 1, whose identity does not say all of what ran; this is "

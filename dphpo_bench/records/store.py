@@ -3,14 +3,12 @@
 import tempfile
 from pathlib import Path
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from dphpo_bench.base.errors import OtherRunError, RecordError
 from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.base.text import shown
-from dphpo_bench.records.record import MAX_RECORD_BYTES, Identity, RunRecord, _other_schema
+from dphpo_bench.records.record import MAX_RECORD_BYTES, Identity, RunRecord, other_schema_message
 
 
 def read_record(path: Path) -> RunRecord:
@@ -30,7 +28,7 @@ def read_record(path: Path) -> RunRecord:
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"] == ("schema_version",):
-            raise RecordError(_other_schema(path, first["input"])) from None
+            raise RecordError(other_schema_message(path, first["input"])) from None
         where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
         raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None
 
@@ -72,7 +70,7 @@ class RecordStore:
         return record
 
     def check_free(self, identity: Identity) -> None:
-        """Find out that the place of a record is not another run's. What is no record can be replaced.
+        """Check that no other run has the place of a record. What is no record can be replaced.
 
         Raises:
             OtherRunError: if it is.
@@ -85,7 +83,7 @@ class RecordStore:
             pass
 
     def check_writable(self) -> None:
-        """Find out before the work, not after it, that records cannot be written.
+        """Check before the work that records can be written.
 
         Raises:
             RecordError: if the folder cannot be created or written to.

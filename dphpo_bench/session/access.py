@@ -41,18 +41,18 @@ class Access(Unique):
         ledger: what is released is charged here.
         streams: random streams of this session.
         model_streams: those of initial weights and of parts, which methods compared at one seed share.
-        begun: streams that have begun, by their full names, of all sessions of the run: a session that started one of
-            them anew would repeat its noise.
-        counts: how often something has happened, by the full name of what is numbered; shared likewise.
+        begun: the streams in use, by their full names. All sessions of a run share it: to start a stream a second
+            time would repeat its noise.
+        counts: how many selections and the like there were, by the full names of their streams. Shared, too.
         own_code: what a session may run itself.
-        expected_records: expected number of records; public.
+        expected_records: expected number of this session's records; public.
         progress: where long work reports to.
         observer: is told what is released; None: nobody is.
         order: number of trials of a selection → their indices in the order in which they run.
-        rows: of this session's records; None: all.
-        scope: the parts whose records alone a charge concerns.
-        within: all parts that these records are the common records of, also those that are charged elsewhere.
-        parts: rows of parts, kept so that trials share them.
+        rows: which records are this session's; None: all.
+        scope: the parts that a release from this session is charged to.
+        within: all parts that this session's records are in, also those that an outer account is charged for.
+        parts: rows of the parts made so far, which trials share.
     """
 
     raw: RawRecords
@@ -92,7 +92,7 @@ class Access(Unique):
         return self.begun[key]
 
     def numbered(self, kind: str) -> Streams:
-        """Streams of their own for what happens several times: the first, the second, ... of this kind."""
+        """Streams for the next selection, or whatever else this kind is, that no other one has."""
         key = (*self.streams.axes, kind)
         self.counts[key] += 1
         return self.streams.within(kind, str(self.counts[key]))
@@ -140,15 +140,15 @@ class Access(Unique):
         )
 
     def unseen(self) -> "Access":
-        """The same for work whose progress and releases nobody is told about."""
+        """The same access for work that nobody is told about."""
         return replace(self, progress=SilentProgress(), observer=None)
 
-    def n_correct(self, own: "nn.Module") -> int:
-        """How many of these records one of our own models classifies correctly; private."""
-        return self.compute(partial(self.raw.count_correct, own, self.rows))
+    def total_score(self, own: "nn.Module") -> float:
+        """The sum of the scores of these records under one of our own models; private."""
+        return self.compute(partial(self.raw.total_score, own, self.rows))
 
     def compute(self, computation: Callable[[], T]) -> T:
-        """Compute on private records. An exception is a release without noise, so that it is the last one.
+        """Compute on private records. An exception is a release without noise, so the run ends with it.
 
         Raises:
             ModelFailedError: if there was one. It names the type and nothing else.
@@ -167,15 +167,15 @@ class Access(Unique):
         raise self.failure(f"The model raised {kind} on private records; its text may quote them and is not shown.")
 
     def failure(self, message: str) -> ModelFailedError:
-        """What to raise where a model raised on private records; whether it does is a release without noise."""
+        """What to raise after a model has raised an exception on private records. Nothing is released any more."""
         self.ledger.fail(message)
         return ModelFailedError(message)
 
     def end_if(self, refused: str | None, failed: str | None) -> None:
-        """End the run where a trial has left one of these messages.
+        """End the run if a trial has left one of these messages.
 
         Args:
-            refused: what it asked for and should not have: a mistake in the method, not in the data.
+            refused: why a release was refused: a mistake in the method, not in the data.
             failed: see `failure`.
 
         Raises:

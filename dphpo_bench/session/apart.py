@@ -36,7 +36,7 @@ def call_apart(functions: Sequence[Callable[[], Any]], at_once: int = 1) -> Gene
         at_once: how many run at a time.
 
     Yields:
-        The answers in order; None for a function that raised or whose copy died. Nothing here says why: an exception
+        The answers in order; None for a function that raised or whose copy died. The reason is not told: an exception
         may hold what must not be seen.
 
     Raises:
@@ -107,7 +107,7 @@ def _start(function: Callable[[], Any]) -> _Copy:
 
 
 def _work(function: Callable[[], Any], sender: int, original: int) -> NoReturn:
-    """What the copy does. It ends here whatever happens, and cleans up nothing: all of it belongs to the original."""
+    """What the copy does. It ends here whatever happens, and cleans up nothing, for all belongs to the original."""
     try:
         import torch
 

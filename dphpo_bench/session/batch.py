@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import single
 from dphpo_bench.contract.session import Batch
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.checks import number, positive
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dphpo_bench.training.clipping import Clipping
-    from dphpo_bench.training.gradients import GradientEngine
+    from dphpo_bench.training.engine import GradientEngine
 
 
 class ChargedBatch(Unique, Batch):
@@ -176,7 +177,9 @@ def gradients_together(
     for batch, sigma in zip(ours, noise, strict=True):
         batch._account.charge(gaussian(sigma))
     train = access.raw.train
-    sums = access.compute(lambda: stack.clipped_sums(train.inputs, train.targets, held, indices=indices))
+    sums = access.compute(
+        lambda: stack.clipped_sums(single(train.inputs), single(train.targets), held, indices=indices)
+    )
     return [
         batch._noisy_mean(own, total, rule, sigma)
         for batch, own, total, rule, sigma in zip(ours, stack.models, sums, held, noise, strict=True)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class TabulatedRule:
-    """A rule of a plug-in, asked about norms in general instead of those of a batch.
+    """A plug-in's rule as a table, so that it never sees the norms of a batch.
 
-    It learns nothing about the records, and the factor of one does not depend on the others. Between the norms that
-    it was asked about, 1.4 % apart, its factors are interpolated.
+    The rule is asked in advance about norms that are 1.4 % apart; its factors are interpolated between them. So it
+    learns nothing about the records, and the factor of one record does not depend on the others.
     """
 
     def __init__(self, rule: "Clipping", sensitivity: float) -> None:
@@ -37,7 +37,7 @@ class TabulatedRule:
 
 
 class HeldRule:
-    """A clipping rule held to the sensitivity it states, for rules come from plug-ins too."""
+    """A clipping rule held to the sensitivity that it states."""
 
     def __init__(self, rule: "Clipping") -> None:
         self.sensitivity = positive("sensitivity", rule.sensitivity)
@@ -45,7 +45,7 @@ class HeldRule:
         if isinstance(rule, CountingRule):
             self._rule = rule
         elif isinstance(rule, Abadi | AutoS | AutoV) and type(rule) in (Abadi, AutoS, AutoV):
-            self._rule = replace(rule)  # made anew: somebody may have hung a function of their own on that one
+            self._rule = replace(rule)  # a new one: a plug-in may have attached functions to the other
         else:
             self._rule = TabulatedRule(rule, self.sensitivity)
 
@@ -57,7 +57,7 @@ class HeldRule:
 
 
 class CountingRule:
-    """Clipping to a threshold that counts how many gradients it leaves as they are; every record comes by once."""
+    """Clipping to a threshold that counts the gradients it does not shorten; it is asked once about every record."""
 
     def __init__(self, max_grad_norm: float) -> None:
         self._rule = Abadi(max_grad_norm)

@@ -1,4 +1,4 @@
-"""Who looks at what a session releases, as an attacker may."""
+"""Who is told what a session releases, which is what an attacker may see."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Who looks at what is released, as an attacker may; see `audit`."""
+    """Is told what is released; audits attack with it."""
 
     def gradient(self, model: "nn.Module", released: "Sequence[Tensor]", share: float, noise: float) -> None:
         """A noisy mean gradient was released.

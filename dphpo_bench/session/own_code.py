@@ -28,9 +28,10 @@ class OwnTrial(Protocol):
 
 @dataclass(frozen=True)
 class OwnCode:
-    """How to recognise what is this package's own, by its exact type, and make it anew from its fields.
+    """How to recognise this package's own trials and runs: by their exact type.
 
-    What a plug-in hung on an instance, or defined in a subclass, is never called.
+    Both functions return new objects, made from the fields of what they were given. So nothing is ever called that a
+    plug-in attached to an instance or defined in a subclass.
 
     Attributes:
         trial: gets what a method gave as a trial; None if it is another function, which runs in a copy of the process.

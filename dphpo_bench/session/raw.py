@@ -1,20 +1,18 @@
 """The private records of one run, and the models that meet them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from dphpo_bench.contract.task import Split, Task
-from dphpo_bench.training.modes import evaluating
-from dphpo_bench.training.own_model import OwnModel, check_classes
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.task import Task
+from dphpo_bench.training.evaluation import total_score
+from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.stacked import StackedLinear, can_stack
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-MICRO_BATCH = 1024
-"""How many records are scored at once."""
 
 
 class RawRecords:
@@ -26,12 +24,13 @@ class RawRecords:
         device: where models and batches live.
     """
 
-    def __init__(self, task: Task, train: Split, device: "torch.device | str") -> None:
+    def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
         self.facts = task.facts
+        self.objective = task.objective()
         self.train = train
         self.device = torch.device(device)
         self._task = task
-        self._lent: list[Split] = []
+        self._lent: list[Records] = []
         self._own_models: list[OwnModel] = []
         self._stacks: dict[tuple[tuple[bool, ...], ...], StackedLinear | None] = {}
 
@@ -44,38 +43,33 @@ class RawRecords:
     def own_model(self, number: int = 0) -> OwnModel:
         """The engine's own models. The first serves one query at a time, all of them together a stack."""
         while len(self._own_models) <= number:
-            self._own_models.append(OwnModel(lambda: self.build_model(0), self.train))
+            self._own_models.append(OwnModel(lambda: self.build_model(0), self.train, self.objective))
         return self._own_models[number]
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether gradients are computed in closed form, so that full batches share a product."""
+        return self.own_model().has_closed_form
 
     def stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
         """Several linear models at these weights as one; None if they cannot be stacked."""
         own = [self.own_model(number).like(model) for number, model in enumerate(models)]
         trained = tuple(tuple(parameter.requires_grad for parameter in model.parameters()) for model in own)
         if trained not in self._stacks:
-            self._stacks[trained] = StackedLinear(own) if can_stack(own) else None
+            self._stacks[trained] = StackedLinear(own) if self.has_closed_form and can_stack(own) else None
         return self._stacks[trained]
 
-    def count_correct(self, own: "nn.Module", rows: "Tensor | None") -> int:
-        """How many of these records one of our own models classifies correctly. A prediction of NaN is wrong."""
-        correct = 0
-        with evaluating(own):
-            for start in range(0, len(self.train) if rows is None else len(rows), MICRO_BATCH):
-                some: Any = slice(start, start + MICRO_BATCH)
-                some = some if rows is None else rows[some]
-                outputs = own(self.train.inputs[some].to(self.device).float())
-                labels = self.train.targets[some].to(self.device)
-                check_classes(outputs, len(labels))
-                correct += int(((outputs.argmax(dim=1) == labels) & outputs.isfinite().all(dim=1)).sum())
-        return correct
+    def total_score(self, own: "nn.Module", rows: "Tensor | None") -> float:
+        """The sum of these records' scores under one of our own models."""
+        return total_score(own, self.objective.scores, self.train, rows)
 
-    def lend(self, rows: "Tensor | None") -> Split:
-        """A copy of these records, for as long as the run lasts."""
-        some: Any = slice(None) if rows is None else rows
-        self._lent.append(Split(self.train.inputs[some], self.train.targets[some]))
+    def lend(self, rows: "Tensor | None") -> Records:
+        """These records, for as long as the run lasts."""
+        self._lent.append(self.train.rows(slice(None) if rows is None else rows))
         return self._lent[-1]
 
     def take_back(self) -> None:
         """Empty the tensors that were lent."""
-        for split in self._lent:
-            for tensor in (split.inputs, split.targets):
+        for records in self._lent:
+            for tensor in records.named().values():
                 tensor.data = tensor.new_empty(0)

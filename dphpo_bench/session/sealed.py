@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
-from dphpo_bench.contract.session import SealedUtilities, UtilityTest
+from dphpo_bench.contract.sealed import SealedUtilities, UtilityTest
 from dphpo_bench.privacy.checks import positive, whole
 from dphpo_bench.privacy.events import no_op, pure
 from dphpo_bench.privacy.ledger import Ledger
@@ -43,7 +43,7 @@ def hidden_utilities(
                 access.ledger.fail(str(error))  # the others' are thrown away
                 raise
             for number, model in enumerate(models):
-                share = validating.n_correct(access.raw.own_model().classifier(model)) / validating.expected_records
+                share = validating.total_score(access.raw.own_model().scored(model)) / validating.expected_records
                 totals[number] += min(share, 1.0) / partitions
             advance()
     return HiddenUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
@@ -53,7 +53,7 @@ class HiddenUtilities(Unique, SealedUtilities):
     """Utilities that only a test reads.
 
     Args:
-        access: who pays for tests.
+        access: whose account tests are charged to.
         values: the utilities.
         sensitivity: of each utility.
     """

@@ -34,7 +34,7 @@ def best_of(
 ) -> Any:
     """See `Session.best_of`."""
     base_event = event_rules.frozen(base_event)
-    if proposals is not None:  # made anew: what was hung on the other is not there
+    if proposals is not None:  # a new one, without what may have been attached to the other
         proposals = Proposals(proposals.prior, proposals.weights, proposals.low, proposals.high)
     bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
     event = events.best_of(base_event, runs, *bounds)
@@ -84,10 +84,10 @@ def first_above(
 
 
 def _released(select: Callable[[Trials], Tried | None], trials: Trials, *, apart: bool) -> Any:
-    """What is released of the trial that `select` returns, while all other accounts are locked.
+    """Run a selection while all other accounts are locked, and release the outcome of the trial that it returns.
 
-    Where a method's code runs in trials, the whole selection runs in a copy of this process: how many copies that
-    makes, or how they end, shows in it only.
+    If trials run code of a method, the whole selection runs in a copy of this process. How many copies that one makes
+    of itself, and how they end, cannot be seen from outside.
     """
     access = trials.access
     with access.ledger.locked():
@@ -131,5 +131,5 @@ def _select_apart(select: Callable[[Trials], Tried | None], trials: Trials) -> t
 
 
 def _can_copy(access: Access) -> bool:
-    """Whether a copy of this process can compute: other devices do not survive."""
+    """Whether a copy of this process can compute: it cannot use a GPU."""
     return access.raw.device.type == "cpu"

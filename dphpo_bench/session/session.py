@@ -13,11 +13,12 @@ import torch
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.contract.session import Session, TrialFunction
-from dphpo_bench.contract.task import Split, Task, TaskFacts
+from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.checks import inside, number, whole
 from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
@@ -37,11 +38,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from dphpo_bench.privacy.run_counts import RunCount
+    from dphpo_bench.training.losses import Objective
 
 
 def open_session(
     task: Task,
-    train: Split,
+    train: Records,
     ledger: Ledger,
     streams: Streams,
     *,
@@ -92,8 +94,8 @@ class ChargedSession(Unique, Session):
     """A session whose releases are charged to a ledger.
 
     Args:
-        access: what it stands for.
-        candidate: what an adaptive search proposed; None: `candidate` draws from the search space.
+        access: what the session stands for.
+        candidate: what an adaptive search proposes for this trial; None: it is drawn from the search space.
     """
 
     def __init__(self, access: Access, candidate: Candidate | None = None) -> None:
@@ -103,6 +105,10 @@ class ChargedSession(Unique, Session):
     @property
     def facts(self) -> TaskFacts:
         return self._access.raw.facts
+
+    @property
+    def objective(self) -> "Objective":
+        return self._access.raw.objective
 
     @property
     def device(self) -> torch.device:
@@ -172,13 +178,13 @@ class ChargedSession(Unique, Session):
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:
         access = self._access
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        own = access.raw.own_model().classifier(model)
+        own = access.raw.own_model().scored(model)
         access.charge(gaussian(noise_multiplier))
-        count = torch.tensor([access.n_correct(own)], dtype=torch.float64)
-        (noisy,) = add_gaussian_noise([count], noise_multiplier, 1.0, access.generator("noise", "score"))
+        total = torch.tensor([access.total_score(own)], dtype=torch.float64)
+        (noisy,) = add_gaussian_noise([total], noise_multiplier, 1.0, access.generator("noise", "score"))
         return noisy.item() / access.expected_records
 
-    def nonprivate(self) -> Split:
+    def nonprivate(self) -> Records:
         self._access.charge(non_private())
         return self._access.raw.lend(self._access.rows)
 

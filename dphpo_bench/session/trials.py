@@ -20,7 +20,6 @@ from dphpo_bench.session.access import Access, one_uniform
 from dphpo_bench.session.apart import call_apart
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.own_code import OwnTrial
-from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 MakeSession = Callable[[Access, Candidate | None], Session]
-"""Makes a session, of a trial of this candidate if there is one."""
+"""Makes a session; the candidate, if there is one, is what an adaptive search proposes for a trial."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class Tried:
     Attributes:
         index: its number.
         score: None if it failed.
-        unpack: gives its outcome and who looked on. Only the winner's is unpacked: code of a method may run then.
-        known: the same as pickle has written it, if it has.
+        unpack: gives its outcome and its observer. Only the winner's is called: it may run code of a method.
+        known: the same, pickled, if the trial ran in a copy of the process.
     """
 
     index: int
@@ -50,7 +49,7 @@ class Tried:
     known: bytes = b""
 
     def packed(self) -> bytes:
-        """What `unpack` gives, as pickle writes it."""
+        """What `unpack` gives, pickled."""
         return self.known or cloudpickle.dumps(self.unpack())
 
     def beats(self, other: "Tried | None") -> bool:
@@ -68,7 +67,7 @@ class Trials:
         access: of the session that selects.
         make_session: makes the session of a trial.
         trial: as the method gave it.
-        own: the same made anew if it is this package's own, else None.
+        own: the trial, made anew, if it is this package's own; else None.
         base_event: what one trial may be asked.
         streams: of the selection.
         copies: how many copies of this process run at a time.
@@ -84,7 +83,7 @@ class Trials:
 
     @classmethod
     def of(cls, access: Access, make_session: MakeSession, trial: TrialFunction, base_event: "DpEvent") -> "Trials":
-        """Trials with streams that no other selection has."""
+        """Trials of a new selection."""
         own, streams = access.own_code.trial(trial), access.numbered("selection")
         return cls(access, make_session, trial, own, base_event, streams, torch.get_num_threads())
 
@@ -103,7 +102,7 @@ class Trials:
             yield from self._apart(indices, candidate, at_once or self.copies)
             return
         # Full batches of linear models share a matrix product.
-        stacks = own.full_batches and linear_layer(self.access.raw.own_model().model) is not None
+        stacks = own.full_batches and self.access.raw.has_closed_form
         together = min(at_once or TOGETHER, TOGETHER) if stacks else 1
         for start in range(0, len(indices), together):
             some = indices[start : start + together]
@@ -111,14 +110,14 @@ class Trials:
             if found is not None:
                 yield from found
                 continue
-            # One that raises must not take the others with it. Each runs alone, on fresh random numbers: from the
-            # same ones, another query could be subtracted.
+            # One that raises must not take the others with it, so each runs alone. It gets fresh random numbers: with
+            # the same ones, the difference of two queries would have no noise.
             again = replace(self, streams=self.streams.within("alone"))
             for index in some:
                 yield from again._together(own, [index], candidate) or ()
 
     def adaptive(self, indices: Sequence[int], proposals: Proposals) -> Generator[Tried]:
-        """Trials one after the other, each of a candidate whose density the earlier ones have shaped."""
+        """Trials one after the other; the scores of the earlier ones shape the density of each candidate."""
         tried: list[int] = []
         scores: list[float] = []
         for index in indices:
@@ -131,7 +130,7 @@ class Trials:
             yield one
 
     def _opened(self, index: int) -> Access:
-        """What the session of a trial stands for: an account of its own; the selection as a whole is charged."""
+        """Access for one trial, on an account of its own: the session is charged for the selection as a whole."""
         return replace(
             self.access,
             ledger=Ledger(self.base_event),

@@ -22,7 +22,7 @@ import dphpo_bench.records.record
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
 import dphpo_bench.training.averaging
+import dphpo_bench.training.ghost
 import dphpo_bench.training.linear
-import dphpo_bench.training.opacus_backend
 import dphpo_bench.training.optimizers
 import dphpo_bench.training.stacked

@@ -1,10 +1,9 @@
-"""The command `check`: the contracts run on plug-ins, without pytest, one line for each test."""
+"""The contracts run on plug-ins, without pytest."""
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, distributions, entry_points
 from importlib.util import find_spec
@@ -117,62 +116,12 @@ def subjects(plug_in: str) -> list[Subject]:
 def run_contract(subject: Subject) -> Iterator[Checked]:
     """Run the tests of a plug-in's contract, each on an instance of its own."""
     contract = MethodContract() if subject.kind == "method" else TaskContract()
-    for name in [name for name in vars(type(contract)) if name.startswith(PREFIX)]:
+    inherited = (name for cls in reversed(type(contract).__mro__) for name in vars(cls) if name.startswith(PREFIX))
+    for name in dict.fromkeys(inherited):
         test: Callable[[Any], None] = getattr(contract, name)
         start = time.perf_counter()
         reason = _failure(test, subject)
         yield Checked(name, (getdoc(test) or name).splitlines()[0], reason, time.perf_counter() - start)
-
-
-def check(plug_ins: Iterable[str], *, as_json: bool) -> int:
-    """Check plug-ins and print what came of it.
-
-    Args:
-        plug_ins: names as in `subjects`.
-        as_json: print one JSON object at the end rather than lines as they come.
-
-    Returns:
-        The exit code: 0 if all tests pass, 1 if not.
-
-    Raises:
-        DphpoBenchError: if a name stands for nothing.
-    """
-    chosen = list(dict.fromkeys(subject for plug_in in plug_ins for subject in subjects(plug_in)))
-    say = _ignore if as_json else _say
-    start = time.perf_counter()
-    results: list[tuple[Subject, list[Checked]]] = []
-    for subject in chosen:
-        say(subject.title)
-        results.append((subject, []))
-        for checked in run_contract(subject):
-            results[-1][1].append(checked)
-            say(f"  ✓ {checked.description}" if checked.reason is None else f"  ✗ {checked.description}")
-            if checked.reason is not None:
-                say(f"    {checked.name}: {checked.reason}")
-    every = [checked for _, tests in results for checked in tests]
-    failed = [checked for checked in every if checked.reason is not None]
-    if as_json:
-        _say(json.dumps(_as_json(results, len(failed)), indent=1))
-    else:
-        outcome = f"{len(failed)} of {len(every)} tests fail" if failed else f"All {len(every)} tests pass"
-        what = f"{len(chosen)} plug-ins" if len(chosen) > 1 else "1 plug-in"
-        say(f"{outcome} ({what}, {time.perf_counter() - start:.0f} seconds).")
-    return 1 if failed else 0
-
-
-def _as_json(results: list[tuple[Subject, list[Checked]]], failed: int) -> dict[str, Any]:
-    rows = [
-        {
-            "kind": subject.kind,
-            "name": getattr(subject.cls, "name", None),
-            "model": subject.model,
-            "class": f"{subject.cls.__module__}:{subject.cls.__qualname__}",
-            "origin": subject.origin,
-            "tests": [{**asdict(test), "passed": test.reason is None} for test in tests],
-        }
-        for subject, tests in results
-    ]
-    return {"failed": failed, "plug_ins": rows}
 
 
 def _failure(test: Callable[[Any], None], subject: Subject) -> str | None:
@@ -237,12 +186,3 @@ def _with_models(cls: type[Method] | type[Task], origin: str) -> list[Subject]:
             f"{cls.__module__}:{cls.__qualname__} names no models. Set the class attribute models, a tuple of names."
         )
     return [Subject(cls, origin, model) for model in models]
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def _ignore(line: str) -> None:
-    del line

@@ -63,9 +63,10 @@ class Bench:
             order: number of trials of a selection → their indices in the order in which they run.
         """
         from dphpo_bench.harness.attempt import execute
+        from dphpo_bench.harness.setup import Setup
 
         task = task or self.task
-        return execute(checked or self.planned(), task, task.load_train(_nowhere()), seed=seed, order=order)
+        return execute(checked or self.planned(), task, task.load_train(_nowhere()), Setup(seed, order=order))
 
 
 def _nowhere() -> "DataSource":

@@ -1,4 +1,4 @@
-"""The command `new`: a package with one method or one task, ready to install, to check and to be changed."""
+"""A package with one method or one task, ready to install, to check and to be changed."""
 
 import keyword
 import re
@@ -8,9 +8,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
@@ -26,25 +24,6 @@ FILES = {
     "test_contract.py": "test_contract.py",
 }
 """Template → file of the package."""
-
-app = typer.Typer(help="Write a package with a method or a task of your own, ready to install.", no_args_is_help=True)
-
-NameArgument = Annotated[str, typer.Argument(help="As --method or --task will be given it, such as two_rates.")]
-OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="The package's folder is made in this one.")
-]
-
-
-@app.command("method")
-def method_command(name: NameArgument, output: OutputOption = Path()) -> None:
-    """Write a small private tuning method: its source, its entry point, its contract test."""
-    _say_next("method", name, write_package("method", name, output))
-
-
-@app.command("task")
-def task_command(name: NameArgument, output: OutputOption = Path()) -> None:
-    """Write a small task on data that scikit-learn packages: its source, its entry point, its contract test."""
-    _say_next("task", name, write_package("task", name, output))
 
 
 def write_package(kind: Kind, name: str, parent: Path) -> Path:
@@ -69,7 +48,7 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
         "distribution": name.replace("_", "-"),
         "version": version("dphpo-bench"),
     }
-    templates = files("dphpo_bench") / "templates" / kind
+    templates = files("dphpo_bench.testing") / "templates" / kind
     try:
         folder.mkdir(parents=True)
         for template, target in FILES.items():
@@ -115,12 +94,3 @@ def _suggested(name: str) -> str:
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
     made = "_".join(words)[:MAX_NAME].strip("_")
     return made if NAME.fullmatch(made) else "my_method"
-
-
-def _say_next(kind: Kind, name: str, folder: Path) -> None:
-    made = ", ".join(target.format(name=name) for target in FILES.values())
-    run = f"--method {name} --task digits" if kind == "method" else f"--method dp_sgd --task {name}"
-    sys.stdout.write(
-        f"Wrote {folder}: {made}. Next:\n"
-        f"  pip install -e {folder}\n  dphpo-bench check {name}\n  dphpo-bench run {run}\n"
-    )

@@ -3,12 +3,15 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dphpo_bench.contract.task import Split, Task, TaskFacts
+from dphpo_bench.base.tensors import Records, single
+from dphpo_bench.contract.metrics import Metric
+from dphpo_bench.contract.task import Input, Task, TaskFacts
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.training.losses import Objective
 
 
 class Blobs(Task):
@@ -51,7 +54,7 @@ class Blobs(Task):
             task=self.name,
             model=self.model_name,
             n_records=n_records,
-            input_shape=(5,),
+            inputs=Input((5,)),
             n_classes=3,
             batch_size=batch_size,
             epochs=epochs,
@@ -64,16 +67,16 @@ class Blobs(Task):
         """Public facts; reads no data."""
         return self._facts
 
-    def load_train(self, source: "DataSource") -> Split:
+    def load_train(self, source: "DataSource") -> Records:
         """The private training records."""
         del source
         split = self._split(self._facts.n_records, 2 * self._draw)
         if self._odd_records:
             for row, value in enumerate((float("nan"), float("inf"), float("-inf"), 3e38)):
-                split.inputs[row] = value
+                single(split.inputs)[row] = value
         return split
 
-    def load_test(self, source: "DataSource") -> Split:
+    def load_test(self, source: "DataSource") -> Records:
         """Half as many test records, none of them odd."""
         del source
         return self._split(self._facts.n_records // 2, 2 * self._draw + 1)
@@ -91,12 +94,12 @@ class Blobs(Task):
         del source
         return f"blobs-{self._draw}{'-odd' if self._odd_records else ''}"
 
-    def _split(self, n: int, seed: int) -> Split:
+    def _split(self, n: int, seed: int) -> Records:
         import torch
 
         generator = torch.Generator().manual_seed(seed)
         targets = torch.randint(3, (n,), generator=generator)
-        return Split(2 * torch.eye(5)[targets] + torch.randn(n, 5, generator=generator), targets)
+        return Records(2 * torch.eye(5)[targets] + torch.randn(n, 5, generator=generator), targets)
 
 
 class Excerpt(Task):
@@ -119,25 +122,30 @@ class Excerpt(Task):
         """Public facts; reads no data."""
         return self._facts
 
-    def load_train(self, source: "DataSource") -> Split:
+    def load_train(self, source: "DataSource") -> Records:
         """The first training records."""
-        return _first(self._task.load_train(source), self._facts.n_records)
+        return self._task.load_train(source).rows(slice(self._facts.n_records))
 
-    def load_test(self, source: "DataSource") -> Split:
+    def load_test(self, source: "DataSource") -> Records:
         """The first test records."""
-        return _first(self._task.load_test(source), self._facts.n_records)
+        return self._task.load_test(source).rows(slice(self._facts.n_records))
 
     def build_model(self) -> "nn.Module":
         """The other task's model."""
         return self._task.build_model()
 
+    def objective(self) -> "Objective":
+        """The other task's."""
+        return self._task.objective()
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The other task's."""
+        return self._task.metrics
+
     def fingerprint(self, source: "DataSource") -> str:
         """The other task's, and how many records are taken."""
         return f"{self._task.fingerprint(source)}-{self._facts.n_records}"
-
-
-def _first(split: Split, n: int) -> Split:
-    return Split(split.inputs[:n], split.targets[:n])
 
 
 def _logarithm() -> "nn.Module":

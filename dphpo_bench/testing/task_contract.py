@@ -1,198 +1,65 @@
 """What holds for every task, as tests to inherit."""
 
-import copy
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from dphpo_bench.base.errors import InvalidValueError, SealedDataError
-from dphpo_bench.contract.task import Split, Task, TaskFacts, sealed
-from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
-from dphpo_bench.testing.method_contract import NAME
-from dphpo_bench.testing.new_process import SLOW
-from dphpo_bench.testing.runs import DELTA, EPSILON, ask_new_process, import_name, other_global_randomness
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.contract.task import Task
+from dphpo_bench.testing.expectations import ContractError, expect
+from dphpo_bench.testing.records_contract import ALONE, RECORDS, RecordsContract, named
+from dphpo_bench.testing.runs import DELTA, EPSILON, other_global_randomness
 from dphpo_bench.testing.small_tasks import Excerpt
 
 if TYPE_CHECKING:
-    import torch
-
-    from dphpo_bench.data.source import DataSource
-
-RECORDS = 8
-"""How many records are enough to try a model on."""
+    pass
 
 
-class TaskContract:
+class TaskContract(RecordsContract):
     """Tests of one task at one of its models: its facts, its records, its model, and a short private run.
 
     Inherit, and give it a fixture `task` that returns an instance. `dphpo-bench check` does the same, for each model.
-
-    Attributes:
-        most_shared: the largest share of test records that may be training records, too. Published datasets have a few
-            duplicates.
     """
-
-    most_shared: ClassVar[float] = 0.01
-
-    def source(self) -> "DataSource":
-        """Where datasets are found; default: environment, then the hub."""
-        from dphpo_bench.data.source import DataSource
-
-        return DataSource.resolve()
-
-    # ------------------------------------------------------------------------------------------ what it says
-
-    def test_declarations(self, task: Task) -> None:
-        """Name, version, summary and models are declared."""
-        expect(
-            isinstance(task.name, str) and NAME.fullmatch(task.name) is not None,
-            f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
-            f"{task.name!r}. It is what --task, suites and folders of records are given.",
-        )
-        expect_version(type(task))
-        ok = isinstance(task.summary, str) and task.summary.strip() == task.summary != "" and "\n" not in task.summary
-        expect(ok, f"Expected summary to be one line of text, got {shortened(task.summary)}.")
-        ok = isinstance(task.models, tuple) and len(task.models) > 0 and len(set(task.models)) == len(task.models)
-        expect(ok, f"Expected models to be a tuple of distinct names, got {shortened(task.models)}.")
-        for model in task.models:
-            expect(
-                isinstance(model, str) and 0 < len(model) <= 100,
-                f"Expected names of models of 1 to 100 characters, got {shortened(model)}.",
-            )
-
-    def test_facts_are_public(self, task: Task) -> None:
-        """The facts are stated without a look at the data, always the same, about this task and this model."""
-        looked = "The facts are computed from the records. State them: N, shape and classes are public constants."
-        try:
-            with sealed() as complaints:
-                facts, again = task.facts, task.facts
-        except SealedDataError:
-            raise ContractError(looked) from None
-        expect(not complaints, looked)
-        expect(isinstance(facts, TaskFacts), f"Expected facts to be TaskFacts, got {type(facts).__name__}.")
-        expect(facts == again, "The facts differ from one time to the next. They are constants.")
-        expect(
-            (facts.task, facts.model) == (task.name, task.model_name),
-            f"Expected facts about {task.name} ({task.model_name}), got {facts.task} ({facts.model}). Use self.name "
-            "and self.model_name.",
-        )
-        expect(facts.n_classes >= 2, f"Expected n_classes >= 2, got {facts.n_classes}.")
-        expect(bool(facts.search_space()), "Expected at least one hyperparameter in the search space, got none.")
-
-    def test_import_and_facts_are_cheap(self, task: Task) -> None:
-        """Importing the module and asking for the facts imports neither torch nor another slow package."""
-        found = self._elsewhere(task)
-        slow = found["slow"]
-        expect(
-            not slow,
-            f"Import and facts need {', '.join(slow)}, though dphpo-bench list and plan import every plug-in. Of "
-            f"{', '.join(SLOW)}, import what you need inside the functions that need it.",
-        )
-
-    # ------------------------------------------------------------------------------------------- its records
-
-    def test_number_of_records_is_as_declared(self, task: Task) -> None:
-        """There are as many training records as the facts say."""
-        found = len(task.load_train(self.source()))
-        expect(
-            found == task.facts.n_records,
-            f"The facts say N={task.facts.n_records}, and load_train gives {found} records: the noise would be wrong.",
-        )
-
-    def test_records_have_the_declared_shape(self, task: Task) -> None:
-        """Inputs are floating-point tensors of the declared shape, labels int64."""
-        import torch
-
-        facts = task.facts
-        for which, split in self._splits(task):
-            inputs, targets = split.inputs, split.targets
-            expect(
-                tuple(inputs.shape) == (len(targets), *facts.input_shape) and targets.ndim == 1,
-                f"Expected {which} inputs of shape (n, *{facts.input_shape}) and n labels, got {tuple(inputs.shape)} "
-                f"and {tuple(targets.shape)}.",
-            )
-            expect(
-                inputs.is_floating_point() and targets.dtype == torch.int64,
-                f"Expected {which} inputs of a floating dtype and labels of int64, got {inputs.dtype} and "
-                f"{targets.dtype}. Use .float() and .long().",
-            )
-            expect(
-                all(bool(inputs[start : start + 4096].isfinite().all()) for start in range(0, len(inputs), 4096)),
-                f"Expected finite {which} inputs, got NaN or infinity. Impute or drop them by a rule per record.",
-            )
-
-    def test_labels_are_classes(self, task: Task) -> None:
-        """Labels are 0 to n_classes − 1."""
-        for which, split in self._splits(task):
-            if len(split):
-                low, high = int(split.targets.min()), int(split.targets.max())
-                expect(
-                    low >= 0 and high < task.facts.n_classes,
-                    f"Expected {which} labels from 0 to {task.facts.n_classes - 1}, got {low} to {high}.",
-                )
-
-    def test_training_and_test_records_are_disjoint(self, task: Task) -> None:
-        """No test record is a training record, by content; a few duplicates are forgiven."""
-        (_, train), (_, test) = self._splits(task)
-        known = set(_contents(train))
-        shared = sum(content in known for content in _contents(test))
-        expect(
-            shared <= self.most_shared * len(test),
-            f"{shared} of {len(test)} test records are training records as well: the test would measure memory. Split "
-            "by a rule on each record's content.",
-        )
-
-    def test_records_are_the_same_each_time(self, task: Task) -> None:
-        """The records and their order depend neither on chance nor on what was loaded before."""
-        with other_global_randomness(1):
-            fresh = copy.deepcopy(task)
-            one = fresh.load_train(self.source()), fresh.load_test(self.source())
-        with other_global_randomness(2):
-            fresh = copy.deepcopy(task)
-            test = fresh.load_test(self.source())
-            two = fresh.load_train(self.source()), test
-        for which, first, second in zip(("training", "test"), one, two, strict=True):
-            expect(
-                list(_contents(first)) == list(_contents(second)),
-                f"The {which} records differ from one time to the next, or with what is loaded first. Seeds select "
-                "records by their order: load them in a fixed one, without chance.",
-            )
-
-    def test_fingerprint_is_stable(self, task: Task) -> None:
-        """The fingerprints of records and model are texts that stay the same, also in another process."""
-        source = self.source()
-        structure = task.model_fingerprint()
-        before = task.fingerprint(source)
-        expect(isinstance(before, str) and before != "", f"Expected a text as fingerprint, got {shortened(before)}.")
-        task.load_train(source)
-        expect(
-            task.fingerprint(source) == before, "Loading the records changes the fingerprint; it names their content."
-        )
-        elsewhere = self._elsewhere(task)
-        for which, here, there in (
-            ("fingerprint", before, elsewhere["fingerprint"]),
-            ("model's fingerprint", structure, elsewhere["model_fingerprint"]),
-        ):
-            expect(
-                there == here,
-                f"The {which} is {here} here and {there} in another process: no run would be found again. Use "
-                "hashlib; hash() of a text is another one in every process.",
-            )
 
     # --------------------------------------------------------------------------------------------- its model
 
     def test_model_gives_one_output_per_class(self, task: Task) -> None:
-        """The model takes inputs of the declared shape and gives one finite output for each class."""
+        """The model takes inputs as declared and gives finite outputs, one for each class where there are classes."""
         import torch
+
+        from dphpo_bench.base.tensors import call
+        from dphpo_bench.training.losses import logits
 
         facts = task.facts
         for n in (1, RECORDS):
             with other_global_randomness(0), torch.no_grad():
-                outputs = task.build_model()(torch.zeros(n, *facts.input_shape))
-            found = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-            expect(
-                found == (n, facts.n_classes),
-                f"Expected outputs of shape {(n, facts.n_classes)} for {n} records, got {found}.",
-            )
-            expect(bool(outputs.isfinite().all()), "Expected finite outputs for inputs of zeros.")
+                inputs = {
+                    name: torch.zeros(n, *one.shape, dtype=getattr(torch, one.dtype))
+                    for name, one in named(facts.inputs).items()
+                }
+                outputs = call(task.build_model(), inputs if isinstance(facts.inputs, Mapping) else inputs[ALONE])
+            if facts.kind == "own":
+                continue
+            found = logits(outputs)
+            shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+            if facts.kind in ("classification", "multilabel"):
+                expect(
+                    shape == (n, facts.n_classes),
+                    f"Expected outputs of shape {(n, facts.n_classes)} for {n} records, got {shape}.",
+                )
+            expect(bool(found.isfinite().all()), "Expected finite outputs for inputs of zeros.")
+
+    def test_losses_and_scores_are_of_one_record_each(self, task: Task) -> None:
+        """A record's loss and its score depend on that record alone, and the score is at most 1."""
+        from dphpo_bench.training.model_checks import refuse_mixing_values
+
+        objective, few = task.objective(), self._few(task)
+        has_scores = task.facts.kind != "regression" or task.facts.error_bound is not None
+        try:
+            refuse_mixing_values(objective.losses, "loss", task.build_model(), few)
+            if has_scores:
+                refuse_mixing_values(objective.scores, "score", task.build_model(), few)
+        except InvalidValueError as error:
+            raise ContractError(f"{error} Nothing bounds what one record does then.") from None
 
     def test_initial_weights_follow_the_seed(self, task: Task) -> None:
         """The initial weights are the same at one seed of torch's global generator."""
@@ -220,24 +87,24 @@ class TaskContract:
 
         with other_global_randomness(0):
             model = task.build_model()
-            inputs, targets = self._few(task)
+            few = self._few(task)
+            engine = gradient_engine(model, task.objective().losses, named=few.are_named)
             try:
-                total = gradient_engine(model).clipped_sum(inputs, targets, Abadi(0.5))
+                total = engine.clipped_sum(few.inputs, few.targets, Abadi(0.5))
             except InvalidValueError as error:
                 raise ContractError(f"The model cannot be trained privately: {error}") from None
         norm = float(torch.cat([part.flatten() for part in total.gradients]).double().norm())
         expect(
-            norm <= 0.5 * len(targets) * (1 + 1e-5),
-            f"The sum of {len(targets)} gradients clipped to 0.5 has norm {norm:g}.",
+            norm <= 0.5 * len(few) * (1 + 1e-5),
+            f"The sum of {len(few)} gradients clipped to 0.5 has norm {norm:g}.",
         )
 
     def test_model_treats_each_record_alone(self, task: Task) -> None:
         """What the model gives for a record does not depend on the others of its batch."""
         from dphpo_bench.training.model_checks import refuse_mixing
 
-        inputs, _ = self._few(task)
         try:
-            refuse_mixing(task.build_model(), inputs)
+            refuse_mixing(task.build_model(), self._few(task).inputs)
         except InvalidValueError as error:
             raise ContractError(
                 f"{error} No clipping bounds what one record does then. Replace BatchNorm by GroupNorm, and whatever "
@@ -257,42 +124,3 @@ class TaskContract:
         expect(record.status == "ok", f"DP-SGD on the first {excerpt.facts.n_records} records failed: {record.error}")
         privacy = record.privacy
         expect(privacy is not None and privacy.epsilon <= EPSILON, f"DP-SGD overspent its budget of ε={EPSILON:g}.")
-
-    # ------------------------------------------------------------------------------------------- what they use
-
-    def _splits(self, task: Task) -> tuple[tuple[str, Split], tuple[str, Split]]:
-        source = self.source()
-        return ("training", task.load_train(source)), ("test", task.load_test(source))
-
-    def _few(self, task: Task) -> "tuple[torch.Tensor, torch.Tensor]":
-        split = task.load_train(self.source())
-        return split.inputs[:RECORDS].float(), split.targets[:RECORDS]
-
-    def _elsewhere(self, task: Task) -> dict[str, Any]:
-        module, qualname = import_name(type(task))
-        source = self.source()
-        request = {
-            "what": "facts",
-            "module": module,
-            "qualname": qualname,
-            "model": task.model_name,
-            "data_dir": None if source.data_dir is None else str(source.data_dir),
-            "cache_dir": str(source.cache_dir),
-        }
-        return ask_new_process("dphpo_bench.testing.new_process", request)
-
-
-def _contents(split: Split) -> list[bytes]:
-    """Each record's input and label as bytes, hashed."""
-    import hashlib
-
-    import torch
-
-    contents = []
-    for start in range(0, len(split), 4096):
-        rows = slice(start, start + 4096)
-        inputs = split.inputs[rows].reshape(len(split.targets[rows]), -1).contiguous().view(torch.uint8).numpy()
-        labels = split.targets[rows].tolist()
-        for row, label in zip(inputs, labels, strict=True):
-            contents.append(hashlib.blake2b(row.tobytes() + str(label).encode(), digest_size=16).digest())
-    return contents

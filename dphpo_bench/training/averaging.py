@@ -35,7 +35,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take the current weights into the average."""
+        """Move the average towards the current weights."""
         t = self.updates
         decay = min(self.decay, (1 + t) / (10 + t)) if t else 0.0
         torch._foreach_lerp_(self.average, self._parameters, 1 - decay)

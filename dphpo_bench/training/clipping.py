@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 SMALLEST_FACTOR = 2.0**-126
-"""Smaller factors are 0: float32 rounds them by up to a half and more, which would break the sensitivity."""
+"""Smaller factors are 0: float32 rounds them by half their size or more, which would break the sensitivity."""
 
 
 class Clipping(Protocol):
@@ -28,7 +28,7 @@ class Clipping(Protocol):
         """Upper bound of the L2 norm of factor · gradient, for any gradient."""
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """The factor of each gradient. Engines ask once for each record of a batch, at most.
+        """The factor of each gradient. Engines ask at most once for each record of a batch.
 
         Args:
             norms: shape (n,), L2 norms of per-sample gradients; may hold inf and nan.
@@ -112,7 +112,7 @@ def parse_clipping(text: str) -> Clipping:
 
     Raises:
         UnknownNameError: if there is no such rule.
-        InvalidValueError: if the number is not one, not positive, or not wanted.
+        InvalidValueError: if what follows the colon is not a positive number, or the rule takes none.
     """
     rules: dict[str, Callable[..., Clipping]] = {"abadi": Abadi, "auto_s": AutoS, "auto_v": AutoV}
     name, colon, number = text.strip().lower().replace("-", "_").partition(":")

@@ -5,24 +5,19 @@ No result depends on how the batch is cut, beyond rounding.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
-
-PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
+from dphpo_bench.training.losses import PerRecord
 
 _FORWARD_ROWS = 512
-
-
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of each record: outputs of shape (n, classes), targets (n,) → losses (n,)."""
-    return functional.cross_entropy(outputs, targets, reduction="none")
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,8 @@ class ClippedSum:
 class GradientEngine(ABC):
     """Clipped gradient sums and losses of one model.
 
-    Batches are given as `inputs` and `targets`, or as a whole dataset and the `indices` of a batch in it.
+    Batches are given as `inputs` and `targets`, each a tensor or several by name, or as a whole dataset and the
+    `indices` of a batch in it.
     The second form gathers one micro-batch at a time, so that a dataset in bfloat16 is never converted as a
     whole. All results are on the device of the model; losses are in its dtype, sums over records in float64.
     The model is used in the mode it is in (training or not).
@@ -55,11 +51,10 @@ class GradientEngine(ABC):
 
     Raises:
         InvalidValueError: if no parameter is trainable, if one is neither float32 nor float64, if the model
-        mixes
-            the records of a batch, or if `micro_batch_size` < 1.
+            mixes the records of a batch, or if `micro_batch_size` < 1.
     """
 
-    def __init__(self, model: nn.Module, loss: PerSampleLoss, micro_batch_size: int | None) -> None:
+    def __init__(self, model: nn.Module, loss: PerRecord, micro_batch_size: int | None = None) -> None:
         self.model = model
         self.loss = loss
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
@@ -82,15 +77,15 @@ class GradientEngine(ABC):
         self._refuse_mixing()
 
     def clipped_sum(
-        self, inputs: Tensor, targets: Tensor, clipping: Clipping, indices: Tensor | None = None
+        self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> ClippedSum:
         """Sum of factor(‖g_i‖) · g_i over the batch, in float64, and each record's loss.
 
         A record whose gradient is not finite adds exactly zero.
 
         Args:
-            inputs: shape (n, ...), any floating dtype or integers, as the model takes them.
-            targets: shape (n, ...), as the loss takes them.
+            inputs: shape (n, ...), any floating dtype or integers, as the model takes them; or several by name.
+            targets: shape (n, ...), as the loss takes them; or several by name.
             clipping: the clipping rule.
             indices: shape (k,), int64: the batch's records; None: all.
         """
@@ -104,7 +99,7 @@ class GradientEngine(ABC):
             losses.append(part.losses)
         return ClippedSum(total, self._join(losses))
 
-    def losses(self, inputs: Tensor, targets: Tensor, indices: Tensor | None = None) -> Tensor:
+    def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
         """Each record's loss at the current weights, without gradient. Arguments as in `clipped_sum`.
 
         Returns:
@@ -120,8 +115,8 @@ class GradientEngine(ABC):
 
     def losses_along(
         self,
-        inputs: Tensor,
-        targets: Tensor,
+        inputs: Tensors,
+        targets: Tensors,
         direction: Sequence[Tensor],
         steps: Sequence[float],
         indices: Tensor | None = None,
@@ -153,11 +148,11 @@ class GradientEngine(ABC):
             with torch.no_grad():
                 torch._foreach_copy_(self.parameters, weights)
         if not curve:
-            return self._join([]).new_empty(0, len(targets) if indices is None else len(indices))
+            return self._join([]).new_empty(0, length(targets) if indices is None else len(indices))
         return torch.stack(curve)
 
     @abstractmethod
-    def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
         """`clipped_sum` of one micro-batch of at least one record, already on the device."""
 
     @abstractmethod
@@ -167,19 +162,18 @@ class GradientEngine(ABC):
     def _gradient_rows(self) -> int:
         return self._micro_batch_size or max(1, self._default_rows())
 
-    def _micro_batches(self, inputs: Tensor, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
+    def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
         """The batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
-        n = len(inputs) if indices is None else len(indices)
+        n = length(inputs) if indices is None else len(indices)
         for start in range(0, n, rows):
             piece = slice(start, min(start + rows, n))
             yield piece if indices is None else indices[piece]
 
-    def _gather(self, data: Tensor, rows: slice | Tensor) -> Tensor:
-        part = data[rows] if isinstance(rows, slice) else data.index_select(0, rows.to(data.device))
+    def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
         # Features stored in half precision are converted here, record by record, which changes no
         # sensitivity. A product in half precision would round the *sum*, and the bound on one record's share
         # would be lost.
-        return part.to(self._device, self._dtype if part.is_floating_point() else None)
+        return each(lambda tensor: converted(take(tensor, rows), self._device, self._dtype), data)
 
     def _zeros(self) -> list[Tensor]:
         return [torch.zeros_like(p, dtype=torch.float64, requires_grad=False) for p in self.parameters]
@@ -187,21 +181,23 @@ class GradientEngine(ABC):
     def _join(self, losses: list[Tensor]) -> Tensor:
         return torch.cat(losses) if losses else torch.empty(0, device=self._device, dtype=self._dtype)
 
-    def _per_sample_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        losses = self.loss(self.model(inputs), targets)
-        if losses.shape != (len(inputs),):
+    def _per_sample_loss(self, inputs: Tensors, targets: Tensors) -> Tensor:
+        losses = self.loss(call(self.model, inputs), targets)
+        if losses.shape != (length(inputs),):
             raise InvalidValueError(
-                f"Expected one loss for each record, shape {(len(inputs),)}, got {tuple(losses.shape)}."
+                f"Expected one loss for each record, shape {(length(inputs),)}, got {tuple(losses.shape)}."
             )
         return losses
 
-    def _fast_layout(self, images: Tensor) -> Tensor:
+    def _fast_layout(self, images: Tensors) -> Tensors:
         """Images with channels last in memory, if the model can take them.
 
         On a CPU pooling is 3 to 8 times faster that way. The values are the same, but a model that calls
         `view` on feature maps fails, so one record is tried first.
         """
-        if images.dim() != 4 or images.device.type != "cpu" or not images.is_floating_point():
+        if not isinstance(images, Tensor) or images.dim() != 4:
+            return images
+        if images.device.type != "cpu" or not images.is_floating_point():
             return images
         if self._channels_last is None:
             try:

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Tensors, single
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import ClippedSum, GradientEngine, cross_entropy
+from dphpo_bench.training.engine import ClippedSum, GradientEngine
+from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.norms import add_product, row_norms
 
 # A micro-batch that is gathered or converted is read twice more, so its copy should stay in cache. Where
@@ -50,29 +52,29 @@ class LinearEngine(GradientEngine):
         layer = linear_layer(model)
         if layer is None:
             raise InvalidValueError(
-                "Expected backend='linear' with a Linear, or a Sequential of Flatten and Linear, "
-                f"got a {type(model).__name__}. Use backend='auto'."
+                f"Expected a Linear, or a Sequential of Flatten and Linear, got a {type(model).__name__}."
             )
         self._layer = layer
         self._norms = _KnownNorms()
         self._copy = torch.empty(0, layer.in_features, dtype=self._dtype)
 
     def clipped_sum(
-        self, inputs: Tensor, targets: Tensor, clipping: Clipping, indices: Tensor | None = None
+        self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> ClippedSum:
         """See `GradientEngine.clipped_sum`."""
-        (gradients,), losses = clipped_sums([self], inputs, targets, [clipping], indices)
+        (gradients,), losses = clipped_sums([self], single(inputs), single(targets), [clipping], indices)
         return ClippedSum(gradients, losses[0])
 
     def losses_along(
         self,
-        inputs: Tensor,
-        targets: Tensor,
+        inputs: Tensors,
+        targets: Tensors,
         direction: Sequence[Tensor],
         steps: Sequence[float],
         indices: Tensor | None = None,
     ) -> Tensor:
         """See `GradientEngine.losses_along`. Logits are linear in h: one product serves every step."""
+        inputs, targets = single(inputs), single(targets)
         self.check_direction(direction)
         moves: dict[Tensor, Tensor] = dict(zip(self.parameters, direction, strict=True))
         layer = self._layer
@@ -93,8 +95,9 @@ class LinearEngine(GradientEngine):
         n = len(targets) if indices is None else len(indices)
         return torch.cat(curve, dim=1) if curve else h.new_empty(len(h), n)
 
-    def losses(self, inputs: Tensor, targets: Tensor, indices: Tensor | None = None) -> Tensor:
+    def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
         """See `GradientEngine.losses`."""
+        inputs, targets = single(inputs), single(targets)
         losses = []
         with torch.no_grad():
             for rows in self._micro_batches(inputs, indices, self._rows(inputs, indices)):
@@ -102,7 +105,7 @@ class LinearEngine(GradientEngine):
                 losses.append(_cross_entropy(logits, self._gather(targets, rows)))
         return self._join(losses)
 
-    def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
         return self.clipped_sum(inputs, targets, clipping)
 
     def _rows(self, inputs: Tensor, indices: Tensor | None, trials: int = 1) -> int:
@@ -124,7 +127,8 @@ class LinearEngine(GradientEngine):
         converted = inputs.dtype != self._dtype
         copied = converted or not isinstance(rows, slice)
         if not copied or not inputs.is_floating_point() or {inputs.device.type, self._device.type} != {"cpu"}:
-            return self._gather(inputs, rows).flatten(1)
+            gathered: Tensor = self._gather(inputs, rows)
+            return gathered.flatten(1)
         # Always into the same memory: to return these megabytes to the system and fetch them anew for each
         # micro-batch can cost as much as the products.
         n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)

@@ -16,7 +16,10 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
+from dphpo_bench.training.evaluation import check_one_each, tensors_of
 from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.modes import evaluating
 
 # Records of different lengths, so that statistics of a batch differ from those of a record.
@@ -68,7 +71,7 @@ def _hooks_of(module: nn.Module) -> "Iterable[Mapping[int, Any]]":
     )
 
 
-def refuse_mixing(model: nn.Module, inputs: Tensor) -> None:
+def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
     """Refuse a model whose outputs for one record depend on others of the batch, or that keeps what it sees.
 
     Tried on made-up inputs with a copy whose weights are perturbed: initial weights of zero would hide much. In the
@@ -76,7 +79,7 @@ def refuse_mixing(model: nn.Module, inputs: Tensor) -> None:
 
     Args:
         model: to be used on private records.
-        inputs: of which the shape of a record, the type and the device are taken, not the values.
+        inputs: of which names, the shape of a record, the type and the device are taken, not the values.
 
     Raises:
         InvalidValueError: if it mixes or keeps records.
@@ -94,45 +97,123 @@ def refuse_mixing(model: nn.Module, inputs: Tensor) -> None:
         _compare(probe.eval(), numbers)
 
 
-def made_up(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Six inputs of several sizes; 0 and 1 for a model that does not take them, such as one with an embedding.
+def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records: Records) -> None:
+    """Refuse losses or scores that are not one number for each record, or that depend on the others of a batch.
+
+    Tried on made-up outputs and targets: all records together, each alone, half of them, in the opposite order, and
+    with one replaced by another.
+
+    Args:
+        values: (outputs, targets) → shape (n,).
+        what: "loss" or "score".
+        model: whose outputs' names, shapes and types are taken, not the values.
+        records: of which names, shapes, types and the device are taken, not the values.
+
+    Raises:
+        InvalidValueError: if they are, or if they cannot be computed.
+    """
+    generator = torch.Generator().manual_seed(2)
+    count, like = len(_SCALES), next(model.parameters())
+
+    def random(tensor: Tensor) -> Tensor:
+        return torch.randn(tensor.shape, generator=generator).to(tensor)
+
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            with evaluating(model):
+                outputs = each(random, tensors_of(call(model, made_up(model, records.inputs))))
+            targets = each(lambda tensor: converted(_zeros_and_ones(tensor), like.device, like.dtype), records.targets)
+
+            def of(rows: list[int]) -> Tensor:
+                some = torch.tensor(rows)
+                found = values(*(each(lambda tensor: take(tensor, some), part) for part in (outputs, targets)))
+                check_one_each(found, len(rows), what)
+                return found.double().nan_to_num()
+
+            everyone = list(range(count))
+            together = of(everyone)
+            found = (
+                torch.cat([of([row]) for row in everyone]),
+                of(everyone[::-1]).flip(0),
+                torch.cat([of(everyone[: count // 2]), of(everyone[count // 2 :])]),
+                torch.cat([of([*everyone[:-1], 0])[:-1], together[-1:]]),
+            )
+        except InvalidValueError:
+            raise
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise InvalidValueError(f"No {what} can be computed from the model's outputs: {reason}") from None
+    if any(bool((one - together).abs().max() > _TOLERANCE * together.abs().max()) for one in found):
+        raise InvalidValueError(
+            f"Expected each record's {what} to depend on that record alone; it changes with the others of a batch."
+        )
+
+
+def made_up(model: nn.Module, inputs: Tensors) -> Tensors:
+    """Six inputs of several sizes; integers are 0 and 1, which every vocabulary has.
+
+    So are real numbers for a model that does not take others, such as one that converts them to token ids itself.
 
     Args:
         model: the model.
-        inputs: of which the shape of a record, the type and the device are taken, not the values.
+        inputs: of which names, the shape of a record, the type and the device are taken, not the values.
     """
     generator = torch.Generator().manual_seed(1)
-    shape = (len(_SCALES), *inputs.shape[1:])
     like = next(model.parameters())
-    if inputs.is_floating_point():
-        scales = torch.tensor(_SCALES).view(-1, *[1] * (inputs.ndim - 1))
-        numbers = (scales * torch.randn(shape, generator=generator)).to(like)
-        try:
-            with evaluating(model):
-                model(numbers)
-        except (IndexError, RuntimeError, ValueError):
-            return torch.randint(2, shape, generator=generator).to(like)
-        return numbers
-    return torch.randint(2, shape, generator=generator).to(like.device, inputs.dtype)
+
+    def numbers(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return _zeros_and_ones(tensor, generator).to(like.device)
+        scales = torch.tensor(_SCALES).view(-1, *[1] * (tensor.ndim - 1))
+        return (scales * torch.randn((len(_SCALES), *tensor.shape[1:]), generator=generator)).to(like)
+
+    found = each(numbers, inputs)
+    try:
+        with evaluating(model):
+            call(model, found)
+    except (IndexError, RuntimeError, ValueError):
+        return each(lambda tensor: converted(_zeros_and_ones(tensor, generator), like.device, like.dtype), inputs)
+    return found
 
 
-def _compare(model: nn.Module, inputs: Tensor) -> None:
-    together = model(inputs).nan_to_num()
+def _zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Six made-up rows like those of a tensor."""
+    generator = generator or torch.Generator().manual_seed(3)
+    return torch.randint(2, (len(_SCALES), *tensor.shape[1:]), generator=generator).to(tensor)
+
+
+def _compare(model: nn.Module, inputs: Tensors) -> None:
+    def outputs(rows: list[int]) -> list[Tensor]:
+        some = torch.tensor(rows)
+        found = leaves(tensors_of(call(model, each(lambda tensor: take(tensor, some), inputs))))
+        if any(tensor.ndim == 0 or len(tensor) != len(rows) for tensor in found):
+            shapes = [tuple(tensor.shape) for tensor in found]
+            raise InvalidValueError(f"Expected outputs with one row for each of {len(rows)} records, got {shapes}.")
+        return [tensor.nan_to_num() for tensor in found]
+
+    everyone = list(range(len(_SCALES)))
+    together = outputs(everyone)
     before = _state(model)
-    again = model(inputs.flip(0)).flip(0).nan_to_num()
+    again = [tensor.flip(0) for tensor in outputs(everyone[::-1])]
     if _state(model) != before:
         raise InvalidValueError(
             "Expected a model that keeps nothing of what it sees; a buffer or an attribute changes when it is used."
         )
-    if not torch.equal(model(inputs).nan_to_num(), together):
+    if not all(map(torch.equal, outputs(everyone), together)):
         return  # it draws random numbers
-    alone = torch.cat([model(inputs[i : i + 1]) for i in range(len(inputs))]).nan_to_num()
-    offset = together.mean(0)  # else a large bias would hide the differences
-    size = max((together - offset).abs().max(), (alone - offset).abs().max())
-    if max((together - alone).abs().max(), (again - alone).abs().max()) > _TOLERANCE * size + 1e-6 * offset.abs().max():
+    alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
+    if any(map(_differ, together, again, alone)):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
         )
+
+
+def _differ(together: Tensor, again: Tensor, alone: Tensor) -> bool:
+    together, again, alone = together.double(), again.double(), alone.double()
+    offset = together.mean(0)  # else a large bias would hide the differences
+    size = max((together - offset).abs().max(), (alone - offset).abs().max())
+    largest = max((together - alone).abs().max(), (again - alone).abs().max())
+    return bool(largest > _TOLERANCE * size + 1e-6 * offset.abs().max())
 
 
 def _state(model: nn.Module) -> list[tuple[str, object]]:

@@ -4,7 +4,7 @@ In float32 one more record changes how all later ones are rounded, and moves the
 (Casacuberta et al. 2022): by 1.001 times the clipping norm where 50,000 are nearly equal. In float64 the excess is
 5e8 times smaller.
 
-To convert a whole matrix would cost more than the sums. It is done in tiles that stay in cache.
+Converting a whole matrix would cost more than the sums, so it is done in tiles that stay in cache.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def add_product(total: Tensor, weights: Tensor, rows: Tensor) -> None:
 
 
 def _tiles(rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Parts of a matrix in float64, with the rows and columns that they are of. The next overwrites the last."""
+    """Tiles of a matrix in float64, each with its rows and columns. Each overwrites the one before."""
     if rows.dtype == torch.float64:
         yield slice(None), slice(None), rows
         return

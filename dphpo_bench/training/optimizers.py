@@ -11,8 +11,7 @@ from dphpo_bench.base.text import unknown_name_message
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
-# Their update is the learning rate times something that does not depend on it, and without weight decay that
-# does not depend on the weights either.
+# Their update is proportional to the learning rate and, without weight decay, does not depend on the weights.
 _WEIGHT_FREE = {"adadelta", "adagrad", "adam", "adamax", "adamw", "nadam", "radam", "rmsprop", "sgd"}
 _REFUSED = {
     "adafactor": "its step is not proportional to the learning rate",
@@ -55,9 +54,8 @@ class UpdateRule:
             raise InvalidValueError("Expected options without 'lr': the step size is an argument of apply.")
         weight_decay = given.get("weight_decay", _default(factory, "weight_decay"))
         self._weight_free = key in _WEIGHT_FREE and not weight_decay
-        # The optimiser steps on stand-ins. They start each step at 0 where the weights do not matter: the
-        # step is then exact. Elsewhere they are float64 copies, for a difference of nearby float32 weights
-        # is mostly rounding.
+        # The optimiser steps on stand-ins. Where the weights do not matter they start each step at 0, which makes the
+        # step exact. Elsewhere they are float64 copies: a difference of nearby float32 weights is mostly rounding.
         dtype = None if self._weight_free else torch.float64
         self._stand_ins = [torch.zeros_like(parameter, dtype=dtype) for parameter in self.parameters]
         try:

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records, each, length
 from dphpo_bench.base.text import shown
-from dphpo_bench.contract.task import Split
 from dphpo_bench.training.clipping import AutoS
-from dphpo_bench.training.gradients import GradientEngine, gradient_engine
-from dphpo_bench.training.model_checks import made_up, refuse_mixing, refuse_watchers
-from dphpo_bench.training.modes import evaluating
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.gradients import can_be_closed, gradient_engine
+from dphpo_bench.training.losses import Objective
+from dphpo_bench.training.model_checks import made_up, refuse_mixing, refuse_mixing_values, refuse_watchers
 
 
 class OwnModel:
@@ -24,16 +25,23 @@ class OwnModel:
 
     Args:
         build: makes it.
-        records: of which shapes, types and the device are taken, not the values.
+        records: of which names, shapes, types and the device are taken, not the values.
+        objective: the task's losses and scores.
     """
 
-    def __init__(self, build: Callable[[], nn.Module], records: Split) -> None:
+    def __init__(self, build: Callable[[], nn.Module], records: Records, objective: Objective) -> None:
         refuse_watchers()  # also of what is built
         self.model = build()
         self._records = records
+        self._objective = objective
         self._engines: dict[tuple[bool, ...], GradientEngine] = {}  # by which parameters are trained
         self._checked: set[tuple[bool, ...]] = set()  # by the modes of all modules
-        self._classifies = False
+        self._scores = False
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether gradients are computed in closed form, so that several such models can be stacked."""
+        return can_be_closed(self.model, self._objective.losses, self._records.are_named)
 
     def like(self, theirs: nn.Module) -> nn.Module:
         """The model with the weights, the buffers, the modes and the trained parameters of a method's model.
@@ -54,28 +62,29 @@ class OwnModel:
         self._take(theirs)
         trained = tuple(parameter.requires_grad for parameter in self.model.parameters())
         if trained not in self._engines:
-            engine = gradient_engine(self.model)
+            losses, records = self._objective.losses, self._records
+            engine = gradient_engine(self.model, losses, named=records.are_named)
             # What does not work at all is found out here, where an exception tells nothing of the private records.
             with torch.random.fork_rng(devices=[]):
-                inputs = made_up(self.model, self._records.inputs)
-                targets = self._records.targets
-                engine.clipped_sum(inputs, targets.new_zeros((len(inputs), *targets.shape[1:])), AutoS())
+                refuse_mixing_values(losses, "loss", self.model, records)
+                inputs = made_up(self.model, records.inputs)
+                rows = length(inputs)
+                targets = each(lambda tensor: tensor.new_zeros((rows, *tensor.shape[1:])), records.targets)
+                engine.clipped_sum(inputs, targets, AutoS())
             self._engines[trained] = engine
         self._check()
         return self._engines[trained]
 
-    def classifier(self, theirs: nn.Module) -> nn.Module:
-        """`like`, for a model whose outputs are shown to have one row for each record.
+    def scored(self, theirs: nn.Module) -> nn.Module:
+        """`like`, for a model whose scores are shown to be one for each record, and of that record alone.
 
         Raises:
-            InvalidValueError: as `like`, and if they have not.
+            InvalidValueError: as `like`, and if they are not.
         """
         model = self.like(theirs)
-        if not self._classifies:
-            with evaluating(model):
-                inputs = made_up(model, self._records.inputs)
-                check_classes(model(inputs), len(inputs))
-            self._classifies = True
+        if not self._scores:
+            refuse_mixing_values(self._objective.scores, "score", model, self._records)
+            self._scores = True
         return model
 
     def _check(self) -> None:
@@ -114,16 +123,6 @@ def plain(tensor: object) -> Tensor:
             f"Expected a torch.Tensor, got a {type(tensor).__name__}. Convert it to a plain tensor."
         )
     return tensor  # type: ignore[return-value]
-
-
-def check_classes(outputs: Tensor, count: int) -> None:
-    """Refuse outputs that are not one row of classes for each record: pairs would be counted, not records.
-
-    Raises:
-        InvalidValueError: if they are not.
-    """
-    if outputs.ndim != 2 or len(outputs) != count:
-        raise InvalidValueError(f"Expected model outputs of shape (n, classes), got {('n', *outputs.shape[1:])}.")
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

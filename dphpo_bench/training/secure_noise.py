@@ -5,15 +5,15 @@ added to: whoever sees all bits of a release can rule values out (Mironov 2012).
 public grid of spacing g, a power of two, and noise is a whole number of grid steps, drawn exactly by OpenDP from
 OpenSSL's generator, which the operating system seeds. The set of possible outputs is the same for all values.
 
-Two differences to the mechanism that is accounted, and what is done about them (docs/accounting.md, secure noise):
+Two differences from the mechanism that is accounted for, and how they are paid (docs/accounting.md, secure noise):
 
 1. *Rounding.* Each of d coordinates moves by at most g/2, so the L2 sensitivity of the rounded vector is at most
    Δ + g √d. The noise grows with it: the noise multiplier that was charged stays what it was.
 2. *Discrete instead of rounded.* Rounding a Gaussian is post-processing. The discrete Gaussian of standard
    deviation s ≥ 2^48 grid steps differs from the rounded one by less than 1/(8 s²) ≤ 2^-99 in total variation.
 
-What remains: sums come with the rounding of float64, below a millionth of the sensitivity (docs/accounting.md, sums
-over records); drawing takes a time that depends on what is drawn.
+What remains: sums are rounded to float64, which errs by less than a millionth of the sensitivity
+(docs/accounting.md, sums over records), and how long drawing takes depends on what is drawn.
 """
 
 import hashlib

@@ -1,13 +1,12 @@
 """Several linear classifiers trained on the same records at once.
 
-One model of few classes leaves a core waiting for memory: its products read every record to do little with
-it. The weights of M models, one below the other, are one matrix of M · classes rows, and each record is
-read, converted and multiplied once for all.
+With one model of few classes a core mostly waits for memory: each record is read and then hardly used. The
+weights of M models, one below the other, are one matrix of M · classes rows, and each record is read, converted
+and multiplied once for all of them.
 
-This is for full batches. Where every trial draws its own Poisson batch at rate q, the union of the batches
-would have to be read for all, 1 - (1 - q)^M of the records instead of q for each trial in turn: no gain
-below q ≈ 1/3. A batch drawn once and given to all trials would correlate them, which no accountant of
-repeated runs allows for.
+This is for full batches. Where every trial draws its own Poisson batch at rate q, the union of the batches,
+1 - (1 - q)^M of the records, would have to be multiplied with all models, instead of q with each: no gain below
+q ≈ 1/3. One batch for all trials would correlate them, which no accountant of repeated runs allows.
 """
 
 from collections.abc import Sequence

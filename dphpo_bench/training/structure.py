@@ -1,4 +1,4 @@
-"""What a model is, as a hash that is the same in every process: its structure, and its weights."""
+"""Hashes of a model that are the same in every process: of its structure, and of its weights."""
 
 import hashlib
 import json
@@ -17,8 +17,9 @@ def structure_hash(model: nn.Module) -> str:
     """A hash of everything about a model but its weights, 64 hexadecimal digits.
 
     Modules: name, class, `extra_repr`, and the public attributes that are numbers, texts, functions, classes, or
-    lists of these, because modules such as `nn.MultiheadAttention` print nothing. Parameters and buffers: name, shape,
-    dtype, and whether they are trained. What is shared counts once. The code of `forward` is not looked at.
+    lists of these, because some modules, such as `nn.MultiheadAttention`, have no `extra_repr`. Parameters and
+    buffers: name, shape, dtype, and whether they are trained. Shared ones count once. The code of `forward` does not
+    enter.
     """
     modules = [
         [name, _full_name(type(module)), _ADDRESS.sub("", module.extra_repr()), _settings(module)]

@@ -3,14 +3,17 @@
 A record is a batch of its own here, so nothing in the model can mix records.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import ClippedSum, GradientEngine, PerSampleLoss
+from dphpo_bench.training.engine import ClippedSum, GradientEngine
+from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import add_product, row_norms
 
 MEMORY_BYTES = 2**29
@@ -24,13 +27,13 @@ _EFFICIENT_ROWS = 16
 class VmapEngine(GradientEngine):
     """Per-sample gradients by vmap. See `GradientEngine`. Dropout draws a mask for each record."""
 
-    def __init__(self, model: nn.Module, loss: PerSampleLoss, micro_batch_size: int | None = None) -> None:
+    def __init__(self, model: nn.Module, loss: PerRecord, micro_batch_size: int | None = None) -> None:
         super().__init__(model, loss, micro_batch_size)
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         gradients = grad_and_value(self._loss_of_one)
         self._per_sample = vmap(gradients, in_dims=(None, None, 0, 0), randomness="different")
 
-    def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
         weights = {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
         constants = {name: t.detach() for name, t in self.model.named_parameters() if not t.requires_grad}
         constants.update(self.model.named_buffers())
@@ -45,10 +48,17 @@ class VmapEngine(GradientEngine):
         return per_sample_rows(self.parameters)
 
     def _loss_of_one(
-        self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensor, target: Tensor
+        self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors
     ) -> Tensor:
-        outputs = functional_call(self.model, (weights, constants), (record[None],))
-        return self.loss(outputs, target[None]).squeeze(0)
+        inputs, targets = (each(lambda tensor: tensor[None], tensors) for tensors in (record, target))
+        named = isinstance(inputs, Mapping)
+        outputs = functional_call(
+            self.model, (weights, constants), () if named else (inputs,), dict(inputs) if named else {}
+        )
+        losses = self.loss(outputs, targets)
+        if losses.shape != (1,):
+            raise InvalidValueError(f"Expected one loss for each record, got shape {tuple(losses.shape)} for one.")
+        return losses.squeeze(0)
 
 
 def sum_clipped(rows: list[Tensor], clipping: Clipping) -> list[Tensor]:

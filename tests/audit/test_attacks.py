@@ -14,7 +14,8 @@ from torch.nn import functional
 
 import dphpo_bench as bench
 from dphpo_bench.audit import attacks as auditing
-from dphpo_bench.audit.attacks import Transcript, audit
+from dphpo_bench.audit.attacks import audit
+from dphpo_bench.audit.canaries import SETUPS, Transcript
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
@@ -29,10 +30,10 @@ M = 40
 
 def experiment(task: bench.Task, name: str, seed: int = 0) -> Any:
     train = task.load_train(DataSource.resolve())
-    return auditing._SETUPS[name](task, train, M, Streams(seed))
+    return SETUPS[name](task, train, M, Streams(seed))
 
 
-def rows(split: bench.Split) -> list[tuple[float, ...]]:
+def rows(split: bench.Records) -> list[tuple[float, ...]]:
     return [
         (*inputs, float(label)) for inputs, label in zip(split.inputs.tolist(), split.targets.tolist(), strict=True)
     ]
@@ -85,7 +86,7 @@ def test_a_gradient_canary_has_weights_of_its_own(tiny_task, model: str) -> None
 
 def test_a_transcript_adds_log_likelihood_ratios() -> None:
     """Two canaries, three classes, a linear model at zero: p = 1/3, so the direction is (p − e_y) / ‖p − e_y‖."""
-    canaries = bench.Split(10 * torch.eye(2), torch.tensor([0, 2]))
+    canaries = bench.Records(10 * torch.eye(2), torch.tensor([0, 2]))
     model = nn.Linear(2, 3)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
@@ -121,7 +122,7 @@ def test_only_the_winner_of_a_selection_is_seen(tiny_task, budget) -> None:
     watch = Watch(made.canaries, made.transcript._tags)
     checked = bench.plan(bench.make_method("papernot_steinke"), made.task, budget)
     steps = checked.plan.parameters.training.steps
-    auditing.execute(checked, made.task, made.records, seed=0, observer=watch)
+    auditing.execute(checked, made.task, made.records, auditing.Setup(seed=0, observer=watch))
     assert watch.releases == steps
     assert Watch.total > 3 * steps
 

@@ -22,7 +22,7 @@ from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.optimizers import UpdateRule
 from dphpo_bench.training.stacked import StackedLinear
-from tests.training.models import BACKENDS, linear, pictures, tanh_cnn
+from tests.training.models import BACKENDS, engine_by, linear, pictures, tanh_cnn
 
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
@@ -74,7 +74,7 @@ def float32_sums() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("kind", ["linear", "linear, an index in bfloat16", "vmap", "opacus_hooks"])
+@pytest.mark.parametrize("kind", ["linear", "linear, an index in bfloat16", "vmap"])
 def test_sums_in_float64(benchmark, threads, kind):
     indices = None
     if kind.startswith("linear"):
@@ -83,7 +83,7 @@ def test_sums_in_float64(benchmark, threads, kind):
             inputs, indices = inputs.bfloat16(), torch.arange(0, 4096, 4)
     else:
         (inputs, targets), model = pictures(512), tanh_cnn()
-    before, engine = (gradient_engine(model, backend=kind.partition(",")[0]) for _ in range(2))
+    before, engine = (engine_by(kind.partition(",")[0], model) for _ in range(2))
 
     def in_float32() -> None:
         with float32_sums():
@@ -98,7 +98,7 @@ def test_ghost_clipping_in_float64(benchmark, threads):
     inputs, targets = torch.randn(512, 2000), torch.randint(0, 10, (512,))
     model = torch.nn.Sequential(torch.nn.Linear(2000, 2000), torch.nn.Tanh(), torch.nn.Linear(2000, 10))
     twin = copy.deepcopy(model).double()
-    ghost = gradient_engine(model, backend="opacus_ghost")
+    ghost = engine_by("ghost", model)
     runs = {
         "float32 without privacy": lambda: functional.cross_entropy(model(inputs), targets).backward(),
         "float64 without privacy": lambda: functional.cross_entropy(twin(inputs.double()), targets).backward(),
@@ -171,7 +171,7 @@ def test_backends_on_a_convolutional_network(benchmark, threads):
 
     runs: dict[str, Callable[[], object]] = {"without privacy": without_privacy}
     for backend in BACKENDS:
-        engine = gradient_engine(model, backend=backend)
+        engine = engine_by(backend, model)
         runs[backend] = lambda engine=engine: engine.clipped_sum(inputs, targets, AutoS())  # type: ignore[misc]
     record(benchmark, interleaved(runs, 7), "without privacy")
 

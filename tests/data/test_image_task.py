@@ -29,8 +29,8 @@ def task_class(dataset: HubDataset) -> type[ImageTask]:
 
 def test_facts_of_each_model(task_class: type[ImageTask]) -> None:
     linear, cnn = task_class().facts, task_class("cnn").facts
-    assert (linear.model, linear.input_shape, linear.batch_size) == ("linear", (3 * 81 * 2 * 2,), 10)
-    assert (cnn.model, cnn.input_shape, cnn.batch_size) == ("cnn", (3, 8, 8), 5)
+    assert (linear.model, linear.inputs.shape, linear.batch_size) == ("linear", (3 * 81 * 2 * 2,), 10)
+    assert (cnn.model, cnn.inputs.shape, cnn.batch_size) == ("cnn", (3, 8, 8), 5)
     assert linear.n_records == cnn.n_records == ROWS
     assert (linear.optimizer, linear.learning_rate) == ("AdamW", 1e-3)
 
@@ -44,7 +44,7 @@ def test_inputs_match_the_facts(task_class: type[ImageTask], mirror: DataSource)
     for model in task_class.models:
         task = task_class(model)
         for split in (task.load_train(mirror), task.load_test(mirror)):
-            assert split.inputs.shape == (ROWS, *task.facts.input_shape)
+            assert split.inputs.shape == (ROWS, *task.facts.inputs.shape)
             assert split.targets.dtype == torch.int64
 
 

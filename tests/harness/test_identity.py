@@ -15,7 +15,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OtherRunError, SealedDataError
-from dphpo_bench.contract.task import Metric, default_search_space
+from dphpo_bench.contract.task import default_search_space
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.records.record import Identity
 from dphpo_bench.testing import Blobs
@@ -58,9 +58,9 @@ def test_runs_of_other_configurations_leave_records_of_their_own(fixed_noise, tm
 
 def test_weights_that_runs_start_from_are_part_of_the_identity(fixed_noise) -> None:
     module = nn.Linear(5, 3)
-    task = own(module)
+    task = own(module, pretrained=True)
     before = identity(fixed_noise(), task).key
-    assert identity(fixed_noise(), own(module)).key == before
+    assert identity(fixed_noise(), own(module, pretrained=True)).key == before
     with torch.no_grad():
         module.weight[0, 0] += 1  # present weights: also after the task was made
     assert identity(fixed_noise(), task).key != before
@@ -80,13 +80,14 @@ CHANGED: dict[str, Any] = {
     "task": "other",
     "model": "other",
     "n_records": 601,
-    "input_shape": (6,),
+    "inputs": bench.Input((6,)),
     "n_classes": 4,
     "batch_size": 99,
     "epochs": 3.5,
     "optimizer": "SGD",
     "learning_rate": 0.06,
-    "metric": None,  # there is only one
+    "kind": "tokens",
+    "error_bound": 3.0,
     "loss_bound": 5.0,
     "search_space": lambda: {"learning_rate": FloatDistribution(1e-4, 2.0, log=True)},
 }
@@ -202,12 +203,46 @@ def test_a_place_that_is_taken_is_found_before_the_work(fixed_noise, tmp_path: P
         bench.run(fixed_noise(), Blobs(), BUDGET, seed=0, results_dir=tmp_path)
 
 
-@pytest.mark.parametrize("metric", [Metric("roc_auc", True), Metric("accuracy", False), Metric("Accuracy", True)])
-def test_a_metric_that_is_not_computed_is_refused(metric: Metric) -> None:
-    with pytest.raises(InvalidValueError, match="the only one that the harness computes") as caught:
-        replace(Blobs().facts, metric=metric)
-    assert metric.name in str(caught.value)
-    assert "\n" not in str(caught.value)
+class Ranked(Blobs):
+    """Blobs of two classes, measured by the area under the curve; the test records are as `test_labels` says."""
+
+    test_labels: tuple[int, ...] = (0, 1)
+
+    @property
+    def metrics(self) -> tuple[bench.Metric, ...]:
+        margin = bench.Metric("margin", False, lambda outputs, targets: float(outputs.max() - len(targets)))
+        return bench.ROC_AUC, margin
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(super().facts, n_classes=2)
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(5, 2)
+
+    def load_train(self, source: Any) -> bench.Records:
+        records = super().load_train(source)
+        return bench.Records(records.inputs, records.targets.clamp(max=1))
+
+    def load_test(self, source: Any) -> bench.Records:
+        records = super().load_test(source)
+        return bench.Records(records.inputs, torch.tensor(self.test_labels).repeat(len(records))[: len(records)])
+
+
+def test_a_record_names_the_metrics_with_their_directions(fixed_noise) -> None:
+    record = bench.run(fixed_noise(), Ranked(), BUDGET, seed=0).record
+    assert list(record.metrics) == ["roc_auc", "margin"]
+    assert record.identity.facts["metrics"] == [
+        {"name": "roc_auc", "higher_is_better": True},
+        {"name": "margin", "higher_is_better": False},
+    ]
+
+
+def test_a_metric_that_cannot_be_computed_is_refused(fixed_noise, monkeypatch) -> None:
+    monkeypatch.setattr(Ranked, "test_labels", (1,))
+    result = bench.run(fixed_noise(), Ranked(), BUDGET, seed=0, check=False)
+    assert (result.record.status, result.record.metrics, result.model) == ("failed", {}, None)
+    assert result.record.error == "The metric roc_auc is no number on these test records."
 
 
 OUTCOMES: list[tuple[str, Callable[[Any], Any]]] = [

@@ -68,7 +68,7 @@ def test_verification_does_not_rely_on_the_ledgers_own_refusal(fixed_noise, tiny
     ledger = Ledger()  # no allowance: refuses nothing
     for _ in range(7):
         ledger.open_batch(tiny_task.facts.sample_rate, bench.gaussian(4.0))
-    recomputed, status, error = attempt._verify(checked, ledger, "ok", None)
+    recomputed, status, error = attempt.verify(checked, ledger, "ok", None)
     assert status == "over_budget"
     assert recomputed is not None
     assert recomputed.epsilon > checked.epsilon.epsilon
@@ -211,7 +211,7 @@ def test_only_infinity_excuses_a_reference_from_the_budget(fixed_noise, tiny_tas
 def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
     fixed_noise, tiny_task, budget, tmp_path, monkeypatch
 ) -> None:
-    def missing(*_: object) -> bench.Split:
+    def missing(*_: object) -> bench.Records:
         raise DataError("test.parquet is gone")
 
     monkeypatch.setattr(type(tiny_task), "load_test", missing)

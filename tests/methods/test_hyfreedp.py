@@ -21,9 +21,7 @@ def method_of(rule: str, **options: Any) -> bench.ProbedTraining:
 
 
 # The setting of the table in docs/accounting.md.
-FACTS = bench.TaskFacts(
-    "table", "none", 50_000, (1,), 2, batch_size=1000, epochs=10, optimizer="SGD", learning_rate=1.0
-)
+FACTS = bench.TaskFacts("table", "none", 50_000, bench.Input((1,)), 1000, 10, "SGD", learning_rate=1.0, n_classes=2)
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,9 @@ def test_nonprivate_trains_as_autograd_does(tiny_task: TinyTask, budget) -> None
 def test_nonprivate_reads_half_precision(plain_run, monkeypatch: pytest.MonkeyPatch) -> None:
     load = TinyTask.load_train
 
-    def half(self: TinyTask, source: Any) -> bench.Split:
+    def half(self: TinyTask, source: Any) -> bench.Records:
         split = load(self, source)
-        return bench.Split(split.inputs.bfloat16(), split.targets)
+        return bench.Records(split.inputs.bfloat16(), split.targets)
 
     monkeypatch.setattr(TinyTask, "load_train", half)
     assert plain_run(NonPrivate(epochs=10)).record.metrics["accuracy"] > 0.75

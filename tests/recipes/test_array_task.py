@@ -26,7 +26,7 @@ def make(**changes: Any) -> ArrayTask:
 def test_facts_are_inferred() -> None:
     facts = make(test=(X[:10], Y[:10])).facts
     assert (facts.task, facts.model, facts.n_records) == ("mine", "Linear", 100)
-    assert (facts.input_shape, facts.n_classes, facts.batch_size) == ((5,), 3, 25)
+    assert (facts.inputs.shape, facts.n_classes, facts.batch_size) == ((5,), 3, 25)
 
 
 def test_default_batch_size() -> None:
@@ -52,7 +52,7 @@ def test_arrays_tensors_and_datasets_are_the_same(train: Any) -> None:
 
 def test_every_run_gets_its_own_copy_of_the_module() -> None:
     module = nn.Linear(5, 3)
-    task = make(model=module)
+    task = make(model=module, pretrained=True)
     first, second = task.build_model(), task.build_model()
     assert isinstance(first, nn.Linear)
     assert isinstance(second, nn.Linear)
@@ -60,6 +60,31 @@ def test_every_run_gets_its_own_copy_of_the_module() -> None:
         first.weight.zero_()
     assert torch.equal(second.weight, module.weight)
     assert second.training
+
+
+def test_weights_of_a_module_follow_the_seed() -> None:
+    """Not what the module was drawn with, so that one seed gives one result in every process."""
+    tasks = [make(model=nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(2, 4), nn.Linear(4, 3))) for _ in range(2)]
+    built = []
+    for task in tasks:
+        torch.manual_seed(1)
+        built.append(task.build_model().state_dict())
+    assert all(torch.equal(value, built[1][name]) for name, value in built[0].items())
+    assert tasks[0].model_fingerprint() == tasks[1].model_fingerprint()
+
+
+def test_a_layer_that_cannot_draw_its_weights_is_refused() -> None:
+    class Scaled(nn.Linear):
+        reset_parameters = None  # type: ignore[assignment]
+
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.weight, self.bias = nn.Parameter(torch.ones(3, 5)), nn.Parameter(torch.ones(3))
+
+    with pytest.raises(InvalidValueError, match=r"\(Scaled\) has none. Pass a function .* or pretrained=True"):
+        make(model=Scaled())
+    make(model=Scaled(), pretrained=True)
+    make(model=Scaled)
 
 
 def test_factory_follows_the_seed() -> None:

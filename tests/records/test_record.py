@@ -108,6 +108,7 @@ def test_identity_depends_on_every_field(record: RunRecord) -> None:
         "epsilon": 4.0,
         "delta": 1e-6,
         "seed": None,
+        "run": "0123456789abcdef",
     }
     assert set(changes) == set(type(identity).model_fields)
     keys = {identity.model_copy(update={name: value}).key for name, value in changes.items()}

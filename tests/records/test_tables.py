@@ -426,7 +426,7 @@ def test_models_deltas_and_other_scores_are_shown_where_they_differ() -> None:
     other = make_record(model="mlp", delta=1e-6, metrics={"top5": 0.5})
     lines = tables.to_text(loose(make_record(), other), summarise=False).splitlines()
     assert lines[1].split()[:6] == ["task", "model", "target", "δ", "method", "seed"]
-    assert "score" in lines[1]
+    assert "metric" in lines[1]
     assert lines[4].split() == [
         "digits",
         "mlp",
@@ -436,7 +436,7 @@ def test_models_deltas_and_other_scores_are_shown_where_they_differ() -> None:
         "0",
         "ok",
         "top5",
-        "0.5000",
+        "0.5",
         "2.75",
         "2.75",
         "4.5",

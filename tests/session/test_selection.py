@@ -4,7 +4,6 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -22,9 +21,9 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
 from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.sealed import HiddenUtilities
-from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import asking, session_on
+from tests.training.models import BACKENDS, engine_by
 
 NO_NOISE = 1e-12
 EVERYBODY = asking(1.0, repeat(gaussian(NO_NOISE), 2))
@@ -77,7 +76,7 @@ def test_a_holdout_divides_the_records(open_session, tiny_task) -> None:
 
 def test_where_a_record_falls_does_not_depend_on_the_others(open_session, tiny_task, tmp_path) -> None:
     records = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
-    fewer = bench.Split(records.inputs[:400], records.targets[:400])
+    fewer = bench.Records(records.inputs[:400], records.targets[:400])
     one = open_session().holdout(0.3)[1]
     other = session_on(tiny_task, fewer, Ledger(), Streams(0)).holdout(0.3)[1]
     assert torch.equal(one._access.rows[one._access.rows < 400], other._access.rows)
@@ -128,7 +127,7 @@ def test_means_on_a_part_divide_by_its_expected_size(open_session) -> None:
     session = open_session()
     _, validation = session.holdout(0.25)
     model = session.build_model()
-    correct = validation._access.n_correct(session._access.raw.own_model().classifier(model))
+    correct = validation._access.total_score(session._access.raw.own_model().scored(model))
     assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
 
 
@@ -255,17 +254,18 @@ def test_quantile_of_gradient_norms(open_session, tiny_task) -> None:
     assert share == pytest.approx(short / tiny_task.n_records, abs=1e-6)
 
 
-@pytest.mark.parametrize("backend", ["vmap", "opacus_hooks", "opacus_ghost"])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_record_that_is_no_number_changes_the_count_by_half(tiny_task, tmp_path, monkeypatch, backend: str) -> None:
     """Ghost clipping leaves such a record out and starts over: no other record may come by twice."""
     tiny_task.model_name = "mlp"
     clean = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
     inputs = clean.inputs.clone()
     inputs[0] = torch.nan
-    by_backend = partial(gradient_engine, backend=backend)
-    monkeypatch.setattr("dphpo_bench.training.own_model.gradient_engine", by_backend)
+    monkeypatch.setattr(
+        "dphpo_bench.training.own_model.gradient_engine", lambda model, *_, **__: engine_by(backend, model)
+    )
     shares = []
-    for records in (clean, bench.Split(inputs, clean.targets), bench.Split(inputs[1:], clean.targets[1:])):
+    for records in (clean, bench.Records(inputs, clean.targets), bench.Records(inputs[1:], clean.targets[1:])):
         session = session_on(tiny_task, records, Ledger(), Streams(0))
         batch = session.sample(asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE)))
         shares.append(batch.gradient_and_quantile(session.build_model(), 1.0, NO_NOISE, NO_NOISE)[1])

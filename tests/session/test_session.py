@@ -8,8 +8,8 @@ from dp_accounting import dp_event
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.session import Session
-from dphpo_bench.contract.task import Split
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import compose, gaussian, one_of, poisson_sampled, repeat
@@ -25,7 +25,7 @@ EVERYBODY = asking(1.0, repeat(gaussian(NO_NOISE), 3))
 def open_session(tiny_task, tmp_path):
     """A session over the tiny task's records, or over others."""
 
-    def make(train: Split | None = None, ledger: Ledger | None = None, seed: int = 0) -> Session:
+    def make(train: Records | None = None, ledger: Ledger | None = None, seed: int = 0) -> Session:
         source = DataSource.resolve(cache_dir=tmp_path)
         records = train or tiny_task.load_train(source)
         return session_on(tiny_task, records, ledger or Ledger(), Streams(seed))
@@ -80,7 +80,7 @@ def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_
     clean = open_session().nonprivate()
     inputs = clean.inputs.clone()
     inputs[0] = bad
-    session = open_session(Split(inputs, clean.targets))
+    session = open_session(Records(inputs, clean.targets))
     model = session.build_model()
     gradient = session.sample(EVERYBODY).gradient(model, bench.AutoS(), NO_NOISE)
     reference = open_session(clean).sample(EVERYBODY).gradient(model, bench.AutoS(), NO_NOISE)

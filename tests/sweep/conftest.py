@@ -26,13 +26,13 @@ class Blobs(bench.Task):
 
     @property
     def facts(self):
-        return bench.TaskFacts("blobs", self.model_name, 600, (5,), 3, 100, 2, "AdamW", 0.05)
+        return bench.TaskFacts("blobs", self.model_name, 600, bench.Input((5,)), 100, 2, "AdamW", 0.05, n_classes=3)
 
     def _split(self, n, seed):
         import torch
         generator = torch.Generator().manual_seed(seed)
         targets = torch.randint(3, (n,), generator=generator)
-        return bench.Split(2 * torch.eye(5)[targets] + torch.randn(n, 5, generator=generator), targets)
+        return bench.Records(2 * torch.eye(5)[targets] + torch.randn(n, 5, generator=generator), targets)
 
     def load_train(self, source):
         if self.model_name == "missing":

@@ -5,8 +5,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.ghost import GhostEngine
+from dphpo_bench.training.linear import LinearEngine
+from dphpo_bench.training.losses import cross_entropy
+from dphpo_bench.training.vmap import VmapEngine
 
-BACKENDS = ("vmap", "opacus_hooks", "opacus_ghost")
+BACKENDS = ("vmap", "ghost")
+
+
+def engine_by(backend: str, model: nn.Module, micro_batch_size: int | None = None) -> GradientEngine:
+    """An engine of this kind, whichever one suits the model."""
+    if backend == "linear":
+        return LinearEngine(model, micro_batch_size)
+    return {"vmap": VmapEngine, "ghost": GhostEngine}[backend](model, cross_entropy, micro_batch_size)
 
 
 def linear(features: int = 20, classes: int = 5) -> nn.Module:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def accuracy(model: "nn.Module", records: bench.Split) -> float:
+def accuracy(model: "nn.Module", records: bench.Records) -> float:
     """Without noise."""
     return float((model(records.inputs).argmax(1) == records.targets).float().mean())
 

@@ -24,6 +24,7 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.run import RunResult
+from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.testing import Blobs, ContractError, MethodContract
 from dphpo_bench.testing.source_scan import private_accesses
@@ -95,7 +96,7 @@ class FailsContract:
     by: Defence = "contract"
 
 
-def without_noise(rule: Any, records: bench.Split) -> torch.Tensor:
+def without_noise(rule: Any, records: bench.Records) -> torch.Tensor:
     """The mean clipped gradient of all these records by a session, all but without noise, as one vector."""
     session = session_on(Blobs(), records, Ledger(), Streams(0))
     everybody = bench.poisson_sampled(1.0, bench.gaussian(1e-9))
@@ -103,20 +104,20 @@ def without_noise(rule: Any, records: bench.Split) -> torch.Tensor:
     return torch.cat([part.flatten() for part in gradient])
 
 
-def raw_sum(rule: Any, records: bench.Split) -> torch.Tensor:
+def raw_sum(rule: Any, records: bench.Records) -> torch.Tensor:
     """The same sum by an engine that believes the rule."""
     session = session_on(Blobs(), records, Ledger(), Streams(0))
     total = gradient_engine(session.build_model()).clipped_sum(records.inputs, records.targets, rule)
     return torch.cat([part.flatten() for part in total.gradients])
 
 
-def records(draw: int = 1, outlier: bool = False) -> bench.Split:
+def records(draw: int = 1, outlier: bool = False) -> bench.Records:
     """Blobs, and one record far away."""
     split = Blobs(draw=draw).load_train(bench.DataSource.resolve())
     if not outlier:
         return split
     far = torch.full((1, 5), 1e4)
-    return bench.Split(torch.cat([split.inputs, far]), torch.cat([split.targets, torch.tensor([1])]))
+    return bench.Records(torch.cat([split.inputs, far]), torch.cat([split.targets, torch.tensor([1])]))
 
 
 def influence(rule: Any) -> float:
@@ -174,7 +175,7 @@ def looks_at_no_other_record(result: RunResult) -> None:
 
 def saw_no_norms(result: RunResult) -> None:
     again = execute(
-        plan(clipping.RawNormStatistics(), Blobs(), BUDGET), Blobs(), records(draw=2), seed=1, device="cpu"
+        plan(clipping.RawNormStatistics(), Blobs(), BUDGET), Blobs(), records(draw=2), Setup(seed=1)
     ).outcome
     assert again is not None
     assert result.record.released["medians"] == again.released["medians"]

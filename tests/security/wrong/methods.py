@@ -273,7 +273,7 @@ class WantsFiniteOutputs(Sound):
         import torch
 
         outcome = super().run(plan, session)
-        if not outcome.model(-torch.ones(1, *session.facts.input_shape)).isfinite().all():
+        if not outcome.model(-torch.ones(1, *session.facts.inputs.shape)).isfinite().all():
             raise ValueError("diverged")
         return outcome
 

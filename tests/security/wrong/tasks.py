@@ -40,24 +40,24 @@ class FactsNeedTorch(Sound):
     def facts(self) -> bench.TaskFacts:
         import torch
 
-        return replace(super().facts, input_shape=tuple(torch.zeros(5).shape))
+        return replace(super().facts, inputs=bench.Input(tuple(torch.zeros(5).shape)))
 
 
 class LosesARecord(Sound):
-    def load_train(self, source: bench.DataSource) -> bench.Split:
+    def load_train(self, source: bench.DataSource) -> bench.Records:
         split = super().load_train(source)
-        return bench.Split(split.inputs[1:], split.targets[1:])
+        return bench.Records(split.inputs[1:], split.targets[1:])
 
 
 class RecordWithoutNumbers(Sound):
-    def load_train(self, source: bench.DataSource) -> bench.Split:
+    def load_train(self, source: bench.DataSource) -> bench.Records:
         split = super().load_train(source)
         split.inputs[300] = float("nan")
         return split
 
 
 class LabelOutOfRange(Sound):
-    def load_train(self, source: bench.DataSource) -> bench.Split:
+    def load_train(self, source: bench.DataSource) -> bench.Records:
         split = super().load_train(source)
         split.targets[300] = 3
         return split
@@ -66,18 +66,18 @@ class LabelOutOfRange(Sound):
 class TestsOnTrainingData(Sound):
     __test__ = False
 
-    def load_test(self, source: bench.DataSource) -> bench.Split:
+    def load_test(self, source: bench.DataSource) -> bench.Records:
         split = self.load_train(source)
-        return bench.Split(split.inputs[:300], split.targets[:300])
+        return bench.Records(split.inputs[:300], split.targets[:300])
 
 
 class Shuffles(Sound):
-    def load_train(self, source: bench.DataSource) -> bench.Split:
+    def load_train(self, source: bench.DataSource) -> bench.Records:
         import torch
 
         split = super().load_train(source)
         order = torch.randperm(len(split))
-        return bench.Split(split.inputs[order], split.targets[order])
+        return bench.Records(split.inputs[order], split.targets[order])
 
 
 class FingerprintOfTheProcess(Sound):

@@ -27,7 +27,7 @@ class Wines(bench.Task):
             task=self.name,
             model=self.model_name,
             n_records=N_TRAIN,
-            input_shape=(13,),
+            inputs=bench.Input((13,)),
             n_classes=3,
             batch_size=75,
             epochs=20,
@@ -35,12 +35,12 @@ class Wines(bench.Task):
             learning_rate=5e-2,
         )
 
-    def load_train(self, source: bench.DataSource) -> bench.Split:
+    def load_train(self, source: bench.DataSource) -> bench.Records:
         """The private training records."""
         del source
         return self._load(train=True)
 
-    def load_test(self, source: bench.DataSource) -> bench.Split:
+    def load_test(self, source: bench.DataSource) -> bench.Records:
         """The test records."""
         del source
         return self._load(train=False)
@@ -58,11 +58,11 @@ class Wines(bench.Task):
         del source
         return hashlib.sha256(f"scikit-learn wine, log x, {TRAIN_BELOW}".encode()).hexdigest()
 
-    def _load(self, train: bool) -> bench.Split:
+    def _load(self, train: bool) -> bench.Records:
         import torch
         from sklearn.datasets import load_wine
 
         values, labels = load_wine(return_X_y=True)
         trains = [hashlib.sha256(value.tobytes()).digest()[0] < TRAIN_BELOW for value in values]
         rows = [row for row, is_training in enumerate(trains) if is_training == train]
-        return bench.Split(torch.from_numpy(values[rows]).log().float(), torch.from_numpy(labels[rows]).long())
+        return bench.Records(torch.from_numpy(values[rows]).log().float(), torch.from_numpy(labels[rows]).long())

@@ -20,8 +20,8 @@ class UnpaidValidation(Planned):
     def trial(self, session: "bench.Session") -> "Scored":
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, session.candidate())
-        own = session._access.raw.own_model().classifier(model)
-        return bench.Scored((model, rate), float(validation._access.n_correct(own)))
+        own = session._access.raw.own_model().scored(model)
+        return bench.Scored((model, rate), float(validation._access.total_score(own)))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Per-sample gradients (hooks) and ghost clipping by Opacus.
+"""Ghost clipping by Opacus, for large models.
 
 Opacus hangs hooks and attributes on a model. Here they are there during one call only, so that the user's
 model stays a plain module; clipping, accumulation over micro-batches and noise are this package's own.
@@ -7,7 +7,7 @@ model stays a plain module; clipping, accumulation over micro-batches and noise 
 import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -16,13 +16,13 @@ from opacus.grad_sample import GradSampleHooks, GradSampleHooksFastGradientClipp
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Tensors, each, length
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import ClippedSum, GradientEngine
 from dphpo_bench.training.norms import row_norms
-from dphpo_bench.training.vmap import per_sample_rows, sum_clipped
 
-_GHOST_ROWS = 256
-_GHOST_SHARE = 0.9
+_ROWS = 256
+_SHARE = 0.9
 
 
 class _ContiguousHooks(GradSampleHooks):  # type: ignore[misc]
@@ -39,73 +39,6 @@ class _ContiguousHooks(GradSampleHooks):  # type: ignore[misc]
             module=module, backprops=backprops, loss_reduction=loss_reduction, batch_first=batch_first
         )
         return [activation.contiguous() for activation in activations], backprops.contiguous()
-
-
-class _OpacusEngine(GradientEngine):
-    _attach: Callable[..., GradSampleHooks]
-
-    def _clipped_sum(self, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
-        with warnings.catch_warnings(), torch.enable_grad(), self._attached() as hooks:
-            # Inputs need no gradient here; the hooks of the first layer fire all the same.
-            warnings.filterwarnings("ignore", "Full backward hook is firing")
-            return self._clip_with(hooks, self._fast_layout(inputs), targets, clipping)
-
-    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
-        raise NotImplementedError
-
-    @contextmanager
-    def _attached(self) -> Iterator[GradSampleHooks]:
-        for name, module in self.model.named_modules():
-            if not module.training and any(p.requires_grad for p in module.parameters(recurse=False)):
-                raise InvalidValueError(
-                    f"Expected trainable layers in training mode, got {name!r} in evaluation mode. Call "
-                    "model.train(), or use backend='vmap'."
-                )
-        try:
-            hooks = type(self)._attach(self.model, loss_reduction="sum", strict=True)
-        except NotImplementedError as error:
-            reason = " ".join(str(error).split())
-            raise InvalidValueError(f"Opacus refuses this model: {reason} Use backend='vmap'.") from error
-        try:
-            yield hooks
-        finally:
-            hooks.cleanup()
-            for module in self.model.modules():  # what a failed call leaves behind
-                for attribute in ("activations", "max_batch_len"):
-                    module.__dict__.pop(attribute, None)
-
-    def _collected(self, attribute: str) -> list[Tensor]:
-        """What Opacus left on every parameter. One without it would be trained unclipped."""
-        found = [getattr(parameter, attribute, None) for parameter in self.parameters]
-        missing = [
-            name
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad and getattr(parameter, attribute, None) is None
-        ]
-        if missing:
-            raise InvalidValueError(
-                f"Opacus has no per-sample gradient of {missing[0]!r}: its layer is not called in the "
-                "forward pass. Freeze it, or use backend='vmap'."
-            )
-        return [tensor for tensor in found if tensor is not None]
-
-
-class HooksEngine(_OpacusEngine):
-    """Per-sample gradients by Opacus' layer-wise rules. See `GradientEngine`."""
-
-    _attach = _ContiguousHooks
-
-    def _clip_with(self, _hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
-        losses = self._per_sample_loss(inputs, targets)
-        torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
-        with torch.no_grad():
-            rows = [sample.flatten(1) for sample in self._collected("grad_sample")]
-            sums = sum_clipped(rows, clipping)
-        shaped = [part.view_as(parameter) for part, parameter in zip(sums, self.parameters, strict=True)]
-        return ClippedSum(shaped, losses.detach())
-
-    def _default_rows(self) -> int:
-        return per_sample_rows(self.parameters)
 
 
 def _linear_norms(layer: nn.Linear, activations: list[Tensor], backprops: Tensor) -> dict[Tensor, Tensor]:
@@ -140,7 +73,7 @@ class _GhostHooks(_ContiguousHooks, GradSampleHooksFastGradientClipping):  # typ
     NORM_SAMPLERS: ClassVar = {**GradSampleHooksFastGradientClipping.NORM_SAMPLERS, nn.Linear: _linear_norms}
 
 
-class GhostEngine(_OpacusEngine):
+class GhostEngine(GradientEngine):
     """Ghost clipping: norms in a first backward pass, the clipped sum in a second. See `GradientEngine`.
 
     The second pass adds records up inside of layers, in the dtype of the model. So both passes are made on a copy of
@@ -149,10 +82,8 @@ class GhostEngine(_OpacusEngine):
     Layers for which Opacus has no norm rule, such as convolutions, get per-sample gradients for a moment.
     """
 
-    _attach = _GhostHooks
-
     def clipped_sum(
-        self, inputs: Tensor, targets: Tensor, clipping: Clipping, indices: Tensor | None = None
+        self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> ClippedSum:
         """See `GradientEngine.clipped_sum`."""
         if all(parameter.dtype == torch.float64 for parameter in self.parameters):
@@ -161,7 +92,13 @@ class GhostEngine(_OpacusEngine):
         result = twin.clipped_sum(inputs, targets, clipping, indices)
         return ClippedSum(result.gradients, result.losses.to(self._dtype))
 
-    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
+        with warnings.catch_warnings(), torch.enable_grad(), self._attached() as hooks:
+            # Inputs need no gradient here; the hooks of the first layer fire all the same.
+            warnings.filterwarnings("ignore", "Full backward hook is firing")
+            return self._clip_with(hooks, self._fast_layout(inputs), targets, clipping)
+
+    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
         losses = self._per_sample_loss(inputs, targets)
         torch.autograd.grad(losses.sum(), self.parameters, retain_graph=True, allow_unused=True)
         with torch.no_grad():
@@ -171,7 +108,8 @@ class GhostEngine(_OpacusEngine):
             # A factor of 0 does not silence nan in a backward pass, so those records are left out. Norms
             # are taken anew: with dropout, another forward pass has other gradients. The clipping rule has not
             # been asked yet: rules may count records, and each must come by once.
-            rest = self._without(hooks, inputs[finite], targets[finite], clipping)
+            x, y = (each(lambda tensor: tensor[finite], tensors) for tensors in (inputs, targets))
+            rest = self._clip_with(hooks, x, y, clipping).gradients if length(x) else self._zeros()
             return ClippedSum(rest, losses.detach())
         with torch.no_grad():
             factors = clipping.factors(norms).to(losses.dtype)
@@ -179,13 +117,44 @@ class GhostEngine(_OpacusEngine):
         total = torch.autograd.grad((factors * losses).sum(), self.parameters)
         return ClippedSum(list(total), losses.detach())
 
-    def _without(self, hooks: GradSampleHooks, inputs: Tensor, targets: Tensor, clipping: Clipping) -> list[Tensor]:
-        if len(inputs):
-            return self._clip_with(hooks, inputs, targets, clipping).gradients
-        return self._zeros()
+    @contextmanager
+    def _attached(self) -> Iterator[GradSampleHooks]:
+        for name, module in self.model.named_modules():
+            if not module.training and any(p.requires_grad for p in module.parameters(recurse=False)):
+                raise InvalidValueError(
+                    f"Expected trainable layers in training mode, got {name!r} in evaluation mode. Call "
+                    "model.train(), or freeze its parameters."
+                )
+        try:
+            hooks = _GhostHooks(self.model, loss_reduction="sum", strict=True)
+        except NotImplementedError as error:
+            reason = " ".join(str(error).split())
+            raise InvalidValueError(f"Opacus refuses this model: {reason}") from error
+        try:
+            yield hooks
+        finally:
+            hooks.cleanup()
+            for module in self.model.modules():  # what a failed call leaves behind
+                for attribute in ("activations", "max_batch_len"):
+                    module.__dict__.pop(attribute, None)
+
+    def _collected(self, attribute: str) -> list[Tensor]:
+        """What Opacus left on every parameter. One without it would be trained unclipped."""
+        found = [getattr(parameter, attribute, None) for parameter in self.parameters]
+        missing = [
+            name
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad and getattr(parameter, attribute, None) is None
+        ]
+        if missing:
+            raise InvalidValueError(
+                f"Opacus has no per-sample gradient of {missing[0]!r}: its layer is not called in the "
+                "forward pass. Freeze it."
+            )
+        return [tensor for tensor in found if tensor is not None]
 
     def _default_rows(self) -> int:
-        return _GHOST_ROWS
+        return _ROWS
 
 
 def ghost_pays(model: nn.Module) -> bool:
@@ -204,4 +173,4 @@ def ghost_pays(model: nn.Module) -> bool:
         if type(module) in _GhostHooks.NORM_SAMPLERS:
             ruled += sum(sizes)
     distinct = math.fsum(p.numel() for p in model.parameters() if p.requires_grad)
-    return total == distinct and ruled >= _GHOST_SHARE * total
+    return total == distinct and ruled >= _SHARE * total

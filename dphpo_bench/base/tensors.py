@@ -1,0 +1,112 @@
+"""What tasks load and models take: named tensors with one row for each record."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+from dphpo_bench.base.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Tensors = Union["Tensor", Mapping[str, "Tensor"]]
+"""A tensor, or several by name. Of records, they have one row each."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records as tensors, in any dtype: token ids stay integers.
+
+    Attributes:
+        inputs: shape (n, ...); by name where the model takes several, such as token ids and a mask.
+        targets: shape (n, ...), likewise.
+
+    Raises:
+        InvalidValueError: if not all tensors have n rows.
+    """
+
+    inputs: Tensors
+    targets: Tensors
+
+    def __post_init__(self) -> None:
+        sizes = {name: len(tensor) for name, tensor in self.named().items()}
+        if len(set(sizes.values())) != 1:
+            raise InvalidValueError(f"Expected one row in each tensor for each record, got {sizes or 'no tensor'}.")
+
+    def __len__(self) -> int:
+        return length(self.inputs)
+
+    @property
+    def are_named(self) -> bool:
+        """Whether inputs or targets are several tensors by name."""
+        return isinstance(self.inputs, Mapping) or isinstance(self.targets, Mapping)
+
+    def named(self) -> "dict[str, Tensor]":
+        """All tensors, as "inputs", "targets", or with their own names as "inputs.ids"."""
+        found = {}
+        for kind, tensors in (("inputs", self.inputs), ("targets", self.targets)):
+            if isinstance(tensors, Mapping):
+                found.update({f"{kind}.{name}": tensor for name, tensor in tensors.items()})
+            else:
+                found[kind] = tensors
+        return found
+
+    def each(self, function: "Callable[[Tensor], Tensor]") -> "Records":
+        """The records with a function applied to every tensor."""
+        return Records(each(function, self.inputs), each(function, self.targets))
+
+    def rows(self, rows: "slice | Tensor") -> "Records":
+        """Some of the records: a slice, or indices of int64."""
+        return self.each(lambda tensor: take(tensor, rows))
+
+    def outputs(self, model: "nn.Module") -> Any:
+        """What the model gives for the inputs."""
+        return call(model, self.inputs)
+
+    def to(self, device: "torch.device", dtype: "torch.dtype") -> "Records":
+        """The records on a device; floating-point numbers become `dtype`, integers stay what they are."""
+        return self.each(lambda tensor: converted(tensor, device, dtype))
+
+
+def each(function: "Callable[[Tensor], Tensor]", tensors: Tensors) -> Tensors:
+    """A function applied to the tensor, or to each of several."""
+    if isinstance(tensors, Mapping):
+        return {name: function(tensor) for name, tensor in tensors.items()}
+    return function(tensors)
+
+
+def leaves(tensors: Tensors) -> "list[Tensor]":
+    """The tensor, or all of several."""
+    return list(tensors.values()) if isinstance(tensors, Mapping) else [tensors]
+
+
+def single(tensors: Tensors) -> "Tensor":
+    """The tensor.
+
+    Raises:
+        InvalidValueError: if there are several by name.
+    """
+    if isinstance(tensors, Mapping):
+        raise InvalidValueError(f"Expected one tensor, got several by name: {', '.join(tensors)}.")
+    return tensors
+
+
+def length(tensors: Tensors) -> int:
+    """How many rows there are."""
+    return len(leaves(tensors)[0])
+
+
+def take(tensor: "Tensor", rows: "slice | Tensor") -> "Tensor":
+    """Some rows of a tensor, wherever it lies: a slice is a view, indices are a copy."""
+    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows.to(tensor.device))
+
+
+def converted(tensor: "Tensor", device: "torch.device", dtype: "torch.dtype") -> "Tensor":
+    """The tensor on a device; floating-point numbers become `dtype`, integers stay what they are."""
+    return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+
+def call(model: "nn.Module", inputs: Tensors) -> Any:
+    """The model's outputs: `model(inputs)`, or `model(**inputs)` where they have names."""
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)

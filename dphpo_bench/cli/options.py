@@ -1,0 +1,82 @@
+"""Options that several commands share, and what they stand for."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+
+if TYPE_CHECKING:
+    from dphpo_bench.contract.method import Method
+    from dphpo_bench.contract.task import Task
+    from dphpo_bench.privacy.budget import PrivacyBudget
+
+MAX_SEED_DIGITS = 40
+
+MethodOption = Annotated[str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.")]
+TaskOption = Annotated[str, typer.Option("--task", "-t", help="A name from `dphpo-bench list`.")]
+ModelOption = Annotated[str | None, typer.Option(help="The task's model; default: its first.")]
+EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
+DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable."),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(help="Local mirror with <dataset>/<split>.parquet; default: $DPHPO_BENCH_DATA, else the hub."),
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def resolve(
+    method: str,
+    task: str,
+    model: str | None,
+    epsilon: float,
+    delta: float | None,
+    settings: list[str] | None,
+) -> "tuple[Method, Task, PrivacyBudget]":
+    """Method, task and budget by what the command line says.
+
+    Raises:
+        DphpoBenchError: if it says what there is not.
+    """
+    from dphpo_bench.contract.registry import make_method, make_task
+    from dphpo_bench.privacy.budget import PrivacyBudget
+
+    made_task = make_task(task, model)
+    budget = PrivacyBudget(epsilon, made_task.facts.default_delta if delta is None else delta)
+    return make_method(method, _parse_settings(settings or [])), made_task, budget
+
+
+def _parse_settings(settings: list[str]) -> dict[str, str]:
+    """Turn ["gamma=1.01", ...] into a mapping."""
+    parsed: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not (name and equals):
+            raise InvalidValueError(f"Expected --set NAME=VALUE, got {shown(setting, form=repr)}.")
+        if name in parsed:
+            raise InvalidValueError(f"Parameter {shown(name, form=repr)} is set twice.")
+        parsed[name] = value
+    return parsed
+
+
+def parse_seed(text: str | None, default: int | None) -> int | None:
+    """The seed; "none" is for none, and None for the default.
+
+    Raises:
+        InvalidValueError: if it is no integer from 0.
+    """
+    if text is None:
+        return default
+    if text.lower() == "none":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_SEED_DIGITS):
+        raise InvalidValueError(f"Expected --seed to be an integer >= 0, or none, got {shown(text, form=repr)}.")
+    return int(text)

@@ -1,0 +1,168 @@
+"""What is measured on test data, by scikit-learn. It is not private, and no search sees it."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.base.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number about a model's outputs on the test records.
+
+    Attributes:
+        name: such as "accuracy".
+        higher_is_better: the direction.
+        compute: (outputs, targets) of all test records, on the CPU → the number. It raises or returns NaN where there
+            is none, such as the area under a curve of one class.
+    """
+
+    name: str
+    higher_is_better: bool
+    compute: Callable[[Any, Any], float] = field(compare=False, repr=False)
+
+    def of(self, outputs: Any, targets: Any) -> float:
+        """The number.
+
+        Raises:
+            InvalidValueError: if there is none.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # where scikit-learn warns it returns NaN, which is refused below
+            try:
+                value = float(self.compute(outputs, targets))
+            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+                raise InvalidValueError(f"The metric {self.name} cannot be computed: {reason}.") from None
+        if math.isnan(value):
+            raise InvalidValueError(f"The metric {self.name} is no number on these test records.")
+        return value
+
+
+def _predictions(outputs: Any, targets: Any) -> "tuple[NDArray[Any], NDArray[Any]]":
+    """Predicted and true classes, or labels or tokens, flat; −1 is predicted where an output is not finite."""
+    import torch
+
+    from dphpo_bench.training.losses import IGNORED, logits, matched
+
+    found = matched(outputs, targets)
+    if found.shape == targets.shape:
+        predicted, true = (found > 0).long(), (targets > 0.5).long()
+        finite = found.isfinite()
+    else:
+        predicted, true = logits(outputs).argmax(-1), targets
+        finite = found.isfinite().all(-1)
+    if predicted.shape != true.shape:
+        raise InvalidValueError(f"outputs of shape {tuple(found.shape)} for targets of {tuple(targets.shape)}")
+    counts = true != IGNORED
+    return torch.where(finite, predicted, -1)[counts].numpy(), true[counts].numpy()
+
+
+def _accuracy(outputs: Any, targets: Any) -> float:
+    from sklearn.metrics import accuracy_score
+
+    predicted, true = _predictions(outputs, targets)
+    return float(accuracy_score(true, predicted)) if len(true) else math.nan
+
+
+def _balanced_accuracy(outputs: Any, targets: Any) -> float:
+    from sklearn.metrics import balanced_accuracy_score
+
+    predicted, true = _predictions(outputs, targets)
+    return float(balanced_accuracy_score(true, predicted))
+
+
+def _f1(outputs: Any, targets: Any) -> float:
+    from sklearn.metrics import f1_score
+
+    from dphpo_bench.training.losses import matched
+
+    if targets.ndim == 2 and matched(outputs, targets).shape == targets.shape:  # labels: the mean of one F1 for each
+        both = [(column, target) for column, target in zip(outputs.T, targets.T, strict=True)]
+        return math.fsum(_f1(column, target) for column, target in both) / len(both)
+    predicted, true = _predictions(outputs, targets)
+    two = matched(outputs, targets).shape == targets.shape
+    return float(f1_score(true, predicted, average="binary" if two else "macro", zero_division=math.nan))
+
+
+def _roc_auc(outputs: Any, targets: Any) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    from dphpo_bench.training.losses import logits, matched
+
+    found = matched(outputs, targets).double()
+    if found.shape == targets.shape:
+        return float(roc_auc_score(targets.numpy(), found.numpy(), average="macro"))
+    chances = logits(outputs).double().softmax(-1)
+    if chances.shape[-1] == 2:
+        return float(roc_auc_score(targets.numpy(), (found[:, 1] - found[:, 0]).numpy()))
+    return float(roc_auc_score(targets.numpy(), chances.numpy(), multi_class="ovr"))
+
+
+def _r2(outputs: Any, targets: Any) -> float:
+    from sklearn.metrics import r2_score
+
+    from dphpo_bench.training.losses import matched
+
+    found = matched(outputs, targets).double().numpy()
+    return float(r2_score(targets.double().numpy(), found, force_finite=False))
+
+
+def _mean_squared_error(outputs: Any, targets: Any) -> float:
+    from sklearn.metrics import mean_squared_error
+
+    from dphpo_bench.training.losses import matched
+
+    return float(mean_squared_error(targets.double().numpy(), matched(outputs, targets).double().numpy()))
+
+
+def _cross_entropy(outputs: Any, targets: Any) -> float:
+    """The mean over records, labels or tokens in nats; infinite where an output is not finite."""
+    from torch.nn import functional
+
+    from dphpo_bench.training.losses import IGNORED, logits, matched
+
+    found = matched(outputs, targets)
+    if found.shape == targets.shape:
+        losses = functional.binary_cross_entropy_with_logits(found, targets.to(found.dtype), reduction="none")
+    else:
+        flat = logits(outputs).flatten(0, -2), targets.flatten()
+        losses = functional.cross_entropy(*flat, reduction="none", ignore_index=IGNORED)[flat[1] != IGNORED]
+    return float(losses.double().nan_to_num(nan=math.inf, posinf=math.inf).mean())
+
+
+def _perplexity(outputs: Any, targets: Any) -> float:
+    mean = _cross_entropy(outputs, targets)
+    return math.exp(mean) if mean < 700 else math.inf if mean > 0 else math.nan
+
+
+ACCURACY = Metric("accuracy", True, _accuracy)
+"""Share of right classes, labels or tokens. An output that is not finite is wrong."""
+BALANCED_ACCURACY = Metric("balanced_accuracy", True, _balanced_accuracy)
+"""Mean over the classes of the share of their records that are right."""
+F1 = Metric("f1", True, _f1)
+"""F1 of the positive class; of several classes or labels the mean."""
+ROC_AUC = Metric("roc_auc", True, _roc_auc)
+"""Area under the ROC curve; of several classes the mean of one against the rest, of labels the mean."""
+R2 = Metric("r2", True, _r2)
+"""Coefficient of determination."""
+MEAN_SQUARED_ERROR = Metric("mean_squared_error", False, _mean_squared_error)
+CROSS_ENTROPY = Metric("cross_entropy", False, _cross_entropy)
+"""In nats, for each record, label or token."""
+PERPLEXITY = Metric("perplexity", False, _perplexity)
+"""exp of the cross-entropy of all tokens together."""
+
+READY: dict[str, tuple[Metric, ...]] = {
+    "classification": (ACCURACY, CROSS_ENTROPY),
+    "binary": (ACCURACY, CROSS_ENTROPY),
+    "multilabel": (ACCURACY, CROSS_ENTROPY),
+    "regression": (R2, MEAN_SQUARED_ERROR),
+    "tokens": (PERPLEXITY, ACCURACY),
+}
+"""By kind of task."""

@@ -1,0 +1,162 @@
+"""Records from what users hold: tensors, arrays, pandas' frames and series, dictionaries of these, torch's datasets."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records, Tensors, leaves
+
+_KEPT = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
+_TARGET_DIMENSIONS = {
+    "classification": (1,),
+    "binary": (1,),
+    "multilabel": (2,),
+    "regression": (1, 2),
+    "tokens": (2,),
+}
+
+
+def as_records(data: Any, which: str, kind: str, target: str) -> Records:
+    """Records from data of any of these forms; rows are taken in their order, whatever index a frame has.
+
+    - a pair (inputs, targets), of which each is an array, a frame, a series, or a dictionary of arrays;
+    - a dictionary of arrays, or a frame, of which one, or one column, is called `target`;
+    - a dataset with a length of such pairs or dictionaries;
+    - for "tokens" also sequences alone, shape (n, length): each token but the first is to be predicted.
+
+    Args:
+        data: see above.
+        which: names the data in messages.
+        kind: of task; see `TaskFacts.kind`.
+        target: see above.
+
+    Returns:
+        Real inputs as float32 unless they are half precision, integers as int64, targets as the kind's losses take
+        them.
+
+    Raises:
+        InvalidValueError: if they are none of this, or not numbers, or not finite.
+    """
+    if isinstance(data, Dataset):
+        data = _columns(data, which)
+    inputs, targets = _parted(data, which, kind, target)
+    found_inputs, found_targets = _tensors(inputs, f"{which} inputs"), _tensors(targets, f"{which} labels")
+    sizes = {len(tensor) if tensor.ndim else -1 for part in (found_inputs, found_targets) for tensor in leaves(part)}
+    rows_only = isinstance(found_inputs, Tensor) and found_inputs.ndim < 2
+    wrong = isinstance(found_targets, Tensor) and found_targets.ndim not in _TARGET_DIMENSIONS.get(kind, (1, 2, 3, 4))
+    if len(sizes) != 1 or rows_only or wrong:
+        raise InvalidValueError(
+            f"Expected {which} inputs of shape (n, ...) and labels of shape ({_label_shape(kind)}), "
+            f"got {_shapes(found_inputs)} and {_shapes(found_targets)}."
+        )
+    if not sizes.pop():
+        raise InvalidValueError(f"Expected at least one record in {which}, got none.")
+    return Records(_each(_as_input, found_inputs, which), _as_targets(found_targets, which, kind))
+
+
+def _parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
+    """Inputs and targets."""
+    if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
+        return data[0], data[1]
+    is_frame = hasattr(data, "columns") and hasattr(data, "drop")
+    if is_frame or isinstance(data, Mapping):
+        if target not in data:
+            raise InvalidValueError(f"Expected {target!r} among {list(data)} of {which}; name the labels by target=.")
+        if is_frame:
+            return data.drop(columns=target), data[target]
+        inputs = {name: values for name, values in data.items() if name != target}
+        return (inputs["inputs"] if set(inputs) == {"inputs"} else inputs), data[target]
+    if kind == "tokens" and isinstance(data, Tensor | np.ndarray) and data.ndim == 2:
+        return data[:, :-1], data[:, 1:]
+    raise InvalidValueError(
+        f"Expected {which} to be (inputs, labels) or a torch Dataset of such pairs, or a dictionary or a frame with "
+        f"{target!r}, got {type(data).__name__}."
+    )
+
+
+def _columns(dataset: "Dataset[Any]", which: str) -> Any:
+    """The rows of a dataset as columns: a pair of them, a dictionary of them, or one."""
+    size = len(dataset) if hasattr(dataset, "__len__") else 0
+    if size == 0:
+        raise InvalidValueError(f"Expected a Dataset with a length and at least one record as {which}.")
+    return _stacked([dataset[index] for index in range(size)], which)
+
+
+def _stacked(rows: list[Any], which: str) -> Any:
+    try:
+        if isinstance(rows[0], Mapping):
+            return {name: _stacked([row[name] for row in rows], which) for name in rows[0]}
+        if isinstance(rows[0], tuple | list) and len(rows[0]) == 2 and not np.isscalar(rows[0][0]):
+            inputs, targets = zip(*rows, strict=True)
+            return _stacked(list(inputs), which), _stacked(list(targets), which)
+        return torch.stack([torch.as_tensor(row) for row in rows])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise InvalidValueError(
+            f"Expected {which} to hold (input, label) pairs with inputs of one shape: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _tensors(values: Any, what: str) -> Tensors:
+    if isinstance(values, Mapping):
+        return {str(name): _tensor(one, f"{what} {name!r}") for name, one in values.items()}
+    return _tensor(values, what)
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    try:
+        if hasattr(values, "to_numpy"):  # pandas; columns of several types are objects
+            values = values.to_numpy()
+            values = values.astype(float) if values.dtype == object else values.copy()
+        return torch.as_tensor(values).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidValueError(f"Expected {what} to be numbers in an array or tensor: {error}") from error
+
+
+def _as_input(tensor: Tensor, which: str) -> Tensor:
+    if not tensor.is_floating_point() and tensor.dtype != torch.bool:
+        return tensor.long()
+    tensor = tensor if tensor.dtype in _KEPT else tensor.float()
+    if not tensor.isfinite().all():
+        raise InvalidValueError(f"Expected finite inputs in {which}, got NaN or infinity; impute or drop them.")
+    return tensor
+
+
+def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
+    if kind == "own":
+        return _each(_as_input, targets, which)
+    if not isinstance(targets, Tensor):
+        raise InvalidValueError(f"Expected one tensor of labels in {which}, got several; kind='own' takes them.")
+    if kind in ("classification", "tokens"):
+        if targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+            raise InvalidValueError(
+                f"Expected integer class labels in {which}, got {targets.dtype}; convert them to 0 ... n_classes - 1."
+            )
+        return targets.long()
+    targets = targets.float()
+    if kind in ("binary", "multilabel") and not ((targets == 0) | (targets == 1)).all():
+        raise InvalidValueError(f"Expected labels of 0 and 1 in {which}, got others.")
+    if not targets.isfinite().all():
+        raise InvalidValueError(f"Expected finite labels in {which}, got NaN or infinity; drop these records.")
+    return targets
+
+
+def _each(function: Any, tensors: Tensors, which: str) -> Tensors:
+    if isinstance(tensors, Mapping):
+        return {name: function(tensor, f"{which} {name!r}") for name, tensor in tensors.items()}
+    found: Tensor = function(tensors, which)
+    return found
+
+
+def _label_shape(kind: str) -> str:
+    return {"tokens": "n, length", "multilabel": "n, labels"}.get(kind, "n,")
+
+
+def _shapes(tensors: Tensors) -> Any:
+    if isinstance(tensors, Mapping):
+        return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return tuple(tensors.shape)

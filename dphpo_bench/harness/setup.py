@@ -1,0 +1,75 @@
+"""How a run is done, in one value that goes from the call to the session."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.harness.journal import Journal
+from dphpo_bench.privacy.event_kinds import has_selection
+from dphpo_bench.training.randomness import Streams
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+    from dphpo_bench.session.observer import Observer
+
+SECURE_NOISE = "secure noise"
+"""In a journal: the run has drawn noise that no restart can draw again."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a run is done. What it does is in its plan.
+
+    Attributes:
+        seed: makes the run repeatable, noise included; None takes the noise from the operating system's entropy.
+        secure_noise: whether noise is exact, and all else that privacy rests on from cryptographic generators.
+        device: a torch device.
+        journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.
+        progress: where long work reports to.
+        observer: is told what is released.
+        order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
+
+    Raises:
+        InvalidValueError: if there is a seed with secure noise, or OpenDP is missing.
+    """
+
+    seed: int | None = None
+    secure_noise: bool = False
+    device: str = "cpu"
+    journal: Journal = field(default_factory=Journal)
+    progress: Progress = field(default_factory=SilentProgress)
+    observer: "Observer | None" = None
+    order: Callable[[int], Sequence[int]] = range
+
+    def __post_init__(self) -> None:
+        if not self.secure_noise:
+            return
+        from dphpo_bench.training.secure_noise import require_opendp
+
+        if self.seed is not None:
+            raise InvalidValueError(
+                f"Expected no seed with secure noise, got {self.seed}: whoever knows a seed can subtract the noise. "
+                "Leave out one of the two."
+            )
+        require_opendp()
+
+    @property
+    def unseeded(self) -> bool:
+        """Whether what is not released must stay hidden. Whoever knows the seed can compute everything."""
+        return self.seed is None
+
+    def hides_trials(self, event: "DpEvent") -> bool:
+        """Whether nobody may know the number of trials, and hence the time and the memory they took."""
+        return self.unseeded and has_selection(event)
+
+    def streams(self) -> Streams:
+        """The run's random streams. The seed of an unseeded run is drawn once, and kept in the journal."""
+        if self.secure_noise:
+            self.journal.once(SECURE_NOISE, lambda: 1)
+        bits = 256 if self.secure_noise else 128
+        seed = self.journal.once("seed", lambda: secrets.randbits(bits)) if self.seed is None else self.seed
+        return Streams(seed, (), self.secure_noise)

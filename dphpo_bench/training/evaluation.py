@@ -1,0 +1,73 @@
+"""What a model gives for records, a few at a time."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves
+from dphpo_bench.training.losses import PerRecord
+from dphpo_bench.training.modes import evaluating
+
+ROWS = 1024
+
+
+def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
+    """Outputs and targets of the records, in pieces, on the device of the model and in the mode of evaluation.
+
+    Args:
+        model: with parameters.
+        records: any number.
+        rows: indices of some of them, int64; None: all.
+    """
+    like = next(model.parameters())
+    count = len(records) if rows is None else len(rows)
+    for start in range(0, count, ROWS):
+        piece = slice(start, start + ROWS)
+        some = records.rows(piece if rows is None else rows[piece]).to(like.device, like.dtype)
+        with evaluating(model):
+            outputs = call(model, some.inputs)
+        yield outputs, some.targets
+
+
+def all_outputs(model: nn.Module, records: Records) -> Any:
+    """The outputs for at least one record, on the CPU; of several by name, those that are tensors."""
+    pieces: list[Any] = [each(Tensor.cpu, tensors_of(outputs)) for outputs, _ in outputs_of(model, records)]
+    first = pieces[0]
+    if isinstance(first, Tensor):
+        return torch.cat([leaves(piece)[0] for piece in pieces])
+    return {name: torch.cat([piece[name] for piece in pieces]) for name in first}
+
+
+def total_score(model: nn.Module, scores: PerRecord, records: Records, rows: Tensor | None = None) -> float:
+    """The sum of all scores, each held to [0, 1], so that one record changes it by at most 1; NaN counts as 0.
+
+    Raises:
+        InvalidValueError: if there is not one score for each record.
+    """
+    total = 0.0
+    for outputs, targets in outputs_of(model, records, rows):
+        found = scores(outputs, targets)
+        check_one_each(found, len(leaves(targets)[0]), "score")
+        total += float(found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0).sum())
+    return total
+
+
+def check_one_each(values: object, count: int, what: str) -> None:
+    """Refuse values that are not one number for each record.
+
+    Raises:
+        InvalidValueError: if they are not.
+    """
+    if not isinstance(values, Tensor) or values.shape != (count,):
+        found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise InvalidValueError(f"Expected one {what} for each record, shape ({count},), got {found}.")
+
+
+def tensors_of(outputs: Any) -> Any:
+    """A model's outputs without what is no tensor, such as the None of an output that was not asked for."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    return {name: value for name, value in outputs.items() if isinstance(value, Tensor)}

@@ -1,0 +1,83 @@
+"""Seeds are for public data: the default, the warning, and records of runs that have none."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+import dphpo_bench as bench
+from dphpo_bench.cli import commands as cli
+from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.seeds import default_seed, told_apart
+from dphpo_bench.records.reading import read_results
+from dphpo_bench.records.record import Identity
+from tests.conftest import TinyTask
+
+
+class PrivateTask(TinyTask):
+    """The same records, as if nobody else had them."""
+
+    public = False
+
+
+def test_only_public_data_have_a_default_seed() -> None:
+    assert default_seed(TinyTask()) == 0
+    assert default_seed(PrivateTask()) is None
+
+
+@pytest.mark.parametrize(("task", "seed", "told"), [(PrivateTask, 3, 1), (PrivateTask, None, 0), (TinyTask, 3, 0)])
+def test_who_seeds_private_data_is_warned_once(task, seed, told, fixed_noise, budget) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        bench.run(fixed_noise(), task(), budget, seed=seed)
+    assert sum("whoever learns a seed" in str(one.message) for one in caught) == told
+
+
+def test_two_runs_without_a_seed_have_a_record_each(fixed_noise, budget, tmp_path: Path) -> None:
+    task = PrivateTask()
+    paths = [bench.run(fixed_noise(), task, budget, results_dir=tmp_path).path for _ in range(2)]
+    assert paths[0] != paths[1]
+    found, skipped = read_results(tmp_path)
+    assert not skipped
+    first, second = (result.record.identity for result in found)
+    assert (first.seed, second.seed) == (None, None)
+    assert first.run != second.run
+    assert first.model_copy(update={"run": None}) == second.model_copy(update={"run": None})
+    assert not list((tmp_path / ".unfinished").iterdir())
+
+
+def test_an_interrupted_run_goes_on_under_its_own_number(fixed_noise, budget, tmp_path: Path) -> None:
+    done = bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
+    plain = done.record.identity.model_copy(update={"run": None})
+    journal = Journal(tmp_path / "journal")
+    assert told_apart(plain, journal) == told_apart(plain, Journal(tmp_path / "journal"))
+    assert told_apart(plain, journal) != told_apart(plain, Journal())
+
+
+def test_a_record_with_a_seed_has_no_number_and_its_old_name(fixed_noise, budget, tmp_path: Path) -> None:
+    identity = bench.run(fixed_noise(), TinyTask(), budget, seed=3).record.identity
+    assert identity.run is None
+    values = json.loads(identity.model_dump_json())
+    del values["run"]
+    assert Identity.model_validate(values).key == identity.key  # as records had it before there were numbers
+    with pytest.raises(ValueError, match="has no number of its own"):
+        Identity.model_validate({**values, "run": "0" * 16})
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "x", "", "９"])
+def test_a_seed_on_the_command_line_is_an_integer_or_none(text: str, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["dphpo-bench", "run", "-m", "dp_sgd", "-t", "digits", f"--seed={text}"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "--seed" in capsys.readouterr().err
+
+
+def test_none_on_the_command_line_is_no_seed(tmp_path: Path, monkeypatch, capsys) -> None:
+    args = ["run", "-m", "dp_sgd", "-t", "digits", "--seed", "none", "--set", "epochs=1", "--quiet", "--json"]
+    monkeypatch.setattr("sys.argv", ["dphpo-bench", *args, "--results-dir", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["identity"]["seed"] is None
