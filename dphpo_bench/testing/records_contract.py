@@ -8,7 +8,7 @@ from dphpo_bench.base.errors import SealedDataError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
-from dphpo_bench.testing.method_contract import NAME
+from dphpo_bench.testing.method_declarations import NAME
 from dphpo_bench.testing.new_process import SLOW
 from dphpo_bench.testing.runs import ask_new_process, import_name, other_global_randomness
 
