@@ -10,9 +10,9 @@ TORN = ".tmp"
 
 
 def read_whole(path: Path, limit: int) -> bytes:
-    """Read a regular file; at most one byte more than `limit`, so that one which is too large shows.
+    """Read a regular file: at most `limit` bytes and one more, which tells that it is too large.
 
-    Anything else, such as a pipe, which would be waited for, or a device, which may never end, is refused.
+    Anything else is refused: one would wait for a pipe, and a device may never end.
 
     Raises:
         OSError: if it cannot be read, or is not a regular file.

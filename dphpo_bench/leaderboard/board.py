@@ -1,4 +1,4 @@
-"""What the leaderboard shows, as values: tables, rows, estimates. How they come about is in `scoring`.
+"""What the leaderboard shows, as values: tables, rows, estimates. `scoring` computes them.
 
 Everything here is made from verified records alone. Names and labels are one line of printable characters, but
 still strangers' texts: whoever writes Markdown or HTML escapes them.
@@ -246,7 +246,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two that the data bear out.
+    """A sentence or two that the data support.
 
     Attributes:
         title: a few words.

@@ -109,6 +109,7 @@ def newest(runs: Sequence[Run]) -> tuple[list[Run], int]:
 
 
 def cells_of(runs: Sequence[Run], standard: Standard) -> list[Cell]:
+    """One cell for each setting and ε, by title and ε, with all its runs."""
     private = _privacy(runs)
     contestants = _contestants(private.values())
     titles = _titles({run.setting for run in runs})
@@ -130,7 +131,7 @@ _PrivateWho = tuple[str, str, bool]
 
 
 def _privacy(runs: Iterable[Run]) -> dict[str, _PrivateWho]:
-    """Whose each run is, by its path. Where it failed before it could say, it is as private as most of its like."""
+    """Whose each run is, by its path. One that failed before it could say counts like most of the same parameters."""
     votes = Counter((run.method, run.parameters, run.end_to_end_private) for run in runs)
     found = {}
     for run in runs:
@@ -143,7 +144,7 @@ def _privacy(runs: Iterable[Run]) -> dict[str, _PrivateWho]:
 
 
 def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
-    """Contestants with their labels: methods, with the parameters in which contestants of one method differ."""
+    """Contestants with their labels: the method, and the parameters in which its contestants differ."""
     everyone = sorted(set(found))
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
@@ -212,6 +213,7 @@ class Draws:
 
 
 def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
+    """The draws of each setting, from the seeds of all who are ranked in it."""
     seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
     for cell in cells:
         for entry in cell.ranked:
@@ -242,5 +244,6 @@ def paired(*entries: Entry | None) -> Iterable[tuple[float, ...]]:
 
 
 def median(runs: Iterable[Run], value: Callable[[Run], float | None]) -> float | None:
+    """The median of what the runs tell; None if none does."""
     known = [each for each in map(value, runs) if each is not None]
     return float(plain.median(known)) if known else None

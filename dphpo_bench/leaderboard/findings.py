@@ -9,7 +9,7 @@ UNTUNED = "untuned auto_clipping"
 
 
 def findings(tables: Sequence[Table], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
-    """The findings that the tables bear out; one whose data are not there is left out.
+    """The findings that the tables support; one without data is left out.
 
     Args:
         tables: of the board that count.
@@ -33,8 +33,8 @@ def _first(overall: Overall) -> str:
     close = sum(bool(best.ranks and row.ranks and row.ranks.low <= best.ranks.high) for row in rest[len(tied) :])
     return (
         f"At {overall.title}, {names} {'share' if tied else 'has'} the best mean rank, {best.mean_rank.mean:.2f} of "
-        f"{len(overall.rows)} (tables: {len(overall.tables)}). The rank intervals of {close} others overlap with "
-        f"{'theirs' if tied else 'its own'}."
+        f"{len(overall.rows)} (tables: {len(overall.tables)}). Others whose rank interval overlaps with "
+        f"{'theirs' if tied else 'its own'}: {close}."
     )
 
 

@@ -16,6 +16,7 @@ from dphpo_bench.records.measure import Measure
 
 
 def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
+    """The overall over all tables that count; then, if there are several ε, one for each."""
     targets = sorted({cell.target for cell, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
@@ -42,6 +43,7 @@ def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> l
 
 
 def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ...]:
+    """Titles of the tables that the standard asks for and that do not count."""
     present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
     return tuple(
         f"{task} ({model}), ε = {epsilon:g}"

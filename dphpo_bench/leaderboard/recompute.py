@@ -76,7 +76,7 @@ def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -
 
 
 def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, float | str]]:
-    """Compute in other processes, which may run out of what they are given. One that kills its process is found out."""
+    """Compute in other processes, whose time and memory are limited. A claim that kills its process is tried alone."""
     killed = []
     with _pool(min(len(os.sched_getaffinity(0)), len(claims))) as pool:
         futures = [(claim, pool.submit(_compute, claim)) for claim in claims]

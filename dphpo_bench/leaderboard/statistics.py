@@ -1,7 +1,7 @@
 """The statistics of the leaderboard: intervals over seeds, ratios of differences, ranks by paired bootstrap.
 
 Everything is computed so that the same values give the same result on every machine: sums are exact, random
-numbers come from a bit stream that is fixed for ever, and what is compared is whole.
+numbers come from a bit stream that never changes, and ranks compare whole numbers.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Records as they come in, by pull request, from strangers: read, checked, and their ε recomputed.
 
 What is checked is what a record says against itself: its types and sizes, its place, its ledger against its ε.
-That the run took place at all only running it again can show.
+Only running it again can show that the run took place.
 """
 
 import hashlib

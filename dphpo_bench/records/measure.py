@@ -7,6 +7,9 @@ from typing import Any
 SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "roc_auc", "token_accuracy"})
 """Metrics between 0 and 1, which are shown in percent."""
 
+TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
+"""Names that are written otherwise."""
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class Measure:
@@ -28,7 +31,7 @@ class Measure:
     @property
     def title(self) -> str:
         """The name as it is read."""
-        return self.name.replace("_", " ")
+        return TITLES.get(self.name, self.name.replace("_", " "))
 
     @property
     def header(self) -> str:

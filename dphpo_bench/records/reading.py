@@ -136,7 +136,7 @@ def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
 
 
 def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
-    """One line for each of the first errors, and one that counts the others."""
+    """A line for each of the first errors, and one that counts the others."""
     lines = [f"Skipped: {one_line(str(error))}" for error in skipped[:shown]]
     if len(skipped) > shown:
         lines.append(f"Skipped: {len(skipped) - shown:,} more files.")
@@ -144,7 +144,7 @@ def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
 
 
 def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Path]:
-    """Regular files that may be records. What a reader could miss without knowing is handed to `skip`."""
+    """Regular files that may be records. `skip` is told what else looks like one."""
 
     def unreadable(error: OSError) -> None:
         skip(RecordError(f"Cannot read the folder {error.filename}: {error.strerror}."))

@@ -70,7 +70,7 @@ class RecordStore:
         return record
 
     def check_free(self, identity: Identity) -> None:
-        """Find out that the place of a record is not another run's. What is no record can be replaced.
+        """Check that no other run has the place of a record. What is no record can be replaced.
 
         Raises:
             OtherRunError: if it is.
@@ -83,7 +83,7 @@ class RecordStore:
             pass
 
     def check_writable(self) -> None:
-        """Find out before the work, not after it, that records cannot be written.
+        """Check before the work that records can be written.
 
         Raises:
             RecordError: if the folder cannot be created or written to.

@@ -164,9 +164,11 @@ class _Job:
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
     def method(self) -> Method:
+        """The method with its parameters."""
         return make_method(self.identity.method, self.identity.parameters)
 
     def task(self) -> Task:
+        """The task with its model."""
         return make_task(self.identity.task, self.identity.model)
 
 

@@ -1,4 +1,6 @@
-"""Who is running which cell, when several sweeps share a folder of results."""
+"""Who is running which cell, when several sweeps share a folder of results.
+
+One file for all cells, rather than a lock file each: a sweep may have a million."""
 
 import contextlib
 import errno

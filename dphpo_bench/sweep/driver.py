@@ -36,7 +36,7 @@ class Watcher(Protocol):
     """Whoever wants to see a sweep's progress."""
 
     def stock(self, stock: "Stock") -> None:
-        """What there is to do, said once."""
+        """What there is to do; called once."""
 
     def preparing(self, tasks: Sequence[str]) -> None:
         """The data of these tasks are being prepared."""
@@ -173,7 +173,7 @@ def sweep(
 
 
 def _remove_torn(store: RecordStore) -> None:
-    """Remove what killed processes left of the records they were writing; those being written now are younger."""
+    """Remove half-written records of killed processes; what is being written now is younger."""
     with contextlib.suppress(OSError):
         for path in store.root.rglob(f".*{TORN}"):
             if time.time() - path.stat().st_mtime > TORN_SECONDS:

@@ -34,7 +34,7 @@ class Executor(Protocol):
 
 
 class SerialExecutor:
-    """One call after the other, in this process: for looking closely. There are no limits and no protection."""
+    """One call after the other, in this process, for debugging: without limits and without protection."""
 
     capacity = 1
 

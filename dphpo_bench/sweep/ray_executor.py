@@ -277,7 +277,7 @@ def _amounts(cpus: float, gpus: float, memory: float) -> str:
 
 
 def _one_line(error: object) -> str:
-    """The line that says most of an error of Ray's, whose messages are tracebacks and advice."""
+    """The most telling line of an error of Ray's, whose messages are tracebacks and advice."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
     text = (named or lines[:1] or [""])[-1].rstrip(".")

@@ -3,14 +3,17 @@
 import io
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from torch import nn
 
+import dphpo_bench as bench
 from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.scoring import score
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import make_record, read, submit
 
@@ -95,7 +98,7 @@ def test_everything_says_the_name_of_the_metric(errors: Board) -> None:
 def test_an_area_under_a_curve_is_a_share(tmp_path: Path) -> None:
     board = _board(tmp_path, *_records("roc_auc", True, {"auto_clipping": [0.7, 0.8], "hyfreedp": [0.9, 0.85]}))
     readme = render(board, SilentProgress())["README.md"]
-    assert "roc auc, %" in readme
+    assert "ROC-AUC, %" in readme
     assert "87.50 ± 31.77" in readme.replace("\u00a0", " ")
 
 
@@ -119,7 +122,7 @@ def test_metrics_of_several_tasks_are_ranked_together_and_not_averaged(tmp_path:
 def test_a_share_outside_of_its_range_is_rejected(value: float, tmp_path: Path) -> None:
     submit(tmp_path, make_record(metric="roc_auc", accuracy=value))
     (refused,) = read(tmp_path).rejected
-    assert "no roc auc between 0 and 1" in refused.reason
+    assert "no ROC-AUC between 0 and 1" in refused.reason
 
 
 @pytest.mark.parametrize("value", [1e10, float("inf"), float("nan")])
@@ -127,3 +130,21 @@ def test_a_number_that_nobody_can_rank_is_rejected(value: float, tmp_path: Path)
     submit(tmp_path, make_record(metric="mean_squared_error", higher_is_better=False, accuracy=value))
     (refused,) = read(tmp_path).rejected
     assert "no mean squared error of at most 1e+09" in refused.reason
+
+
+def test_the_name_of_a_strangers_metric_is_no_link(tmp_path: Path) -> None:
+    values = {"auto_clipping": [7.0, 8.0], "hyfreedp": [9.0, 8.5]}
+    readme = render(_board(tmp_path, *_records("www.example.org", True, values)), SilentProgress())["README.md"]
+    assert "| `www.example.org` |" in readme
+    assert "- **`www.example.org`**: " in readme
+
+
+def test_a_run_tells_the_metric_of_its_task() -> None:
+    features = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    records = features, features @ np.array([1.0, -1.0, 0.5], dtype=np.float32)
+    task = bench.ArrayTask("line", records, nn.Linear(3, 1), records, kind="regression", error_bound=3.0, epochs=1)
+    record = bench.run("auto_clipping", task, bench.PrivacyBudget(3, 1e-4)).record
+    measure = shown_measure(record.identity.facts, record.metrics)
+    assert measure == Measure("r2", higher_is_better=True)
+    assert measure.title == "R²"
+    assert record.metrics[measure.name] <= 1

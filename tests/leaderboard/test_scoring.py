@@ -420,7 +420,7 @@ def _findings_records(searching: dict[float, float], best: float = 0.60) -> list
 def test_findings_say_what_the_tables_say(scored) -> None:
     first, searching = scored(*_findings_records({1.0: 0.40, 8.0: 0.65})).findings
     assert "At ε = 1, hyfreedp has the best mean rank, 1.00 of 3 (tables: 1)." in first.text
-    assert "The rank intervals of 0 others overlap with its own." in first.text
+    assert "Others whose rank interval overlaps with its own: 0." in first.text
     assert "At ε = 8, " in first.text
     assert "At ε = 1, 0 of 1 results of methods with several training runs are better" in searching.text
     assert "and 1 worse" in searching.text
@@ -435,7 +435,7 @@ def test_findings_name_all_who_are_first_and_count_all_who_may_be(scored) -> Non
         *_runs("far", [0.1, 0.11, 0.1]),
     ).findings
     assert "alpha, beta share the best mean rank, 1.50 of 4" in first.text
-    assert "The rank intervals of 1 others overlap with theirs." in first.text
+    assert "Others whose rank interval overlaps with theirs: 1." in first.text
 
 
 def test_one_contestant_is_no_finding(scored) -> None:

@@ -67,6 +67,8 @@ LIGHT = config(ink="#1b1f24", quiet="#59636e", grid="#e6e9ed", background="#ffff
 
 @dataclass(frozen=True)
 class Look:
+    """The name, colour, shape and dashes of a contestant in all charts."""
+
     name: str
     color: str
     shape: str
@@ -96,6 +98,7 @@ class Cast:
 
 
 def cast_of(board: Board) -> Cast:
+    """Everyone on the board. Letters that the font lacks are escaped, and names that look alike are numbered."""
     groups: list[Iterable[Any]] = [(*one.rows, *one.incomplete, *one.references) for one in board.overalls]
     groups += [(*table.rows, *table.references) for table in board.tables]
     everyone = dict.fromkeys(row.contestant for group in groups for row in group)

@@ -144,7 +144,7 @@ def metric_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[
     note = best_note(looks, present)
     chart = Chart(
         name=f"{measure.name} {setting}",
-        title=f"{measure.title.capitalize()} against ε, {setting}",
+        title=f"{measure.title[:1].upper()}{measure.title[1:]} against ε, {setting}",
         description=f"Test {measure.title} of {len(looks)} contestants and references on {setting} "
         f"at ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}, with 95 % intervals over seeds.{note}",
         kind="metric",
@@ -192,7 +192,7 @@ def cost_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Ch
     note = best_note(looks, present)
     chart = Chart(
         name=f"cost {setting}",
-        title=f"{measure.title.capitalize()} against cost, {setting}",
+        title=f"{measure.title[:1].upper()}{measure.title[1:]} against cost, {setting}",
         description=f"Test {measure.title} against the number of examples processed on {setting}, one panel for each "
         f"ε. References are horizontal lines.{note}",
         kind="cost",
