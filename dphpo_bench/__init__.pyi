@@ -62,6 +62,7 @@ from .privacy.run_counts import TruncatedNegativeBinomial as TruncatedNegativeBi
 from .privacy.run_counts import UniformCount as UniformCount
 from .privacy.run_counts import geometric as geometric
 from .recipes.array_task import ArrayTask as ArrayTask
+from .recipes.dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .recipes.dp_sgd import ClippingRule as ClippingRule
 from .recipes.dp_sgd import DpSgd as DpSgd
 from .recipes.dp_sgd import dp_sgd_event as dp_sgd_event
@@ -75,6 +76,10 @@ from .recipes.probed_training import parabola as parabola
 from .recipes.probed_training import within as within
 from .recipes.search_method import RandomStopping as RandomStopping
 from .recipes.search_method import SearchMethod as SearchMethod
+from .recipes.searched_run import Run as Run
+from .recipes.searched_run import SearchedRun as SearchedRun
+from .recipes.searched_run import refuse_searched as refuse_searched
+from .recipes.searched_run import searched as searched
 from .recipes.single_run import SingleRun as SingleRun
 from .recipes.single_run import TrainingMethod as TrainingMethod
 from .recipes.trial import SearchThenTrain as SearchThenTrain

@@ -40,7 +40,7 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
         """The noise of the final run, then that of the search."""
         share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
         measure = "rdp" if self.accounting == "rdp" else "pld"  # of the share
-        final = self.training(facts).calibrated(share, measure)
+        final = self.searched(facts, share).calibrated(share, measure)
 
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.compose(bench.best_of(trial, self.runs), final.event)
@@ -51,5 +51,4 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
         """Search, then train."""
         best = plan.parameters.trial.best_of(session, self.runs)
         chosen = best.hyperparameters if best else {}
-        final = plan.parameters.final.having(chosen)
-        return bench.Outcome(final.train(session, "Final run"), chosen)
+        return bench.Outcome(plan.parameters.final.trained(session, chosen, "Final run"), chosen)

@@ -44,6 +44,8 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
     tuning = ("learning rate",)
     end_to_end_private = True
 
+    independent = False  # what a trial draws depends on earlier scores
+
     shape: Annotated[float, Interval(ge=0)] = 1.0
     adaptivity_share: Annotated[float, Interval(ge=0, lt=1)] = 0.05
     points: Annotated[int, Interval(ge=2)] = 32

@@ -7,7 +7,7 @@ import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class GridOracle(bench.SearchMethod[bench.DpSgd]):
+class GridOracle(bench.SearchMethod[bench.Run]):
     """DP-SGD at the best of a grid of hyperparameters, which is found without privacy.
 
     Every candidate is trained with the noise that the whole budget buys for one run, on 90 % of the
@@ -35,9 +35,9 @@ class GridOracle(bench.SearchMethod[bench.DpSgd]):
     points: bench.Count = 7
     schedule: Literal["constant", "cosine"] = "constant"
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.DpSgd]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Run]:
         """The noise of one run, and an ε that is infinite all the same."""
-        training = self.training(facts).having({"schedule": self.schedule}).calibrated(budget)
+        training = self.searched(facts, budget).having({"schedule": self.schedule}).calibrated(budget)
         one = training.as_plan(facts, budget)
         candidates = len(facts.grid(self.points))
         searched = one.cost.examples * (1 - self.validation) + facts.n_records * self.validation
@@ -46,23 +46,22 @@ class GridOracle(bench.SearchMethod[bench.DpSgd]):
             event=bench.compose(training.event, bench.non_private()),
             cost=bench.Cost(
                 runs=candidates + 1,
-                steps=(candidates + 1) * training.steps,
+                steps=round((candidates + 1) * training.steps),
                 examples=one.cost.examples + candidates * searched,
             ),
         )
 
-    def run(self, plan: bench.Plan[bench.DpSgd], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.Run], session: "bench.Session") -> bench.Outcome:
         """Train every candidate and judge it, then train the best on everything."""
         candidates = session.facts.grid(self.points)
-        runs = [
-            plan.parameters.having(candidate) for candidate in candidates
-        ]  # a mistake shows before any work is done
+        for candidate in candidates:  # a mistake shows before any work is done
+            plan.parameters.having(candidate)
         training, validation = session.holdout(self.validation)
         scores = []
-        for index, run in enumerate(runs):
-            model = run.train(training, f"Candidate {index + 1} of {len(runs)}")
+        for index, candidate in enumerate(candidates):
+            model = plan.parameters.trained(training, candidate, f"Candidate {index + 1} of {len(candidates)}")
             scores.append(validation.score(model, noise_multiplier=0.0))
         best = scores.index(max(scores))
-        model = runs[best].train(session, "Training at the best candidate")
+        model = plan.parameters.trained(session, candidates[best], "Training at the best candidate")
         tried = [{**candidate, "score": score} for candidate, score in zip(candidates, scores, strict=True)]
         return bench.Outcome(model, {**candidates[best], "candidates": tried})

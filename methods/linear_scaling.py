@@ -86,6 +86,7 @@ class LinearScaling(bench.Method[Planned]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """The noise of both sweeps, of the counts, and of the final run: what is left."""
+        bench.refuse_searched(facts, {"learning_rate"}, "the rule scales one step size, and finds its range by itself")
         run = self.descent()
         sweeps = [run.calibrated(bench.PrivacyBudget(share * budget.epsilon, budget.delta)) for share in self._shares]
         joint = bench.calibrate(bench.gaussian, budget)
@@ -111,9 +112,9 @@ class LinearScaling(bench.Method[Planned]):
                 final_epsilon=bench.epsilon(final.event, budget.delta).epsilon,
             ),
             releases=(
-                *(replace(sweep.release, count=sweep.steps * self.runs) for sweep in sweeps),
+                *(replace(sweep.releases[0], count=sweep.steps * self.runs) for sweep in sweeps),
                 bench.Release("count of correct predictions", len(sweeps) * self.runs, score_noise, 1.0),
-                final.release,
+                *final.releases,
             ),
             cost=bench.Cost(
                 runs=n_runs,

@@ -74,6 +74,9 @@ class ProposeTest(bench.SearchMethod[Planned]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """The noise of the final run, then ε₀ of a success."""
+        bench.refuse_searched(
+            facts, bench.HYPERPARAMETERS, "candidates are compared after equally many steps without noise"
+        )
         final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
         successes = min(self.successes, most_successes(self.resolution))
 
@@ -91,7 +94,7 @@ class ProposeTest(bench.SearchMethod[Planned]):
             parameters=Planned(1 / inverse, successes, final),
             releases=(
                 bench.Release("AboveThreshold (Laplace)", successes, inverse, 1.0),
-                final.release,
+                *final.releases,
             ),
             cost=bench.Cost(
                 runs=1 + self.candidates * self.partitions,

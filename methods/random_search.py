@@ -1,12 +1,12 @@
 """One blind draw of the hyperparameters, and the whole budget on that run: tuning that costs nothing."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class RandomSearch(bench.SingleRun):
+class RandomSearch(bench.TrainingMethod[bench.Run]):
     """One candidate drawn from the task's search space, trained by DP-SGD with the whole budget.
 
     A search with a single trial looks at no score, so the draw is free: the event is that of one run,
@@ -14,9 +14,10 @@ class RandomSearch(bench.SingleRun):
     to beat. (Random search as published, Bergstra and Bengio 2012, keeps the best of many; private forms of
     that are methods of their own here.)
 
-    The other parameters are those of every `SingleRun`. What the search space has replaces them.
+    The other parameters are those of every `TrainingMethod`. What the search space has replaces them.
 
     Attributes:
+        clipping: as in `parse_clipping`.
         optimizer: a `torch.optim` name; default: the task's.
     """
 
@@ -26,13 +27,20 @@ class RandomSearch(bench.SingleRun):
     tuning = ("learning rate",)
     end_to_end_private = True
 
+    clipping: bench.ClippingRule = "auto_s"
     optimizer: str | None = None
 
     def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
         """The learning rate is still the task's default."""
-        return replace(super().training(facts), optimizer=self.optimizer or facts.optimizer)
+        facts = self.scheduled(facts)
+        return bench.DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
 
-    def run(self, plan: bench.Plan[bench.DpSgd], session: "bench.Session") -> bench.Outcome:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Run]:
+        """T steps at the smallest noise that meets the budget; each of several schedules has its own."""
+        run = bench.searched(self.training(facts), self.scheduled(facts), budget, drawn=True)
+        return run.calibrated(budget).as_plan(facts, budget)
+
+    def run(self, plan: bench.Plan[bench.Run], session: "bench.Session") -> bench.Outcome:
         """Draw, then train for T steps."""
-        candidate = session.candidate()
-        return bench.Outcome(plan.parameters.having(candidate).train(session), candidate)
+        run, inner, candidate = plan.parameters.opened(session, session.candidate())
+        return bench.Outcome(run.train(inner), candidate)

@@ -45,7 +45,7 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.SearchThenTrain]:
         """The noise of the final run, then that of the search."""
         share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
-        final = self.training(facts).calibrated(share)
+        final = self.searched(facts, share).calibrated(share)
 
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.compose(self.search(trial), final.event)
@@ -61,7 +61,7 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
         trial, final = plan.parameters.trial, plan.parameters.final
         best = trial.best_of(session.subsample(self.search(trial.event)), self.runs)
         chosen = self.extrapolated(best.hyperparameters if best else {}, final.optimizer)
-        return bench.Outcome(final.having(chosen).train(session, "Final run"), chosen)
+        return bench.Outcome(final.trained(session, chosen, "Final run"), chosen)
 
     def extrapolated(self, found: "bench.Candidate", optimizer: str) -> "bench.Candidate":
         """What was found on the sample, for all records."""

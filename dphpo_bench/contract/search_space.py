@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 Candidate = dict[str, Any]
 
+SCHEDULE = frozenset({"batch_size", "epochs"})
+"""Hyperparameters that change what a run costs: searched at few values, each planned with noise of its own."""
+
+MOST_VALUES = 3
+"""How many values a numeric range of these has: the ends and the middle, in the logarithm where the range says so."""
+
 
 @dataclass(frozen=True)
 class Proposals:
@@ -106,6 +112,8 @@ def bounded(wanted: Sequence[float], low: float, high: float) -> list[float]:
 def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
     """One candidate, uniform over the space (in the logarithm where a distribution says so).
 
+    Batch size and epochs take one of at most `MOST_VALUES` values of a numeric range.
+
     Draws with different seeds are independent, as the theorems of private selection ask.
 
     Args:
@@ -118,7 +126,7 @@ def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # a study announces itself
     try:
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed % 2**32))
-        return dict(study.ask(dict(space)).params)
+        return dict(study.ask(_planned(space)).params)
     finally:
         optuna.logging.set_verbosity(verbosity)
 
@@ -128,15 +136,26 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
 
     Args:
         space: hyperparameters by name.
-        points: values of each numeric hyperparameter, both ends included; 1 takes the middle.
+        points: values of each numeric hyperparameter, both ends included; 1 takes the middle. Batch size and epochs
+            have all of the values that `draw` may give, whatever `points` is.
 
     Raises:
         InvalidValueError: if `points` < 1, or a distribution is of an unknown kind.
     """
     if points < 1:
         raise InvalidValueError(f"Expected points >= 1, got {points}.")
-    axes = [_values(name, distribution, points) for name, distribution in space.items()]
+    axes = [_values(name, distribution, points) for name, distribution in _planned(space).items()]
     return [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
+
+
+def _planned(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":
+    """The space with finitely many batch sizes and numbers of epochs."""
+    from optuna.distributions import CategoricalDistribution
+
+    return {
+        name: CategoricalDistribution(_values(name, one, MOST_VALUES)) if name in SCHEDULE else one
+        for name, one in space.items()
+    }
 
 
 def _values(name: str, distribution: "BaseDistribution", points: int) -> list[Any]:

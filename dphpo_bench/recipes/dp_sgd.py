@@ -13,6 +13,7 @@ from annotated_types import Interval
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.contract.parameters import Decay, Name, Positive, check_fields
+from dphpo_bench.contract.search_space import Candidate
 from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import MAX_STEPS, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -28,6 +29,11 @@ ClippingRule = Annotated[str, parse_clipping]
 
 Schedule = Literal["constant", "cosine"]
 
+HYPERPARAMETERS = frozenset(
+    {"learning_rate", "optimizer", "clipping", "weight_decay", "momentum", "schedule", "averaging"}
+)
+"""Fields of a run that do not change what it costs."""
+
 
 @dataclass(frozen=True)
 class DpSgd:
@@ -42,6 +48,8 @@ class DpSgd:
         clipping: as in `parse_clipping`.
         schedule: "constant", or "cosine": η falls to zero along half a cosine (Loshchilov and Hutter 2017).
         averaging: decay of the exponential average of weights that is returned; 0 returns the last ones.
+        weight_decay: of the optimiser; None: its default.
+        momentum: of the optimiser, if it has one; None: the default of `UpdateRule`.
 
     Raises:
         InvalidValueError: if a value is out of range.
@@ -56,6 +64,8 @@ class DpSgd:
     clipping: ClippingRule = "auto_s"
     schedule: Schedule = "constant"
     averaging: Decay = 0.99
+    weight_decay: Annotated[float, Interval(ge=0)] | None = None
+    momentum: Decay | None = None
 
     def __post_init__(self) -> None:
         # Exact types: what only looks like a number or a text could look at gradients without noise.
@@ -99,22 +109,28 @@ class DpSgd:
         return repeat(self.step, self.steps)
 
     @property
-    def release(self) -> Release:
+    def releases(self) -> tuple[Release, ...]:
         """What the run lets out."""
-        return Release("clipped gradient sum", self.steps, self.noise_multiplier, self.sample_rate)
+        return (Release("clipped gradient sum", self.steps, self.noise_multiplier, self.sample_rate),)
+
+    @property
+    def optimizer_options(self) -> dict[str, object]:
+        """What the optimiser is given besides the learning rate."""
+        given = {"weight_decay": self.weight_decay, "momentum": self.momentum}
+        return {name: value for name, value in given.items() if value is not None}
 
     def cost(self, n_records: float) -> Cost:
         """What the run computes on this many records, in expectation."""
         return Cost(runs=1, steps=self.steps, examples=self.steps * self.sample_rate * n_records)
 
-    def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> "Plan[DpSgd]":
+    def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> "Plan[Any]":
         """The plan of a method that does this one run."""
         return Plan(
             budget=budget,
             event=self.event,
             training_event=self.event,
             parameters=self,
-            releases=(self.release,),
+            releases=self.releases,
             cost=self.cost(facts.n_records),
         )
 
@@ -124,10 +140,9 @@ class DpSgd:
         Raises:
             InvalidValueError: if one is not a hyperparameter of a run, or would change its privacy.
         """
-        free = {"learning_rate", "optimizer", "clipping", "schedule", "averaging"}
-        unknown = sorted(hyperparameters.keys() - free)
+        unknown = sorted(hyperparameters.keys() - HYPERPARAMETERS)
         if unknown:
-            raise InvalidValueError(f"Expected hyperparameters among {sorted(free)}, got {unknown[0]!r}.")
+            raise InvalidValueError(f"Expected hyperparameters among {sorted(HYPERPARAMETERS)}, got {unknown[0]!r}.")
         return replace(self, **hyperparameters)
 
     def with_noise(self, noise_multiplier: float) -> "DpSgd":
@@ -153,6 +168,14 @@ class DpSgd:
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
+
+    def opened(self, session: Session, candidate: Candidate) -> "tuple[DpSgd, Session, Candidate]":
+        """The run of a candidate, the session that is charged for it, and the candidate; see `SearchedRun.opened`."""
+        return self.having(candidate), session, candidate
+
+    def trained(self, session: Session, candidate: Candidate, label: str = "Training") -> "nn.Module":
+        """The model of a candidate, trained on the session's records."""
+        return self.having(candidate).train(session, label)
 
     def train(self, session: Session, label: str = "Training") -> "nn.Module":
         """Train the task's model on the session's records.
@@ -199,7 +222,10 @@ class DpSgd:
         if len({run.steps for run in runs}) != 1:
             raise InvalidValueError("Expected runs of the same number of steps.")
         models = [session.build_model() for session in sessions]
-        updates = [UpdateRule(run.optimizer, trainable(model)) for run, model in zip(runs, models, strict=True)]
+        updates = [
+            UpdateRule(run.optimizer, trainable(model), run.optimizer_options)
+            for run, model in zip(runs, models, strict=True)
+        ]
         clippings = [parse_clipping(run.clipping) for run in runs]
         noise = [run.noise_multiplier for run in runs]
         kinds = [run.step for run in runs]

@@ -1,7 +1,7 @@
 """What all searches by held-out scores share."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Interval
 
@@ -10,6 +10,7 @@ from dphpo_bench.contract.parameters import Share
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
+from dphpo_bench.recipes.searched_run import Run, searched
 from dphpo_bench.recipes.single_run import TrainingMethod
 from dphpo_bench.recipes.trial import SearchThenTrain, Trial, Whole
 
@@ -39,9 +40,22 @@ class SearchMethod(TrainingMethod[P]):
         facts = self.scheduled(facts)
         return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
 
-    def trial(self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, accountant: str | None = None) -> Trial:
+    def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
+        """The same, or one for each batch size and number of epochs of the search space; see `searched`."""
+        return searched(self.training(facts), self.scheduled(facts), budget, drawn=drawn)
+
+    def trial(
+        self,
+        facts: TaskFacts,
+        budget: PrivacyBudget,
+        whole: Whole,
+        accountant: str | None = None,
+        *,
+        drawn: bool = False,
+    ) -> Trial:
         """The trial with the least noise that keeps the whole procedure within its budget; see `Trial.calibrated`."""
-        return Trial.calibrated(whole, self.training(facts), budget, validation=self.validation, accountant=accountant)
+        run = self.searched(facts, budget, drawn=drawn)
+        return Trial.calibrated(whole, run, budget, validation=self.validation, accountant=accountant)
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,7 @@ class RandomStopping(SearchMethod[P]):
 
     mean: Annotated[float, Interval(gt=1)] = 10.0
     accounting: str = "tightest"
+    independent: ClassVar[bool] = True  # each trial draws its candidate blindly
 
     @property
     def runs(self) -> "RunCount":
@@ -81,12 +96,12 @@ class RandomStopping(SearchMethod[P]):
             whole: the event of the whole procedure, as a function of what a trial exposes a record to.
             expected_runs: expected number of trials; default: that of `runs`.
         """
-        trial = self.trial(facts, budget, whole, self.accountant)
+        trial = self.trial(facts, budget, whole, self.accountant, drawn=self.independent)
         expected = self.runs.expected if expected_runs is None else expected_runs
         return trial.as_plan(facts, budget, whole(trial.event), expected, self.accountant)
 
     def plan_search_and_run(
-        self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, final: DpSgd, searched: float = 1.0
+        self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, final: Run, searched: float = 1.0
     ) -> Plan[SearchThenTrain]:
         """The plan of a search whose winner's hyperparameters serve one final run on all records.
 
@@ -97,7 +112,7 @@ class RandomStopping(SearchMethod[P]):
             final: the final run, but for what the search finds.
             searched: share of the records that the search sees.
         """
-        trial = self.trial(facts, budget, whole, self.accountant)
+        trial = self.trial(facts, budget, whole, self.accountant, drawn=self.independent)
         search = trial.cost(searched * facts.n_records, self.runs.expected)
         last = final.cost(facts.n_records)
         return Plan(
@@ -105,7 +120,7 @@ class RandomStopping(SearchMethod[P]):
             event=whole(trial.event),
             training_event=final.event,
             parameters=SearchThenTrain(trial, final),
-            releases=(*trial.releases, final.release),
+            releases=(*trial.releases, *final.releases),
             cost=Cost(search.runs + 1, search.steps + last.steps, search.examples + last.examples),
             accountant=self.accountant,
         )

@@ -17,6 +17,7 @@ from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import DpSgd, noiseless_training, trainable
+from dphpo_bench.recipes.searched_run import Run, SearchedRun
 from dphpo_bench.session.own_code import OwnCode
 
 if TYPE_CHECKING:
@@ -47,12 +48,13 @@ class Trial:
     """Train on one part of the records, score on the other.
 
     Attributes:
-        training: the run; a candidate's hyperparameters replace its fields of the same names.
+        training: the run, or several of which one is trained; a candidate's hyperparameters replace its fields of the
+            same names.
         score_noise: noise multiplier of the count of correct predictions, whose sensitivity is 1.
         validation: expected share of the records that are held out for the score.
     """
 
-    training: DpSgd
+    training: Run
     score_noise: Annotated[float, Interval(ge=0)]
     validation: Share
 
@@ -63,7 +65,7 @@ class Trial:
     def calibrated(
         cls,
         whole: Whole,
-        training: DpSgd,
+        training: Run,
         budget: PrivacyBudget,
         *,
         validation: float,
@@ -103,12 +105,12 @@ class Trial:
     @property
     def full_batches(self) -> bool:
         """Whether every step takes every record of the training part."""
-        return self.training.sample_rate == 1
+        return type(self.training) is DpSgd and self.training.sample_rate == 1
 
     @property
     def releases(self) -> tuple[Release, ...]:
         """What one trial lets out."""
-        return (self.training.release, Release("count of correct predictions", 1, self.score_noise, 1.0))
+        return (*self.training.releases, Release("count of correct predictions", 1, self.score_noise, 1.0))
 
     def cost(self, n_records: float, runs: float) -> Cost:
         """What this many trials compute, on this many records, in expectation."""
@@ -157,8 +159,11 @@ class Trial:
         """
         from dphpo_bench.training.optimizers import UpdateRule
 
-        run = self.training.having(session.facts.grid(1)[0])
-        UpdateRule(run.optimizer, trainable(session.build_model()))
+        weights = trainable(session.build_model())
+        for candidate in session.facts.grid(1):
+            training = self.training.having(candidate)
+            for run in training.runs if isinstance(training, SearchedRun) else (training,):
+                UpdateRule(run.optimizer, weights, run.optimizer_options)
 
     def __call__(self, session: Session) -> Scored:
         """One trial."""
@@ -173,11 +178,14 @@ class Trial:
         """
         chosen = candidates or [session.candidate() for session in sessions]
         parts = [session.holdout(self.validation) for session in sessions]
-        runs = [self.training.having(candidate) for candidate in chosen]
-        models = DpSgd.train_together([training for training, _ in parts], runs)
+        opened = [self.training.opened(part, one) for (part, _), one in zip(parts, chosen, strict=True)]
+        if len({run.steps for run, _, _ in opened}) == 1:
+            models = DpSgd.train_together([inner for _, inner, _ in opened], [run for run, _, _ in opened])
+        else:
+            models = [run.train(inner) for run, inner, _ in opened]
         return [
             Scored(Trained(model, candidate), validation.score(model, self.score_noise))
-            for model, candidate, (_, validation) in zip(models, chosen, parts, strict=True)
+            for model, (_, _, candidate), (_, validation) in zip(models, opened, parts, strict=True)
         ]
 
 
@@ -191,12 +199,12 @@ class SearchThenTrain:
     """
 
     trial: Trial
-    final: DpSgd
+    final: Run
 
 
 def own_trial(trial: Any) -> Trial | None:
     """A trial in which no code of a method runs, made anew from its numbers; None if it is something else."""
-    if type(trial) is Trial and type(trial.training) is DpSgd:
+    if type(trial) is Trial and type(trial.training) in (DpSgd, SearchedRun):
         return replace(trial, training=replace(trial.training))
     return None
 

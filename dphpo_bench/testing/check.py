@@ -116,7 +116,8 @@ def subjects(plug_in: str) -> list[Subject]:
 def run_contract(subject: Subject) -> Iterator[Checked]:
     """Run the tests of a plug-in's contract, each on an instance of its own."""
     contract = MethodContract() if subject.kind == "method" else TaskContract()
-    for name in [name for name in vars(type(contract)) if name.startswith(PREFIX)]:
+    inherited = (name for cls in reversed(type(contract).__mro__) for name in vars(cls) if name.startswith(PREFIX))
+    for name in dict.fromkeys(inherited):
         test: Callable[[Any], None] = getattr(contract, name)
         start = time.perf_counter()
         reason = _failure(test, subject)

@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.task import Task
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.testing.expectations import ContractError, shortened
+from dphpo_bench.testing.small_tasks import Blobs
 
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.attempt import Attempt
     from dphpo_bench.harness.plan import CheckedPlan
+    from dphpo_bench.records.record import RunRecord
 
 DELTA = 1e-4
 EPSILON = 3.0
@@ -185,3 +188,20 @@ def ask_new_process(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
 def plan_from_json(made: Plan, method: Method) -> Plan:
     """The plan as it comes back from a file."""
     return Plan.from_json(json.loads(json.dumps(made.to_json())), method.plan_parameters)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the warnings of numerical libraries, which odd records cause."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def recorded(method: Method) -> "RunRecord":
+    """The record of a short run, whatever its status."""
+    from dphpo_bench.harness.run import run
+
+    with quiet():
+        budget = PrivacyBudget(EPSILON, DELTA)
+        return run(method, Blobs(), budget, seed=0, source=_nowhere(), device="cpu", check=False).record

@@ -1,200 +1,24 @@
 """What holds for every task, as tests to inherit."""
 
-import copy
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-from dphpo_bench.base.errors import InvalidValueError, SealedDataError
-from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.task import Task, TaskFacts, sealed
-from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
-from dphpo_bench.testing.method_contract import NAME
-from dphpo_bench.testing.new_process import SLOW
-from dphpo_bench.testing.runs import DELTA, EPSILON, ask_new_process, import_name, other_global_randomness
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.contract.task import Task
+from dphpo_bench.testing.expectations import ContractError, expect
+from dphpo_bench.testing.records_contract import ALONE, RECORDS, RecordsContract, named
+from dphpo_bench.testing.runs import DELTA, EPSILON, other_global_randomness
 from dphpo_bench.testing.small_tasks import Excerpt
 
 if TYPE_CHECKING:
-    import torch
-
-    from dphpo_bench.data.source import DataSource
-
-_ALONE = "inputs"
-
-RECORDS = 8
-"""How many records are enough to try a model on."""
+    pass
 
 
-class TaskContract:
+class TaskContract(RecordsContract):
     """Tests of one task at one of its models: its facts, its records, its model, and a short private run.
 
     Inherit, and give it a fixture `task` that returns an instance. `dphpo-bench check` does the same, for each model.
-
-    Attributes:
-        most_shared: the largest share of test records that may be training records, too. Published datasets have a few
-            duplicates.
     """
-
-    most_shared: ClassVar[float] = 0.01
-
-    def source(self) -> "DataSource":
-        """Where datasets are found; default: environment, then the hub."""
-        from dphpo_bench.data.source import DataSource
-
-        return DataSource.resolve()
-
-    # ------------------------------------------------------------------------------------------ what it says
-
-    def test_declarations(self, task: Task) -> None:
-        """Name, version, summary and models are declared."""
-        expect(
-            isinstance(task.name, str) and NAME.fullmatch(task.name) is not None,
-            f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
-            f"{task.name!r}. It is what --task, suites and folders of records are given.",
-        )
-        expect_version(type(task))
-        ok = isinstance(task.summary, str) and task.summary.strip() == task.summary != "" and "\n" not in task.summary
-        expect(ok, f"Expected summary to be one line of text, got {shortened(task.summary)}.")
-        ok = isinstance(task.models, tuple) and len(task.models) > 0 and len(set(task.models)) == len(task.models)
-        expect(ok, f"Expected models to be a tuple of distinct names, got {shortened(task.models)}.")
-        for model in task.models:
-            expect(
-                isinstance(model, str) and 0 < len(model) <= 100,
-                f"Expected names of models of 1 to 100 characters, got {shortened(model)}.",
-            )
-
-    def test_facts_are_public(self, task: Task) -> None:
-        """The facts are stated without a look at the data, always the same, about this task and this model."""
-        looked = "The facts are computed from the records. State them: N, shape and classes are public constants."
-        try:
-            with sealed() as complaints:
-                facts, again = task.facts, task.facts
-        except SealedDataError:
-            raise ContractError(looked) from None
-        expect(not complaints, looked)
-        expect(isinstance(facts, TaskFacts), f"Expected facts to be TaskFacts, got {type(facts).__name__}.")
-        expect(facts == again, "The facts differ from one time to the next. They are constants.")
-        expect(
-            (facts.task, facts.model) == (task.name, task.model_name),
-            f"Expected facts about {task.name} ({task.model_name}), got {facts.task} ({facts.model}). Use self.name "
-            "and self.model_name.",
-        )
-        if facts.kind in ("classification", "tokens"):
-            expect((facts.n_classes or 0) >= 2, f"Expected n_classes >= 2, got {facts.n_classes}.")
-        expect(bool(task.metrics) or facts.kind == "own", "Expected at least one metric, got none.")
-        expect(bool(facts.search_space()), "Expected at least one hyperparameter in the search space, got none.")
-
-    def test_import_and_facts_are_cheap(self, task: Task) -> None:
-        """Importing the module and asking for the facts imports neither torch nor another slow package."""
-        found = self._elsewhere(task)
-        slow = found["slow"]
-        expect(
-            not slow,
-            f"Import and facts need {', '.join(slow)}, though dphpo-bench list and plan import every plug-in. Of "
-            f"{', '.join(SLOW)}, import what you need inside the functions that need it.",
-        )
-
-    # ------------------------------------------------------------------------------------------- its records
-
-    def test_number_of_records_is_as_declared(self, task: Task) -> None:
-        """There are as many training records as the facts say."""
-        found = len(task.load_train(self.source()))
-        expect(
-            found == task.facts.n_records,
-            f"The facts say N={task.facts.n_records}, and load_train gives {found} records: the noise would be wrong.",
-        )
-
-    def test_records_have_the_declared_shape(self, task: Task) -> None:
-        """Inputs are finite tensors of the declared names, shapes and types, token ids of the vocabulary."""
-        for which, records in self._splits(task):
-            inputs = records.inputs
-            found = {name: _like(tensor) for name, tensor in _named(inputs).items()}
-            stated = {name: (tuple(one.shape), one.dtype) for name, one in _named(task.facts.inputs).items()}
-            expect(
-                found == stated,
-                f"Expected {which} inputs as the facts state them, {shortened(stated)}, got {shortened(found)}. Use "
-                ".float() for real numbers and .long() for token ids.",
-            )
-            for name, one in _named(task.facts.inputs).items():
-                values = _named(inputs)[name]
-                if one.vocabulary is not None and len(values):
-                    expect(
-                        int(values.min()) >= 0 and int(values.max()) < one.vocabulary,
-                        f"Expected {which} token ids from 0 to {one.vocabulary - 1}, got {int(values.min())} to "
-                        f"{int(values.max())}.",
-                    )
-                pieces = (values[start : start + 4096] for start in range(0, len(values), 4096))
-                expect(
-                    all(bool(piece.isfinite().all()) for piece in pieces),
-                    f"Expected finite {which} inputs, got NaN or infinity. Impute or drop them by a rule per record.",
-                )
-
-    def test_labels_are_classes(self, task: Task) -> None:
-        """Labels are int64 from 0 to n_classes − 1; where there are several or one of two, they are 0 and 1."""
-        import torch
-
-        from dphpo_bench.training.losses import IGNORED
-
-        kind, n_classes = task.facts.kind, task.facts.n_classes or 2
-        for which, records in self._splits(task):
-            labels = records.targets
-            if kind in ("own", "regression") or not len(records):
-                continue
-            expect(isinstance(labels, torch.Tensor), f"Expected one tensor of {which} labels of a {kind} task.")
-            assert isinstance(labels, torch.Tensor)
-            if kind in ("classification", "tokens"):
-                expect(labels.dtype == torch.int64, f"Expected {which} labels of int64, got {labels.dtype}.")
-                labels = labels[labels != IGNORED]
-            most = n_classes - 1 if kind in ("classification", "tokens") else 1
-            low, high = float(labels.min()), float(labels.max())
-            expect(low >= 0 and high <= most, f"Expected {which} labels from 0 to {most}, got {low:g} to {high:g}.")
-
-    def test_training_and_test_records_are_disjoint(self, task: Task) -> None:
-        """No test record is a training record, by content; a few duplicates are forgiven."""
-        (_, train), (_, test) = self._splits(task)
-        known = set(_contents(train))
-        shared = sum(content in known for content in _contents(test))
-        expect(
-            shared <= self.most_shared * len(test),
-            f"{shared} of {len(test)} test records are training records as well: the test would measure memory. Split "
-            "by a rule on each record's content.",
-        )
-
-    def test_records_are_the_same_each_time(self, task: Task) -> None:
-        """The records and their order depend neither on chance nor on what was loaded before."""
-        with other_global_randomness(1):
-            fresh = copy.deepcopy(task)
-            one = fresh.load_train(self.source()), fresh.load_test(self.source())
-        with other_global_randomness(2):
-            fresh = copy.deepcopy(task)
-            test = fresh.load_test(self.source())
-            two = fresh.load_train(self.source()), test
-        for which, first, second in zip(("training", "test"), one, two, strict=True):
-            expect(
-                list(_contents(first)) == list(_contents(second)),
-                f"The {which} records differ from one time to the next, or with what is loaded first. Seeds select "
-                "records by their order: load them in a fixed one, without chance.",
-            )
-
-    def test_fingerprint_is_stable(self, task: Task) -> None:
-        """The fingerprints of records and model are texts that stay the same, also in another process."""
-        source = self.source()
-        structure = task.model_fingerprint()
-        before = task.fingerprint(source)
-        expect(isinstance(before, str) and before != "", f"Expected a text as fingerprint, got {shortened(before)}.")
-        task.load_train(source)
-        expect(
-            task.fingerprint(source) == before, "Loading the records changes the fingerprint; it names their content."
-        )
-        elsewhere = self._elsewhere(task)
-        for which, here, there in (
-            ("fingerprint", before, elsewhere["fingerprint"]),
-            ("model's fingerprint", structure, elsewhere["model_fingerprint"]),
-        ):
-            expect(
-                there == here,
-                f"The {which} is {here} here and {there} in another process: no run would be found again. Use "
-                "hashlib; hash() of a text is another one in every process.",
-            )
 
     # --------------------------------------------------------------------------------------------- its model
 
@@ -210,9 +34,9 @@ class TaskContract:
             with other_global_randomness(0), torch.no_grad():
                 inputs = {
                     name: torch.zeros(n, *one.shape, dtype=getattr(torch, one.dtype))
-                    for name, one in _named(facts.inputs).items()
+                    for name, one in named(facts.inputs).items()
                 }
-                outputs = call(task.build_model(), inputs if isinstance(facts.inputs, Mapping) else inputs[_ALONE])
+                outputs = call(task.build_model(), inputs if isinstance(facts.inputs, Mapping) else inputs[ALONE])
             if facts.kind == "own":
                 continue
             found = logits(outputs)
@@ -300,56 +124,3 @@ class TaskContract:
         expect(record.status == "ok", f"DP-SGD on the first {excerpt.facts.n_records} records failed: {record.error}")
         privacy = record.privacy
         expect(privacy is not None and privacy.epsilon <= EPSILON, f"DP-SGD overspent its budget of ε={EPSILON:g}.")
-
-    # ------------------------------------------------------------------------------------------- what they use
-
-    def _splits(self, task: Task) -> tuple[tuple[str, Records], tuple[str, Records]]:
-        source = self.source()
-        return ("training", task.load_train(source)), ("test", task.load_test(source))
-
-    def _few(self, task: Task) -> Records:
-        import torch
-
-        few = task.load_train(self.source()).rows(slice(RECORDS))
-        return few.to(torch.device("cpu"), next(task.build_model().parameters()).dtype)
-
-    def _elsewhere(self, task: Task) -> dict[str, Any]:
-        module, qualname = import_name(type(task))
-        source = self.source()
-        request = {
-            "what": "facts",
-            "module": module,
-            "qualname": qualname,
-            "model": task.model_name,
-            "data_dir": None if source.data_dir is None else str(source.data_dir),
-            "cache_dir": str(source.cache_dir),
-        }
-        return ask_new_process("dphpo_bench.testing.new_process", request)
-
-
-def _named(inputs: Any) -> dict[str, Any]:
-    """Several by name; one under a name of ours."""
-    return dict(inputs) if isinstance(inputs, Mapping) else {_ALONE: inputs}
-
-
-def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
-    """The shape of one record's, and the kind of number."""
-    import torch
-
-    kind = "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int"
-    return tuple(tensor.shape[1:]), kind
-
-
-def _contents(records: Records) -> list[bytes]:
-    """Each record's inputs and labels as bytes, hashed."""
-    import hashlib
-
-    import torch
-
-    contents = []
-    for start in range(0, len(records), 4096):
-        some = records.rows(slice(start, start + 4096))
-        rows = [tensor.reshape(len(some), -1).contiguous().view(torch.uint8) for tensor in some.named().values()]
-        for row in torch.cat(rows, dim=1).numpy():
-            contents.append(hashlib.blake2b(row.tobytes(), digest_size=16).digest())
-    return contents

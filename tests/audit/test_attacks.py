@@ -14,7 +14,8 @@ from torch.nn import functional
 
 import dphpo_bench as bench
 from dphpo_bench.audit import attacks as auditing
-from dphpo_bench.audit.attacks import Transcript, audit
+from dphpo_bench.audit.attacks import audit
+from dphpo_bench.audit.canaries import SETUPS, Transcript
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
@@ -29,7 +30,7 @@ M = 40
 
 def experiment(task: bench.Task, name: str, seed: int = 0) -> Any:
     train = task.load_train(DataSource.resolve())
-    return auditing._SETUPS[name](task, train, M, Streams(seed))
+    return SETUPS[name](task, train, M, Streams(seed))
 
 
 def rows(split: bench.Records) -> list[tuple[float, ...]]:
@@ -121,7 +122,7 @@ def test_only_the_winner_of_a_selection_is_seen(tiny_task, budget) -> None:
     watch = Watch(made.canaries, made.transcript._tags)
     checked = bench.plan(bench.make_method("papernot_steinke"), made.task, budget)
     steps = checked.plan.parameters.training.steps
-    auditing.execute(checked, made.task, made.records, seed=0, observer=watch)
+    auditing.execute(checked, made.task, made.records, auditing.Setup(seed=0, observer=watch))
     assert watch.releases == steps
     assert Watch.total > 3 * steps
 

@@ -2,15 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from optuna.distributions import FloatDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
 import dphpo_bench as bench
-from dphpo_bench.contract.search_space import bounded
+from dphpo_bench.contract.search_space import bounded, draw, grid
 from dphpo_bench.methods.dp_hyper import DpHyper
 from dphpo_bench.methods.dp_hypo import DpHypo
 from dphpo_bench.methods.grid_composed import GridComposed
@@ -19,6 +20,11 @@ from dphpo_bench.methods.liu_talwar import LiuTalwar
 from dphpo_bench.methods.papernot_steinke import PapernotSteinke
 from dphpo_bench.methods.propose_test import ProposeTest, most_rounds, most_successes, propose_and_test
 from dphpo_bench.methods.subsampled_tuning import SubsampledTuning
+from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
+from dphpo_bench.privacy.event_kinds import walk
+from dphpo_bench.privacy.events import OneOfDpEvent
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.testing.small_tasks import Blobs
 
 LOOSE = bench.PrivacyBudget(50.0, 1e-5)  # so much that noise is no excuse
 
@@ -279,3 +285,96 @@ def test_a_space_of_unknown_hyperparameters_is_a_mistake(tiny_task, budget, monk
     monkeypatch.setattr(type(tiny_task), "facts", facts)
     with pytest.raises(bench.DphpoBenchError, match="'depth'"):
         bench.run("papernot_steinke", tiny_task, budget, seed=0)
+
+
+# ------------------------------------------------------------------------------------- spaces of any kind
+
+MIXED = {
+    "learning_rate": FloatDistribution(0.01, 1.0, log=True),
+    "clipping": CategoricalDistribution(["auto_s", "abadi:1"]),
+    "weight_decay": FloatDistribution(0.0, 0.1),
+    "batch_size": CategoricalDistribution([100, 200]),
+    "epochs": CategoricalDistribution([1]),
+}
+
+
+class MixedBlobs(Blobs):
+    """Blobs whose batch size is searched, too."""
+
+    space: Mapping[str, BaseDistribution] = MIXED
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(super().facts, search_space=lambda: dict(self.space))
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("random_search", {}),
+        ("papernot_steinke", {"mean": 2.0, "accounting": "layer_cake"}),
+        ("liu_talwar", {"threshold": 0.4, "accounting": "layer_cake"}),
+        ("dp_hyper", {"mean": 2.0, "accounting": "layer_cake"}),
+        ("dp_hypo", {"mean": 2.0, "points": 6, "accounting": "rdp"}),
+        pytest.param("subsampled_tuning", {"mean": 2.0, "accounting": "profile"}, marks=pytest.mark.slow),
+        ("grid_composed", {"points": 1}),
+        ("grid_oracle", {"points": 1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_mixed_space_is_searched_within_the_budget(method: str, parameters: dict[str, Any]) -> None:
+    budget = bench.PrivacyBudget(3.0, 1e-5)
+    result = bench.run(bench.make_method(method, parameters), MixedBlobs(), budget, seed=0)
+    record = result.record
+    assert record.status == "ok"  # so the ledger was within the plan
+    assert record.privacy is not None
+    event = Ledger.from_json(record.privacy.ledger).event
+    assert any(isinstance(one, OneOfDpEvent) for one in walk(event))
+    recomputed = epsilon_by(event, budget.delta, record.privacy.planned.accountant)
+    assert recomputed == math.inf if method == "grid_oracle" else recomputed <= budget.epsilon
+    assert record.released.get("batch_size", 100) in (100, 200)
+
+
+def test_each_combination_has_noise_of_its_own_and_none_costs_more_than_the_budget_where_anybody_chooses() -> None:
+    budget = bench.PrivacyBudget(3.0, 1e-5)
+    facts = MixedBlobs().facts
+    training = bench.DpSgd.of(facts)
+    free = bench.searched(training, facts, budget, drawn=False).calibrated(budget)
+    drawn = bench.searched(training, facts, budget, drawn=True).calibrated(budget)
+    assert isinstance(free, bench.SearchedRun)
+    assert isinstance(drawn, bench.SearchedRun)
+    assert [run.steps for run in free.runs] == [6, 3]
+    for run, looser in zip(free.runs, drawn.runs, strict=True):
+        assert 0.8 * budget.epsilon <= epsilon(run.event, budget.delta).epsilon <= budget.epsilon
+        assert looser.noise_multiplier <= run.noise_multiplier
+    assert epsilon(drawn.event, budget.delta).epsilon <= budget.epsilon
+
+
+def test_numeric_ranges_of_what_costs_have_few_values() -> None:
+    space = {"batch_size": IntDistribution(50, 200, log=True), "epochs": FloatDistribution(1.0, 3.0)}
+    assert [list(one.values()) for one in grid(space, 9)] == [[b, e] for b in (50, 100, 200) for e in (1.0, 2.0, 3.0)]
+    drawn = [draw(space, seed) for seed in range(60)]
+    assert {one["batch_size"] for one in drawn} == {50, 100, 200}
+    assert {one["epochs"] for one in drawn} == {1.0, 2.0, 3.0}
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [("linear_scaling", "weight_decay"), ("propose_test", "batch_size"), ("random_search", "depth")]
+)
+def test_a_hyperparameter_that_a_method_cannot_search_is_refused_before_data_are_read(method: str, name: str) -> None:
+    class Other(MixedBlobs):
+        space: Mapping[str, BaseDistribution] = {name: FloatDistribution(1.0, 2.0)}
+
+    with pytest.raises(bench.InvalidValueError, match=f"got '{name}'"):
+        bench.make_method(method).plan(Other().facts, bench.PrivacyBudget(3.0, 1e-5))
+
+
+def test_momentum_and_weight_decay_reach_the_optimiser_or_are_refused() -> None:
+    run = bench.DpSgd(1.0, 1, 1.0, 0.1, optimizer="SGD", momentum=0.5, weight_decay=0.1)
+    weights = torch.ones(3)
+    rule = bench.UpdateRule(run.optimizer, [weights], run.optimizer_options)
+    first, second = (rule.direction([torch.ones(3)])[0] for _ in range(2))
+    assert first == pytest.approx(torch.full((3,), 1.1))
+    assert second == pytest.approx(torch.full((3,), 1.5 * 1.1))
+    with pytest.raises(bench.InvalidValueError, match="momentum"):
+        bench.UpdateRule("AdamW", [weights], run.optimizer_options)

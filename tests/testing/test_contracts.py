@@ -11,6 +11,7 @@ import pytest
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import RegistryError, UnknownNameError
+from dphpo_bench.contract import registry
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract, check
 from dphpo_bench.testing.runs import ask_new_process
 from dphpo_bench.testing.source_scan import private_accesses
@@ -33,7 +34,7 @@ ENDINGS = {
     "test_records_and_models_without_numbers_are_survived",
     "test_tiny_budgets_are_refused_or_kept",
 }
-EVERY_PLAN = {name for name in vars(MethodContract) if name.startswith("test_")}
+EVERY_PLAN = {name for name in dir(MethodContract) if name.startswith("test_")}
 
 W = wrong_methods
 METHODS: list[tuple[str, Any, str, set[str]]] = [
@@ -65,7 +66,7 @@ METHODS: list[tuple[str, Any, str, set[str]]] = [
     ("plan_is_made_from_public_facts_alone", W.PlansFromData, "The plan reads data", EVERY_PLAN),
     ("plan_is_made_from_public_facts_alone", W.PlansAtRandom, "releases is .* once and", set()),
     ("plan_is_made_from_public_facts_alone", W.PlansFromARun, "After a run the plan is another: cost", set()),
-    ("plan_comes_back_from_json", W.PlanHoldsATuple, "lists rather than tuples", set()),
+    ("plan_comes_back_from_json", W.PlanHoldsATuple, "types of its parameters", set()),
     (
         "releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget",
         W.OverBudgetAtEight,
@@ -147,7 +148,7 @@ def _forget() -> Iterator[None]:
 
 def failures(contract: MethodContract | TaskContract, make: Any) -> set[str]:
     found = set()
-    for name in (name for name in vars(type(contract)) if name.startswith("test_")):
+    for name in (name for name in dir(type(contract)) if name.startswith("test_")):
         try:
             getattr(contract, name)(make())
         except Exception:
@@ -157,7 +158,7 @@ def failures(contract: MethodContract | TaskContract, make: Any) -> set[str]:
 
 def test_there_is_a_wrong_plug_in_for_every_test() -> None:
     for contract, cases in ((MethodContract, METHODS), (TaskContract, TASKS)):
-        assert {f"test_{name}" for name, *_ in cases} == {name for name in vars(contract) if name.startswith("test_")}
+        assert {f"test_{name}" for name, *_ in cases} == {name for name in dir(contract) if name.startswith("test_")}
 
 
 @pytest.mark.parametrize(("name", "make", "message", "others"), METHODS, ids=IDS[0])
@@ -293,7 +294,7 @@ class TestCheck:
 
     def test_a_distribution_stands_for_all_of_its_plug_ins(self) -> None:
         found = check.subjects("dphpo_bench")
-        assert {subject.cls.name for subject in found if subject.kind == "method"} == set(bench.registry.methods())
+        assert {subject.cls.name for subject in found if subject.kind == "method"} == set(registry.methods())
         digits = [subject.model for subject in found if getattr(subject.cls, "name", "") == "digits"]
         assert digits == ["linear", "mlp"]
         assert [subject.model for subject in check.subjects("digits")] == digits

@@ -1,0 +1,229 @@
+"""Canaries: the records that an audit puts in or leaves out, and what speaks for each of them being in."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dphpo_bench.base.errors import AuditError
+from dphpo_bench.base.tensors import Records, single
+from dphpo_bench.contract.task import Input, Task
+from dphpo_bench.training.linear import linear_layer
+from dphpo_bench.training.modes import evaluating
+from dphpo_bench.training.randomness import Streams
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.training.losses import Objective
+
+LABELS, MODEL, GRADIENTS = (
+    "black box: loss of wrong labels",
+    "white box: released model",
+    "white box: released gradients",
+)
+TAG = 10.0
+"""Value of a canary's own input: so large that its gradient lies almost wholly in its own weights."""
+
+
+class Transcript:
+    """Adds up how far released gradients point along the gradients of canaries; a `session.Observer`.
+
+    A canary's share in a released gradient is a fraction of known length along a known direction, in Gaussian noise of
+    known deviation: the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio, but for terms
+    that are the same for all canaries.
+
+    Args:
+        canaries: the records, shape (m, d), and their labels.
+        tags: gives the weights of the canaries' own inputs, shape (classes, m), of gradients as of parameters.
+    """
+
+    def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
+        self._canaries = canaries
+        self._tags = tags
+        self.scores = torch.zeros(len(canaries), dtype=torch.float64)
+        self.releases = 0
+
+    def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float, noise: float) -> None:
+        """See `session.Observer`."""
+        with torch.no_grad():
+            inputs, labels = single(self._canaries.inputs), single(self._canaries.targets)
+            outputs = _outputs(model, inputs)
+            slopes = functional.softmax(outputs, dim=1) - functional.one_hot(labels, outputs.shape[1])
+            directions = functional.normalize(slopes.nan_to_num(nan=0.0), dim=1)
+            along = (self._tags(released).detach().cpu().double().T * directions).sum(dim=1)
+        self.scores += along.nan_to_num(nan=0.0) * share / max(noise, 1e-3 * share) ** 2
+        self.releases += 1
+
+    def trial(self) -> "Transcript":
+        """See `session.Observer`."""
+        return Transcript(self._canaries, self._tags)
+
+    def won(self, trial: Any) -> None:
+        """See `session.Observer`."""
+        self.scores += trial.scores
+        self.releases += trial.releases
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run to attack.
+
+    Attributes:
+        task: whose model is trained.
+        records: what it is trained on, canaries included.
+        canaries: all of them, in or out.
+        members: shape (m,), whether each is in.
+        transcript: of the releases; None if the attacker does not see them.
+    """
+
+    task: Task
+    records: Records
+    canaries: Records
+    members: "NDArray[np.bool_]"
+    transcript: Transcript | None = None
+
+    def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
+        """What speaks for each canary being in, by attack."""
+        inputs, labels = single(self.canaries.inputs), single(self.canaries.targets)
+        losses = functional.cross_entropy(_outputs(model, inputs), labels, reduction="none")
+        if self.transcript is None:
+            return {LABELS: -losses.double().numpy()}
+        without = torch.zeros_like(inputs)  # what the canary's own weights have changed
+        base = functional.cross_entropy(_outputs(model, without), labels, reduction="none")
+        # A run without releases has scores that say nothing, so that the number of canaries is what was planned.
+        return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
+
+
+def classified(task: Task) -> tuple[tuple[int, ...], int]:
+    """The shape of one input, and the number of classes.
+
+    Raises:
+        AuditError: if the task is no classification of single inputs of real numbers, for which canaries are made.
+    """
+    facts = task.facts
+    if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype != "float":
+        raise AuditError(f"Expected a classification of real numbers to audit, got {task.name} of kind {facts.kind!r}.")
+    return facts.inputs.shape, facts.n_classes or 0
+
+
+def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
+    """Canaries are records with wrong labels."""
+    generator = streams.generator("canaries")
+    order = torch.randperm(len(train), generator=generator)
+    _, n_classes = classified(task)
+    inputs, chosen = single(train.inputs)[order[:m]], single(train.targets)[order[:m]]
+    wrong = (chosen + torch.randint(1, n_classes, (m,), generator=generator)) % n_classes
+    canaries = Records(inputs, wrong)
+    members = _coins(m, streams)
+    return Experiment(task, _joined(train, order[m:], canaries, members), canaries, members)
+
+
+def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
+    """Canaries have an input of their own each."""
+    generator = streams.generator("canaries")
+    order = torch.randperm(len(train), generator=generator)[m // 2 :]
+    flat = single(train.inputs)[order].flatten(1)
+    base = Records(torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1), single(train.targets)[order])
+    tagged = flat.new_zeros(m, flat.shape[1] + m)
+    tagged[:, flat.shape[1] :].fill_diagonal_(TAG)
+    labels = torch.randint(classified(task)[1], (m,), generator=generator)
+    canaries = Records(tagged, labels)
+    members = _coins(m, streams)
+    records = _joined(base, torch.arange(len(base)), canaries, members)
+    seen = Records(tagged.float(), labels)
+    return Experiment(
+        _TaggedTask(task, m), records, seen, members, Transcript(seen, lambda tensors: tensors[0][:, -m:])
+    )
+
+
+SETUPS = {"black_box": _black_box, "white_box": _white_box}
+
+
+def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
+    coins = torch.rand(m, dtype=torch.float64, generator=streams.generator("coins")) < 0.5
+    return coins.numpy()
+
+
+def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np.bool_]") -> Records:
+    some, inside = base.rows(rows), canaries.rows(torch.from_numpy(members).nonzero().squeeze(1))
+    return Records(
+        torch.cat([single(some.inputs), single(inside.inputs)]),
+        torch.cat([single(some.targets), single(inside.targets)]),
+    )
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The model's outputs on the CPU, in the mode of evaluation."""
+    like = next(model.parameters())
+    with evaluating(model):
+        return torch.cat([model(piece.to(like.device, like.dtype)).cpu() for piece in torch.split(inputs, 1024)])
+
+
+class _TaggedTask(Task):
+    """A task whose model has inputs of its own for canaries, beside the task's own; see `_white_box`."""
+
+    summary = "A task under attack."
+
+    def __init__(self, task: Task, tags: int) -> None:
+        self.name, self.model_name = task.name, task.model_name
+        self._task = task
+        self._tags = tags
+        self._shape, self._n_classes = classified(task)
+
+    @property
+    def facts(self) -> Any:
+        """The task's, but for the inputs' shape."""
+        facts = self._task.facts
+        return replace(facts, inputs=Input((math.prod(self._shape) + self._tags,)))
+
+    def load_train(self, source: "DataSource") -> Records:
+        """Nothing: the audit makes the records itself."""
+        raise NotImplementedError
+
+    def load_test(self, source: "DataSource") -> Records:
+        """Nothing: an audit does not look at the test data."""
+        raise NotImplementedError
+
+    def build_model(self) -> nn.Module:
+        """The task's model, with weights of zero for the canaries' inputs; they are the first parameter."""
+        model = self._task.build_model()
+        layer = linear_layer(model)
+        if layer is None or not all(parameter.requires_grad for parameter in layer.parameters()):
+            return _Tagged(model, self._shape, nn.Linear(self._tags, self._n_classes, bias=False))
+        wide = nn.Linear(layer.in_features + self._tags, layer.out_features, bias=layer.bias is not None)
+        with torch.no_grad():
+            wide.weight.zero_()[:, : layer.in_features] = layer.weight
+            if layer.bias is not None:
+                wide.bias.copy_(layer.bias)
+        return wide
+
+    def objective(self) -> "Objective":
+        """The task's."""
+        return self._task.objective()
+
+    def fingerprint(self, source: "DataSource") -> str:
+        """The task's."""
+        return self._task.fingerprint(source)
+
+
+class _Tagged(nn.Module):
+    """A model plus a linear layer for canaries."""
+
+    def __init__(self, model: nn.Module, shape: tuple[int, ...], tags: nn.Linear) -> None:
+        super().__init__()
+        nn.init.zeros_(tags.weight)
+        self.tags = tags
+        self.model = model
+        self._shape = shape
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        own = self.tags.in_features
+        outputs: Tensor = self.model(inputs[:, :-own].reshape(-1, *self._shape)) + self.tags(inputs[:, -own:])
+        return outputs

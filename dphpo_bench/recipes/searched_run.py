@@ -1,0 +1,216 @@
+"""A DP-SGD run whose batch size or number of epochs is searched: one run for each combination, at noise of its own."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.contract import search_space as search
+from dphpo_bench.contract.method import Cost, Plan, Release
+from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.contract.session import Session
+from dphpo_bench.contract.task import TaskFacts
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One batch size and number of epochs, and the run they make.
+
+    Attributes:
+        run: at noise of its own.
+        batch_size: what the search space says; None if it leaves it alone.
+        epochs: likewise.
+    """
+
+    run: DpSgd
+    batch_size: int | None
+    epochs: float | None
+
+    @property
+    def schedule(self) -> Candidate:
+        """What the search space says, by name."""
+        named = {"batch_size": self.batch_size, "epochs": self.epochs}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class SearchedRun:
+    """One of several DP-SGD runs, of which one is trained.
+
+    Attributes:
+        combinations: the runs.
+        drawn: whether the session draws one, all alike, which costs the average; else a candidate says which, and
+            it costs the largest (docs/accounting.md, one of several events).
+
+    Raises:
+        InvalidValueError: if a run is of another type.
+    """
+
+    combinations: tuple[Combination, ...]
+    drawn: bool
+
+    def __post_init__(self) -> None:
+        if not all(type(one) is Combination and type(one.run) is DpSgd for one in self.combinations):
+            raise InvalidValueError("Expected combinations with runs of type DpSgd.")
+        # Made anew: somebody may have hung functions of their own on those.
+        made = tuple(replace(one, run=replace(one.run)) for one in self.combinations)
+        object.__setattr__(self, "combinations", made)
+
+    @property
+    def runs(self) -> tuple[DpSgd, ...]:
+        """The runs."""
+        return tuple(one.run for one in self.combinations)
+
+    @property
+    def event(self) -> "DpEvent":
+        """One of the events of the runs."""
+        from dphpo_bench.privacy.events import one_of
+
+        return one_of([run.event for run in self.runs], [1.0] * len(self.runs) if self.drawn else None)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ of the first run; the others keep their ratios to it."""
+        return self.runs[0].noise_multiplier
+
+    @property
+    def steps(self) -> float:
+        """The mean number of steps."""
+        return sum(run.steps for run in self.runs) / len(self.runs)
+
+    @property
+    def sample_rate(self) -> float:
+        """The mean share of the records that a step takes."""
+        return sum(run.steps * run.sample_rate for run in self.runs) / sum(run.steps for run in self.runs)
+
+    @property
+    def optimizer(self) -> str:
+        """A `torch.optim` name."""
+        return self.runs[0].optimizer
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """What the runs let out; only one of these happens."""
+        return tuple(release for run in self.runs for release in run.releases)
+
+    def cost(self, n_records: float) -> Cost:
+        """What the mean run computes on this many records, in expectation."""
+        return Cost(runs=1, steps=round(self.steps), examples=self.steps * self.sample_rate * n_records)
+
+    def with_noise(self, noise_multiplier: float) -> "SearchedRun":
+        """The same with this noise in the first run, and in the others in proportion."""
+        factor = noise_multiplier / self.noise_multiplier
+        scaled = (replace(one, run=one.run.with_noise(factor * one.run.noise_multiplier)) for one in self.combinations)
+        return replace(self, combinations=tuple(scaled))
+
+    def calibrated(self, budget: PrivacyBudget, accountant: str | None = None) -> "SearchedRun":
+        """The same with the least noise that keeps it, alone, within the budget; see `DpSgd.calibrated`."""
+        from dphpo_bench.privacy.calibration import calibrate
+
+        return self.with_noise(calibrate(lambda noise: self.with_noise(noise).event, budget, accountant=accountant))
+
+    def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> "Plan[Any]":
+        """The plan of a method that does this one run."""
+        return Plan(budget, self.event, self.event, self, self.releases, self.cost(facts.n_records))
+
+    def having(self, hyperparameters: Candidate) -> "SearchedRun":
+        """The same with some hyperparameters replaced in every run; batch size and epochs are left to `opened`."""
+        free = {name: value for name, value in hyperparameters.items() if name not in search.SCHEDULE}
+        return replace(self, combinations=tuple(replace(one, run=one.run.having(free)) for one in self.combinations))
+
+    def opened(self, session: Session, candidate: Candidate) -> tuple[DpSgd, Session, Candidate]:
+        """The run of a candidate, the session that is charged for it, and the candidate as it is trained.
+
+        Args:
+            session: is charged `event`.
+            candidate: hyperparameters. Of a drawn run, the session's own draw replaces batch size and epochs. Else,
+                the first combination serves if the candidate says nothing.
+
+        Raises:
+            InvalidValueError: if there is no such combination.
+        """
+        index = None if self.drawn else self._index(candidate)
+        index, inner = session.one_of(self.event, index)
+        chosen = self.combinations[index]
+        return self.having(candidate).runs[index], inner, {**candidate, **chosen.schedule}
+
+    def _index(self, candidate: Candidate) -> int:
+        asked = {name: value for name, value in candidate.items() if name in search.SCHEDULE}
+        if not asked:
+            return 0
+        schedules = [one.schedule for one in self.combinations]
+        if asked not in schedules:
+            raise InvalidValueError(f"Expected one of the planned combinations {schedules}, got {asked}.")
+        return schedules.index(asked)
+
+    def trained(self, session: Session, candidate: Candidate, label: str = "Training") -> "nn.Module":
+        """The model of a candidate; see `opened`."""
+        run, inner, _ = self.opened(session, candidate)
+        return run.train(inner, label)
+
+
+Run = DpSgd | SearchedRun
+"""A run, or several of which one is trained."""
+
+
+def searched(training: DpSgd, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool) -> Run:
+    """The run of a search: as it is, or one for each batch size and number of epochs of the search space.
+
+    The noise of each of several runs is such that all cost about the same alone; `calibrated` and
+    `Trial.calibrated` then scale all of it.
+
+    Args:
+        training: the run but for what is searched, and its noise.
+        facts: of the task, with the batch size and the epochs of the method.
+        budget: at which the runs cost the same.
+        drawn: whether the session may draw batch size and epochs.
+
+    Raises:
+        InvalidValueError: if the space holds what is no hyperparameter of a run.
+    """
+    from dphpo_bench.privacy.calibration import calibrate_roughly
+
+    space = facts.search_space()
+    unknown = sorted(space.keys() - HYPERPARAMETERS - search.SCHEDULE)
+    if unknown:
+        known = sorted(HYPERPARAMETERS | search.SCHEDULE)
+        raise InvalidValueError(f"Expected a search space of hyperparameters among {known}, got {unknown[0]!r}.")
+    schedules = search.grid({name: one for name, one in space.items() if name in search.SCHEDULE}, search.MOST_VALUES)
+    if schedules == [{}]:
+        return training
+
+    noise = calibrate_roughly(lambda noise: training.with_noise(noise).event, budget)
+    alike = training.sample_rate**2 * training.steps * math.expm1(noise**-2)
+
+    def combination(batch_size: int | None = None, epochs: float | None = None) -> Combination:
+        other = facts.with_schedule(batch_size, epochs)
+        # Runs of one μ² = q² T (exp(σ⁻²) − 1) cost the same in the limit of many steps. Only the ratios of noise
+        # rest on that: what all of it costs is computed from the events.
+        noise = math.log1p(alike / (other.sample_rate**2 * other.steps)) ** -0.5
+        run = replace(training, sample_rate=other.sample_rate, steps=other.steps, noise_multiplier=noise)
+        return Combination(run, batch_size, epochs)
+
+    return SearchedRun(tuple(combination(**schedule) for schedule in schedules), drawn)
+
+
+def refuse_searched(facts: TaskFacts, names: Collection[str], why: str) -> None:
+    """Refuse a search space that holds what a method cannot search.
+
+    Args:
+        facts: of the task.
+        names: of the hyperparameters that it can.
+        why: it cannot search others, for the message.
+
+    Raises:
+        InvalidValueError: if the space has another.
+    """
+    others = sorted(facts.search_space().keys() - set(names))
+    if others:
+        raise InvalidValueError(f"Expected a search space among {sorted(names)}, got {others[0]!r}: {why}.")

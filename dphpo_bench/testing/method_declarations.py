@@ -1,0 +1,110 @@
+"""What a method says of itself."""
+
+import json
+import re
+from dataclasses import MISSING, fields, is_dataclass
+
+from dphpo_bench.contract.method import Method
+from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
+from dphpo_bench.testing.new_process import SLOW
+from dphpo_bench.testing.runs import ask_new_process, import_name
+from dphpo_bench.testing.source_scan import private_accesses
+
+DECLARED = ("name", "version", "summary", "reference", "tuning", "end_to_end_private")
+NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
+
+
+class MethodDeclarations:
+    """The part of `MethodContract` about what a method says: nothing is planned or run."""
+
+    def test_declarations(self, method: Method) -> None:
+        """Name, version, summary, reference, tuning and end_to_end_private are declared."""
+        cls = type(method)
+        for name in DECLARED:
+            expect(hasattr(cls, name), f"{cls.__name__} has no class attribute {name}. Set it, as Method explains.")
+        for name in ("name", "summary", "reference"):
+            value = getattr(cls, name)
+            ok = isinstance(value, str) and value.strip() == value != "" and "\n" not in value
+            expect(ok, f"Expected {name} to be one line of text, got {shortened(value)}.")
+        expect(
+            NAME.fullmatch(cls.name) is not None,
+            f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
+            f"{cls.name!r}. It is what --method, suites and folders of records are given.",
+        )
+        expect_version(cls)
+        ok = isinstance(cls.tuning, tuple) and all(isinstance(name, str) for name in cls.tuning)
+        expect(ok, f"Expected tuning to be a tuple of names of hyperparameters, got {shortened(cls.tuning)}.")
+        expect(
+            isinstance(cls.end_to_end_private, bool),
+            f"Expected end_to_end_private to be True or False, got {shortened(cls.end_to_end_private)}.",
+        )
+
+    def test_parameters_are_fields_of_a_frozen_dataclass(self, method: Method) -> None:
+        """The parameters are the fields of a frozen dataclass, each with a default."""
+        cls = type(method)
+        way_out = "Decorate the class with @dataclass(frozen=True)."
+        expect(is_dataclass(cls), f"{cls.__name__} is no dataclass, so its parameters are not known. {way_out}")
+        expect(
+            cls.__dataclass_params__.frozen,  # type: ignore[attr-defined]
+            f"{cls.__name__} is a dataclass that is not frozen: a run could change its own identity. {way_out}",
+        )
+        parameters = fields(cls)  # type: ignore[arg-type]
+        declared = sorted(set(DECLARED) & {field.name for field in parameters})
+        expect(
+            not declared,
+            f"{', '.join(declared)} of {cls.__name__} are annotated, which makes parameters of them. Leave out the "
+            "annotation.",
+        )
+        own = set(vars(cls).get("__annotations__", ())) - set(DECLARED)
+        lost = sorted(own - {field.name for field in parameters} - set(_class_variables(cls)))
+        expect(not lost, f"{', '.join(lost)} of {cls.__name__} are annotated but no fields. {way_out}")
+        for field in parameters:
+            has_default = field.default is not MISSING or field.default_factory is not MISSING
+            expect(
+                has_default or not field.init,
+                f"The parameter {field.name} has no default, so the method cannot be made from its name alone. Give "
+                "it the paper's value.",
+            )
+
+    def test_parameters_come_back_from_json(self, method: Method) -> None:
+        """The parameters are JSON values, and the same method can be made from them."""
+        from dphpo_bench.contract.registry import read_parameters
+
+        try:
+            text = json.dumps(method.parameters, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ContractError(
+                f"Expected parameters that JSON holds (numbers, texts, lists, None), got {error}."
+            ) from None
+        again = type(method)(**read_parameters(type(method), json.loads(text)))
+        expect(
+            again.parameters == method.parameters,
+            f"The parameters {shortened(method.parameters)} come back from a record as {shortened(again.parameters)}. "
+            "Do not change a field in __post_init__; compute what follows from it in a property.",
+        )
+
+    def test_source_keeps_out_of_the_private_parts_of_others(self, method: Method) -> None:
+        """The source uses no attribute that begins with an underscore, but the method's own."""
+        findings = private_accesses(type(method), Method)
+        expect(
+            not findings,
+            f"{'; '.join(map(str, findings))}. What begins with an underscore is not for methods: of a session it is "
+            "the private records, their rows and the noise. Use what Session offers without one.",
+        )
+
+    def test_importing_the_module_is_cheap(self, method: Method) -> None:
+        """Importing the module does not import torch or another slow package."""
+        module, qualname = import_name(type(method))
+        slow = ask_new_process(
+            "dphpo_bench.testing.new_process", {"what": "import", "module": module, "qualname": qualname}
+        )["slow"]
+        expect(
+            not slow,
+            f"Importing {module} imports {', '.join(slow)}, though dphpo-bench list and plan import every plug-in. Of "
+            f"{', '.join(SLOW)}, import what you need inside the functions that need it.",
+        )
+
+
+def _class_variables(cls: type) -> list[str]:
+    annotations = vars(cls).get("__annotations__", {})
+    return [name for name, kind in annotations.items() if "ClassVar" in str(kind)]

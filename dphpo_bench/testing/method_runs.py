@@ -1,0 +1,188 @@
+"""What a method's runs leave behind, and what changes nothing about them."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from dphpo_bench.contract.method import Method
+from dphpo_bench.testing.expectations import ContractError, expect, shortened
+from dphpo_bench.testing.runs import (
+    EPSILON,
+    Bench,
+    ask_new_process,
+    difference,
+    import_name,
+    observed,
+    other_global_randomness,
+    quiet,
+    recorded,
+    threads,
+)
+from dphpo_bench.testing.small_tasks import Blobs
+
+NEVER = "Draw from session.uniform, session.candidate and the session's releases only, and keep nothing between runs."
+
+
+class MethodRuns:
+    """The part of `MethodContract` about runs.
+
+    Attributes:
+        epsilons: at which plans and runs are made.
+    """
+
+    epsilons: ClassVar[tuple[float, ...]] = (1.0, EPSILON, 8.0)
+
+    def test_run_ends_with_a_model(self, method: Method) -> None:
+        """A run ends with a finite model and released values that JSON holds."""
+        with quiet():
+            attempt = Bench(method, Blobs()).run()
+        expect(
+            attempt.status in ("ok", "over_budget"),  # the latter is another test's
+            f"Expected a finished run on {Blobs.summary.lower()} Got: {attempt.status}: {attempt.error}",
+        )
+
+    def test_run_releases_only_what_the_plan_says(self, method: Method) -> None:
+        """Every release is in the plan."""
+        from dphpo_bench.privacy.events import repeat
+        from dphpo_bench.privacy.ledger import Ledger
+
+        bench = Bench(method, Blobs())
+        with quiet():
+            checked = bench.planned()
+            attempt = bench.run(checked=checked)
+        expect(attempt.status != "over_budget", str(attempt.error))
+        expect(attempt.ledger.refused is None, str(attempt.ledger.refused))
+        covered = Ledger(allowance=checked.plan.event)
+        for event, count in attempt.ledger.entries:
+            covered.charge(repeat(event, count))
+
+    def test_record_comes_back_from_json(self, method: Method) -> None:
+        """The record of a run comes back from its JSON form as the same record."""
+        from dphpo_bench.records.record import RunRecord
+
+        try:
+            record = recorded(method)
+        except ValueError as error:
+            raise ContractError(f"The run cannot be recorded: {error}") from None
+        again = RunRecord.model_validate_json(record.to_json())
+        for what, first, second in (
+            ("identity", record.identity.model_dump(), again.identity.model_dump()),
+            ("ledger", record.privacy and record.privacy.ledger, again.privacy and again.privacy.ledger),
+            ("released values", record.released, again.released),
+        ):
+            expect(
+                json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True),
+                f"Of the record, the {what} {shortened(first)} come back from JSON as {shortened(second)}. JSON holds "
+                "finite numbers, texts, lists, and dictionaries by text.",
+            )
+
+    def test_seed_repeats_a_run(self, method: Method) -> None:
+        """A seed repeats a run exactly."""
+        bench = Bench(method, Blobs())
+        with quiet():
+            found = difference(observed(bench.run(3)), observed(bench.run(3)))
+        expect(found is None, f"Two runs at one seed differ: {found}. {NEVER}")
+
+    def test_global_randomness_and_threads_change_nothing(self, method: Method) -> None:
+        """Neither the global random generators nor the number of threads changes a run."""
+        bench = Bench(method, Blobs())
+        with quiet():
+            with other_global_randomness(11), threads(1):
+                one = observed(bench.run())
+            with other_global_randomness(12), threads(2):
+                two = observed(bench.run())
+        found = difference(one, two)
+        expect(found is None, f"With other global random states and threads a run differs: {found}. {NEVER}")
+
+    def test_order_of_trials_changes_nothing(self, method: Method) -> None:
+        """Whether the independent trials of a selection run forwards or backwards changes nothing."""
+        bench = Bench(method, Blobs())
+        with quiet():
+            checked = bench.planned()
+        for seed in range(6):
+            with quiet():
+                counts, order = _counting()
+                one = observed(bench.run(seed, checked=checked, order=order))
+                if not counts:  # it has no such trials
+                    return
+                two = observed(bench.run(seed, checked=checked, order=lambda count: range(count)[::-1]))
+            found = difference(one, two)
+            expect(
+                found is None,
+                f"With its {max(counts)} trials in reverse order a run differs: {found}. The proofs of private "
+                "selection take independent trials: draw from the trial's own session, and keep nothing between them.",
+            )
+            if max(counts) > 2:
+                return
+
+    def test_trials_that_lost_change_nothing(self, method: Method) -> None:
+        """What a run lets out is what it would if the winner of its selection had been the only trial."""
+        bench = Bench(method, Blobs())
+        with quiet():
+            checked = bench.planned()
+        for seed in range(6):
+            counts, order = _counting()
+            with quiet():
+                whole = observed(bench.run(seed, checked=checked, order=order))
+            if len(counts) != 1:  # no selection of independent trials, or several, with a winner each
+                return
+            if counts[0] > 2:
+                break
+        found = None
+        for index in range(counts[0]):
+            with quiet():
+                found = difference(whole, observed(bench.run(seed, checked=checked, order=_only(index))))
+            if found is None:
+                return
+        expect(
+            found is None,
+            f"No trial alone leads to what all {counts[0]} of them release: {found}. Scores, losers, their number and "
+            "what was learned from them are secret: release the winner's outcome and nothing else.",
+        )
+
+    def test_earlier_runs_change_nothing(self, method: Method) -> None:
+        """What ran before in this process, on other records and at another ε, changes nothing."""
+        bench = Bench(method, Blobs())
+        with quiet():
+            one = observed(bench.run())
+            Bench(method, Blobs(), self.epsilons[0]).run(1)
+            bench.run(2, Blobs(draw=2))
+            two = observed(bench.run())
+        found = difference(one, two)
+        expect(
+            found is None,
+            f"After a run on other records a run differs: {found}. What a run leaves behind is a release that nobody "
+            f"accounts for. {NEVER}",
+        )
+
+    def test_new_process_gives_the_same_run(self, method: Method) -> None:
+        """A new process, in which nothing ran before, gives the same run."""
+        module, qualname = import_name(type(method))
+        bench = Bench(method, Blobs())
+        with quiet():
+            bench.run(2, Blobs(draw=2))
+            here = observed(bench.run())
+        request = {"what": "run", "module": module, "qualname": qualname, "parameters": method.parameters}
+        there = ask_new_process("dphpo_bench.testing.new_process", request)
+        found = difference(here, there)
+        expect(
+            found is None,
+            f"Here, after a run on other records, and in a new process a run differs: {found}. {NEVER} Sets of texts "
+            "have another order in every process: sort them.",
+        )
+
+
+def _counting() -> tuple[list[int], Callable[[int], Sequence[int]]]:
+    """An order of trials that changes nothing, and the number of trials of each selection so far."""
+    counts: list[int] = []
+
+    def order(count: int) -> Sequence[int]:
+        counts.append(count)
+        return range(count)
+
+    return counts, order
+
+
+def _only(index: int) -> Callable[[int], list[int]]:
+    """An order of trials in which there is one."""
+    return lambda count: [index] if index < count else []
