@@ -219,10 +219,10 @@ def sweep_command(
     source = DataSource.resolve(data_dir)
     store = RecordStore(results_dir)
     cells = cells_of(load_suite(suite), source, only or [])
-    for task in {cell.identity.task: cell.task for cell in cells}.values():
-        warn_of_seeds(task, "the suite seeds its runs")
     with closing(make_executor(executor, workers, address, cells)) as made:
         if not dry_run:
+            for task in {cell.identity.task: cell.task for cell in cells}.values():
+                warn_of_seeds(task, "the suite seeds its runs")
             raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))
         workers = made.capacity
         stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)

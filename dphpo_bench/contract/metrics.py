@@ -111,7 +111,8 @@ def _r2(outputs: Any, targets: Any) -> float:
     from dphpo_bench.training.losses import matched
 
     found = matched(outputs, targets).double().numpy()
-    return float(r2_score(targets.double().numpy(), found, force_finite=False))
+    value = float(r2_score(targets.double().numpy(), found, force_finite=False))
+    return value if math.isfinite(value) else math.nan  # all targets are the same
 
 
 def _mean_squared_error(outputs: Any, targets: Any) -> float:

@@ -88,8 +88,8 @@ class TaskContract(RecordsContract):
         with other_global_randomness(0):
             model = task.build_model()
             few = self._few(task)
-            engine = gradient_engine(model, task.objective().losses, named=few.are_named)
             try:
+                engine = gradient_engine(model, task.objective().losses, named=few.are_named)
                 total = engine.clipped_sum(few.inputs, few.targets, Abadi(0.5))
             except InvalidValueError as error:
                 raise ContractError(f"The model cannot be trained privately: {error}") from None

@@ -22,6 +22,7 @@ from dphpo_bench.methods.auto_clipping import AutoClipping
 class Blobs(bench.Task):
     name = "blobs"
     summary = "Three Gaussian blobs in five dimensions."
+    public = True
     models = ("linear", "missing")
 
     @property

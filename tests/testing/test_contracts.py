@@ -134,6 +134,19 @@ TASKS: list[tuple[str, Any, str, set[str]]] = [
         {"test_model_treats_each_record_alone", "test_private_run_works", "test_model_gives_one_output_per_class"},
     ),
     ("model_treats_each_record_alone", T.Centres, "depend on the others of a batch", {"test_private_run_works"}),
+    (
+        "losses_and_scores_are_of_one_record_each",
+        T.LossesMix,
+        "loss to depend on that record alone.* Nothing bounds",
+        {"test_model_can_be_trained_privately", "test_private_run_works"},
+    ),
+    ("losses_and_scores_are_of_one_record_each", T.ScoresMix, "score to depend on that record alone", set()),
+    (
+        "losses_and_scores_are_of_one_record_each",
+        T.OneLossForAll,
+        "Expected one loss for each record",
+        {"test_model_can_be_trained_privately", "test_private_run_works"},
+    ),
     ("private_run_works", T.NegativeLearningRate, "learning_rate", set()),
 ]
 IDS = [f"{make.__qualname__}" for _, make, _, _ in METHODS], [make.__qualname__ for _, make, _, _ in TASKS]
@@ -251,7 +264,7 @@ class TestCheck:
         assert (code, err) == (0, "")
         assert lines[0].startswith("task wrong (linear): tests.security.wrong.tasks:Sound")
         assert all(line.startswith("  ✓ ") for line in lines[1:-1])
-        assert lines[-1].startswith("All 14 tests pass (1 plug-in")
+        assert lines[-1].startswith("All 15 tests pass (1 plug-in")
 
     def test_a_wrong_method_fails_with_reasons(self, main: Any) -> None:
         code, out, _ = main("tests.security.wrong.methods:PlansFromData")

@@ -141,3 +141,18 @@ class NegativeLearningRate(Sound):
     @property
     def facts(self) -> bench.TaskFacts:
         return replace(super().facts, learning_rate=-0.1)
+
+
+class LossesMix(Sound):
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        return bench.cross_entropy(outputs - outputs.mean(0), targets)
+
+
+class ScoresMix(Sound):
+    def scores(self, outputs: Any, targets: Any) -> Any:
+        return bench.correct(outputs, targets).mean().expand(len(targets))
+
+
+class OneLossForAll(Sound):
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        return bench.cross_entropy(outputs, targets).mean()

@@ -1,0 +1,91 @@
+"""Ready-made metrics, losses and scores against numbers from elsewhere."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import dphpo_bench as bench
+
+LOGITS = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0], [0.0, 2.0, 1.0], [4.0, 1.0, 0.0]])
+CLASSES = torch.tensor([0, 1, 1, 0])
+MARGINS, LABELS = torch.tensor([-1.0, 2.0, 0.5, -0.2]), torch.tensor([0.0, 1.0, 0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("metric", "outputs", "targets", "value"),
+    [
+        (bench.ACCURACY, LOGITS, CLASSES, 3 / 4),
+        (bench.ACCURACY, {"logits": LOGITS}, CLASSES, 3 / 4),
+        (bench.ACCURACY, MARGINS, LABELS, 2 / 4),
+        (bench.ACCURACY, MARGINS[:, None], LABELS, 2 / 4),
+        (bench.ACCURACY, MARGINS.view(2, 2), LABELS.view(2, 2), 2 / 4),
+        (bench.ACCURACY, torch.full((4, 3), math.nan), CLASSES, 0.0),
+        (bench.BALANCED_ACCURACY, LOGITS[1:], CLASSES[1:], (1 / 2 + 1) / 2),
+        (bench.F1, MARGINS, LABELS, 2 * 1 / (2 * 1 + 1 + 1)),
+        (bench.ROC_AUC, MARGINS, LABELS, 3 / 4),  # of four pairs one is in the wrong order
+        (bench.ROC_AUC, torch.stack([-MARGINS, MARGINS], 1), LABELS.long(), 3 / 4),
+        (bench.R2, MARGINS, LABELS, 1 - (1 + 1 + 0.25 + 1.44) / 1),
+        (bench.MEAN_SQUARED_ERROR, MARGINS[:, None], LABELS, (1 + 1 + 0.25 + 1.44) / 4),
+        (bench.CROSS_ENTROPY, LOGITS, CLASSES, float(functional.cross_entropy(LOGITS, CLASSES))),
+        (bench.CROSS_ENTROPY, torch.full((4, 3), math.nan), CLASSES, math.inf),
+        (bench.PERPLEXITY, torch.zeros(2, 3, 7), torch.ones(2, 3, dtype=torch.long), 7.0),
+    ],
+)
+def test_values(metric: bench.Metric, outputs: torch.Tensor, targets: torch.Tensor, value: float) -> None:
+    assert metric.of(outputs, targets) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "outputs", "targets"),
+    [
+        (bench.ROC_AUC, MARGINS, torch.ones(4)),
+        (bench.F1, -MARGINS.abs(), torch.zeros(4)),
+        (bench.R2, MARGINS, torch.ones(4)),
+        (bench.R2, MARGINS[:1], LABELS[:1]),
+        (bench.R2, MARGINS * math.nan, LABELS),
+        (bench.MEAN_SQUARED_ERROR, LOGITS, CLASSES),
+        (bench.ACCURACY, LOGITS[0], CLASSES),
+        (bench.ACCURACY, torch.zeros(1, 2, 3), torch.full((1, 2), -100)),
+        (bench.PERPLEXITY, torch.zeros(1, 2, 3), torch.full((1, 2), -100)),
+    ],
+)
+def test_what_cannot_be_computed_is_refused(metric: bench.Metric, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    with pytest.raises(bench.InvalidValueError, match=f"The metric {metric.name} (is no number|cannot)") as error:
+        metric.of(outputs, targets)
+    assert "\n" not in str(error.value)
+
+
+def test_losses_and_scores_of_one_record_each() -> None:
+    pairs, wanted = MARGINS.view(2, 2), LABELS.view(2, 2)
+    expected = functional.binary_cross_entropy(pairs.sigmoid(), wanted, reduction="none").mean(1)
+    torch.testing.assert_close(bench.binary_cross_entropy(pairs, wanted), expected)
+    torch.testing.assert_close(bench.binary_cross_entropy(MARGINS[:, None], LABELS).view(2, 2).mean(1), expected)
+    assert bench.correct_labels(pairs, wanted).tolist() == [1.0, 0.0]
+    assert bench.squared_error(MARGINS[:, None], LABELS).tolist() == pytest.approx([1, 1, 0.25, 1.44])
+    assert bench.one_minus_error(2.0)(MARGINS, LABELS).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.4])
+    assert bench.one_minus_error(0.5)(MARGINS, LABELS).tolist() == [0.0, 0.0, 0.0, 0.0]
+    with pytest.raises(bench.InvalidValueError, match="targets' shape"):
+        bench.squared_error(LOGITS[:, :2], LABELS)
+    with pytest.raises(bench.InvalidValueError, match="bound"):
+        bench.one_minus_error(0.0)
+
+
+def test_a_score_counts_at_most_one() -> None:
+    """Whatever a task returns: one record changes the sum by at most 1, which the noise is for."""
+    records = bench.Records(torch.eye(4), torch.zeros(4))
+    scores = [5.0, -3.0, math.nan, 0.25]
+    total = bench.total_score(nn.Linear(4, 1), lambda _outputs, _targets: torch.tensor(scores), records)
+    assert total == 1.25
+
+
+def test_records_have_as_many_rows_in_each_tensor() -> None:
+    with pytest.raises(bench.InvalidValueError, match="one row in each tensor"):
+        bench.Records({"ids": torch.zeros(3, 2), "mask": torch.zeros(2, 2)}, torch.zeros(3))
+    records = bench.Records({"ids": torch.arange(6).view(3, 2), "x": torch.ones(3, 2).half()}, torch.zeros(3))
+    moved = records.rows(torch.tensor([2, 0])).to(torch.device("cpu"), torch.float32)
+    assert len(moved) == 2
+    assert moved.named()["inputs.ids"].tolist() == [[4, 5], [0, 1]]
+    assert [tensor.dtype for tensor in moved.named().values()] == [torch.int64, torch.float32, torch.float32]
