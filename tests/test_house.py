@@ -11,9 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FLOORS = (
     ("base",),
-    ("privacy", "data"),
-    ("training", "records"),
-    ("contract",),
+    ("privacy", "training", "data"),
+    ("contract", "records"),
     ("session",),
     ("recipes",),
     ("harness",),

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Interval, Len
 
+from dphpo_bench.base.checks import MAX_NAME, short_text
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy.checks import MAX_NAME, short_text
 
 Share = Annotated[float, Interval(gt=0, lt=1)]
 """0 < share < 1."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy.checks import number
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
+from dphpo_bench.base.checks import number, short_text, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.privacy import run_counts
-from dphpo_bench.privacy.checks import number, short_text, whole
 from dphpo_bench.privacy.run_counts import RunCount
 
 MAX_COUNT = 10**9

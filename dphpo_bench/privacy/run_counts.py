@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 from scipy.special import exprel, gammaln
 
+from dphpo_bench.base.checks import number, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy.checks import number, whole
 
 Array = NDArray[np.float64]
 

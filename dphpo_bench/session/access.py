@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from dphpo_bench.base.checks import inside
 from dphpo_bench.base.errors import ModelFailedError, OverBudgetError
 from dphpo_bench.base.progress import Progress, SilentProgress
-from dphpo_bench.privacy.checks import inside
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
 from dphpo_bench.session.observer import Observer

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dphpo_bench.base.checks import number, positive
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import single
 from dphpo_bench.contract.session import Batch
 from dphpo_bench.privacy import events
-from dphpo_bench.privacy.checks import number, positive
 from dphpo_bench.privacy.events import gaussian, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dphpo_bench.privacy.checks import positive
+from dphpo_bench.base.checks import positive
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, AutoS, AutoV
 from dphpo_bench.training.own_model import plain
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from dphpo_bench.base.checks import positive, whole
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
 from dphpo_bench.contract.sealed import SealedUtilities, UtilityTest
-from dphpo_bench.privacy.checks import positive, whole
 from dphpo_bench.privacy.events import no_op, pure
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access

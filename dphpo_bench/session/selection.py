@@ -6,12 +6,12 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError
 from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.contract.search_space import Proposals
 from dphpo_bench.contract.session import TrialFunction
 from dphpo_bench.privacy import event_rules, events
-from dphpo_bench.privacy.checks import number
 from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.session.access import Access, one_uniform
 from dphpo_bench.session.apart import call_apart

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dphpo_bench.base.checks import inside, number, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.tensors import Records
@@ -20,7 +21,6 @@ from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.contract.session import Session, TrialFunction
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.checks import inside, number, whole
 from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session import sealed, selection

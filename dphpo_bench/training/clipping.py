@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from dphpo_bench.base.checks import positive
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import shown, unknown_name_message
-from dphpo_bench.privacy.checks import positive
 
 if TYPE_CHECKING:
     from torch import Tensor
