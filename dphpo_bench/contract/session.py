@@ -58,7 +58,13 @@ class Session(ABC):
     @property
     @abstractmethod
     def objective(self) -> "Objective":
-        """The task's losses and scores, as functions of outputs and targets."""
+        """The task's losses and scores, as functions of outputs and targets; for what trains on raw records.
+
+        Private records meet these very functions, so a method that has a way to them could see what they see.
+
+        Raises:
+            InvalidValueError: before `nonprivate` has given out the records.
+        """
 
     @property
     @abstractmethod

@@ -63,6 +63,11 @@ class RawRecords:
         """The sum of these records' scores under one of our own models."""
         return total_score(own, self.objective.scores, self.train, rows)
 
+    @property
+    def has_lent(self) -> bool:
+        """Whether the run has given out raw records, and so has no privacy."""
+        return bool(self._lent)
+
     def lend(self, rows: "Tensor | None") -> Records:
         """These records, for as long as the run lasts."""
         self._lent.append(self.train.rows(slice(None) if rows is None else rows))

@@ -108,6 +108,10 @@ class ChargedSession(Unique, Session):
 
     @property
     def objective(self) -> "Objective":
+        if not self._access.raw.has_lent:
+            raise InvalidValueError(
+                "Expected losses and scores to be asked for after nonprivate(), which has no privacy."
+            )
         return self._access.raw.objective
 
     @property

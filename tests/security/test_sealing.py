@@ -158,6 +158,20 @@ def test_raw_records_are_taken_back(tiny_task) -> None:
     assert torch.equal(task.load_train(DataSource.resolve()).inputs, data.inputs)  # the curator still has them
 
 
+def test_who_trains_privately_does_not_hold_the_tasks_own_functions() -> None:
+    """Private records meet them: through the objective, a method could put its own in their place."""
+    seen: list[Any] = []
+
+    def body(session: Session) -> bench.Outcome:
+        with pytest.raises(InvalidValueError, match="after nonprivate"):
+            object.__setattr__(session.objective, "scores", lambda *met: seen.append(met))
+        score = session.score(session.build_model(), 8.0)
+        return bench.Outcome(session.build_model(), {"score": score})
+
+    assert run(body, event=TRIAL).status == "ok"
+    assert seen == []
+
+
 def backwards(count: int) -> Sequence[int]:
     """An order of trials."""
     return range(count)[::-1]
