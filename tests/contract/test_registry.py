@@ -49,7 +49,7 @@ def test_built_ins_arrive_by_entry_points() -> None:
     points = Distribution.from_name("dphpo-bench").entry_points
     declared = {point.name for point in points if point.group == "dphpo_bench.methods"}
     assert declared == set(registry.methods())
-    assert len(declared) == 19
+    assert len(declared) == 20
     assert {"hyfreedp", "liu_talwar", "papernot_steinke", "linear_scaling", "propose_test", "auto_clipping"} < declared
     assert {"cifar10", "digits", "fashion_mnist", "mnist"} == set(registry.tasks())
     assert all(item.origin.startswith("dphpo-bench ") for item in registry.tasks().values())
