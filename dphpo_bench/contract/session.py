@@ -74,7 +74,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def progress(self) -> Progress:
-        """Where long work reports to."""
+        """Shows the progress of long work."""
 
     @property
     @abstractmethod
