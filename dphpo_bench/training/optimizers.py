@@ -26,12 +26,12 @@ _DEFAULTS: dict[str, dict[str, object]] = {"sgd": {"momentum": 0.9}}
 class UpdateRule:
     """An optimiser that proposes a direction and leaves the step size to the caller.
 
-    `direction` followed by `apply(direction, lr)` at each step is the trajectory of the optimiser at that
-    learning rate. The state of the optimiser (momentum and the like) advances with `direction`.
+    `direction` followed by `apply(direction, lr)` at each step is the trajectory of the optimiser at that learning
+    rate. The state of the optimiser (momentum and the like) advances with `direction`.
 
     Args:
-        optimizer: name of a `torch.optim` class, in any case; or a callable that takes a list of tensors and
-            `lr` and returns an optimiser whose step is proportional to `lr`.
+        optimizer: name of a `torch.optim` class, in any case; or a callable that takes a list of tensors and `lr` and
+            returns an optimiser whose step is proportional to `lr`.
         parameters: the tensors that `apply` moves.
         options: keyword arguments of the optimiser except `lr`. SGD gets momentum 0.9 unless it is given.
 
@@ -65,13 +65,10 @@ class UpdateRule:
 
     @torch.no_grad()
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The update at learning rate 1: weights before minus weights after. Moves no weights.
+        """The update at learning rate 1: weights before minus weights after, as fresh tensors. Moves no weights.
 
         Args:
             gradients: one tensor for each parameter, of its shape.
-
-        Returns:
-            Fresh tensors of the shapes and dtypes of the parameters.
         """
         for stand_in, parameter, gradient in zip(self._stand_ins, self.parameters, gradients, strict=True):
             if self._weight_free:

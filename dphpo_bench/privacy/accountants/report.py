@@ -86,13 +86,8 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coar
 def epsilon_by(event: DpEvent, delta: float, accountant: str) -> float:
     """What `epsilon` of all accountants says of this one, without asking the others.
 
-    The number is the same to the last bit. `epsilon(..., accountant=name)` may differ a little, since there PLD is not
-    told how wide its grid should be.
-
-    Raises:
-        InvalidValueError: if δ is out of range.
-        UnknownNameError: if there is no accountant of this name.
-        UnsupportedEventError: if it does not bound the event.
+    The number is the same to the last bit, and so are the errors. `epsilon(..., accountant=name)` may differ a little,
+    since there PLD is not told how wide its grid should be.
     """
     _check_name(accountant)
     report = _report(_exposures(event, delta), delta, tuple({"rdp": 0, accountant: 0}), 1.0)
@@ -152,11 +147,7 @@ def _is_extreme(event: DpEvent) -> bool:
 
 @lru_cache(maxsize=1024)  # calibration asked each part of a plan by itself before the harness asks for all
 def _one(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None) -> float:
-    """ε of one simplified tree without parts, by one accountant.
-
-    Raises:
-        RefusedError: if the accountant does not support it.
-    """
+    """ε of one simplified tree without parts, by one accountant that supports it."""
     if _is_extreme(event):
         return 0.0 if isinstance(event, dp_event.NoOpDpEvent) else math.inf
     if name == "rdp":

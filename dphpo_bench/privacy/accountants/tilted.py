@@ -40,13 +40,9 @@ _LARGEST_SIZE = 2**20
 
 @dataclass(frozen=True)
 class _Losses:
-    """Masses of one release's privacy loss at multiples of an interval, from above.
+    """Masses of one release's privacy loss at the multiples `first`, `first` + 1, ... of an interval, from above.
 
-    Attributes:
-        first: the multiple at which `masses` starts.
-        masses: shape (n,); slightly more than 1 in total.
-        infinite: mass of an infinite loss.
-        count: how often the release is composed.
+    They add up to slightly more than 1 with the mass of an infinite loss. The release is composed `count` times.
     """
 
     first: int
@@ -155,14 +151,8 @@ def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, re
     """The privacy loss of one release: P = (1−q) N(0, σ²) + q N(1, σ²) and Q = N(0, σ²), or the other way round.
 
     Between two multiples of the interval, the masses of P and of Q are kept and moved to the two ends (Doroshenko et
-    al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity.
-
-    Args:
-        part: a Gaussian, sampled or not.
-        count: how often it is composed.
-        interval: of the grid.
-        reach: from how many standard deviations on outputs are in the tails.
-        removal: whether P has the record.
+    al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity. Outputs
+    are in the tails from `reach` standard deviations on. For `removal`, P has the record.
     """
     rate, noise = _of(part)
     least, greatest = (math.floor(end / interval) for end in _range(part, reach))
