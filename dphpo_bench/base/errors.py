@@ -43,7 +43,7 @@ class RecordError(DphpoBenchError):
 
 
 class OtherRunError(RecordError):
-    """A record belongs where that of another run lies, which is not overwritten."""
+    """Another run's record is already in this place; it is not overwritten."""
 
 
 class SweepError(DphpoBenchError):

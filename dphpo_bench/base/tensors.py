@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Tensors = Union["Tensor", Mapping[str, "Tensor"]]
-"""A tensor, or several by name. Of records, they have one row each."""
+"""A tensor, or several by name. Those of records have one row for each."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
             times = rebuilt(event).count
             counts.update({key: times * count for key, count in multiset(part).items() if times})
         case PartDpEvent(partition=partition, part=name, event=part):
-            # Whatever is in there for other parts of the same partition reads no record at all.
+            # Events inside on other parts of the same partition read no record at all.
             inner = multiset(restrict(part, {partition: name}))
             counts.update({on_part(partition, name, key): count for key, count in inner.items()})
         case _:

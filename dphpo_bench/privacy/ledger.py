@@ -21,7 +21,7 @@ MAX_ENTRIES = 10_000
 MAX_REFUSED = 1000
 
 Scope = tuple[tuple[str, str], ...]
-"""Parts of partitions, outermost first, whose records alone a release touches; empty for all records."""
+"""The parts, outermost first, to whose records a release is confined; empty for all records."""
 
 
 class Ledger:

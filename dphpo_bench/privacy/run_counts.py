@@ -84,7 +84,7 @@ class RunCount(ABC):
             index = int(np.searchsorted(reached, uniform, side="right"))
             if index < len(runs):
                 return int(runs[index])
-            # By rounding the sum may stop short of 1, and of the number: then the tail is empty.
+            # Rounding can leave the sum below 1, and below the number; then the tail is empty.
             in_tail = runs[-1] > 2 * self.expected and probabilities[-1] < _NO_TAIL
             if runs[-1] == self.largest or in_tail:
                 return int(runs[-1])
@@ -299,7 +299,7 @@ KINDS: Mapping[str, type[RunCount]] = MappingProxyType(
         "capped_geometric": CappedGeometric,
     }
 )
-"""The distributions that there are, by their written names."""
+"""All distributions, by their names in files."""
 
 
 def from_json(obj: object) -> RunCount:

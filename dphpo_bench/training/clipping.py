@@ -116,13 +116,12 @@ def parse_clipping(text: str) -> Clipping:
     if rule is AutoV:
         raise InvalidValueError(f"Expected 'auto_v' without a number, got {shown(text, form=repr)}.")
     try:
-        return rule(float(number))
-    except ValueError as error:
-        if isinstance(error, InvalidValueError):
-            raise
+        value = float(number)
+    except ValueError:
         raise InvalidValueError(
             f"Expected a number after the colon, such as '{name}:0.5', got {shown(text, form=repr)}."
         ) from None
+    return rule(value)
 
 
 def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":

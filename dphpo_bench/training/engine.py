@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.training.evaluation import check_one_each
 from dphpo_bench.training.losses import PerRecord
 
 _FORWARD_ROWS = 512
@@ -61,8 +62,7 @@ class GradientEngine(ABC):
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> list[Tensor]:
-        """Sum of factor(‖g_i‖) · g_i over the batch, one tensor for each trainable parameter. Private until noise is
-        added.
+        """Sum of factor(‖g_i‖) · g_i over the batch, one tensor for each trainable parameter; private without noise.
 
         The sum is in float64: in less, one record would move the rounding of all others by more than its clipped
         gradient. A record whose gradient is not finite adds exactly zero.
@@ -94,8 +94,7 @@ class GradientEngine(ABC):
     ) -> Tensor:
         """Each record's loss at w - h · direction, for each h of `steps`: shape (len(steps), n).
 
-        The weights are left exactly as they were. `direction` has one tensor for each trainable parameter, of its
-        shape.
+        The weights are left exactly as they were. `direction` has one tensor for each parameter that is trained.
         """
         self.check_direction(direction)
         with torch.no_grad():
@@ -139,10 +138,7 @@ class GradientEngine(ABC):
 
     def _per_sample_loss(self, inputs: Tensors, targets: Tensors) -> Tensor:
         losses = self.loss(call(self.model, inputs), targets)
-        if losses.shape != (length(inputs),):
-            raise InvalidValueError(
-                f"Expected one loss for each record, shape {(length(inputs),)}, got {tuple(losses.shape)}."
-            )
+        check_one_each(losses, length(inputs), "loss")
         return losses
 
     def _fast_layout(self, images: Tensors) -> Tensors:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves
+from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves, length
 from dphpo_bench.training.losses import PerRecord
 
 ROWS = 1024
@@ -46,7 +46,7 @@ def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -
 
 
 def all_outputs(model: nn.Module, records: Records) -> Any:
-    """The outputs for at least one record, on the CPU; if there are several by name, those that are tensors."""
+    """The outputs for at least one record, on the CPU; of several by name, those that are tensors."""
     pieces: list[Any] = [each(Tensor.cpu, tensors_of(outputs)) for outputs, _ in outputs_of(model, records)]
     first = pieces[0]
     if isinstance(first, Tensor):
@@ -63,7 +63,7 @@ def total_score(model: nn.Module, scores: PerRecord, records: Records, rows: Ten
     total = 0.0
     for outputs, targets in outputs_of(model, records, rows):
         found = scores(outputs, targets)
-        check_one_each(found, len(leaves(targets)[0]), "score")
+        check_one_each(found, length(targets), "score")
         total += float(found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0).sum())
     return total
 

@@ -151,9 +151,9 @@ class GhostEngine(GradientEngine):
 def ghost_pays(model: nn.Module) -> bool:
     """Whether ghost clipping keeps nearly all per-sample gradients out of memory.
 
-    True if layers with a norm rule hold 90 % of the trainable parameters, none of them shared, and every other
-    trainable
-    parameter sits in a leaf layer: Opacus treats a container with parameters of its own as one layer.
+    True if layers with a norm rule hold 90 % of the trainable parameters, none of them shared, and every other one sits
+    in
+    a leaf layer: Opacus treats a container with parameters of its own as one layer.
     """
     ruled, total = 0, 0
     for module in model.modules():

@@ -122,10 +122,8 @@ class LinearEngine(GradientEngine):
                 self._copy = torch.empty(n, features, dtype=self._dtype)
         copy = self._copy[:n]
         records = copy.view(n, *inputs.shape[1:])
-        if isinstance(rows, slice):
-            records.copy_(inputs[rows])
-        elif converted:
-            records.copy_(inputs.index_select(0, rows.to(inputs.device)))
+        if converted or isinstance(rows, slice):
+            records.copy_(take(inputs, rows))
         else:
             torch.index_select(inputs, 0, rows.to(inputs.device), out=records)
         return copy

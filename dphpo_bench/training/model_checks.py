@@ -21,7 +21,7 @@ from dphpo_bench.training.evaluation import check_one_each, evaluating, tensors_
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord
 
-# Records of different lengths, so that statistics of a batch differ from those of a record.
+# Records differ in size, so that statistics of a batch differ from those of a record.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
 _TOLERANCE = 1e-3
 _OWN = ("torch", "opacus")

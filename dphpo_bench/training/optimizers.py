@@ -52,7 +52,8 @@ class UpdateRule:
         given = {**_DEFAULTS.get(key, {}), **(options or {})}
         if "lr" in given:
             raise InvalidValueError("Expected options without 'lr': the step size is an argument of apply.")
-        weight_decay = given.get("weight_decay", _default(factory, "weight_decay"))
+        default = inspect.signature(factory).parameters.get("weight_decay")
+        weight_decay = given.get("weight_decay", default.default if default else None)
         self._weight_free = key in _WEIGHT_FREE and not weight_decay
         # The optimiser steps on stand-ins. Where the weights do not matter they start each step at 0, which makes the
         # step exact. Elsewhere they are float64 copies: a difference of nearby float32 weights is mostly rounding.
@@ -102,8 +103,3 @@ def _find(name: str) -> OptimizerFactory:
     if key in _REFUSED:
         raise InvalidValueError(f"Optimiser {name!r} cannot be used here: {_REFUSED[key]}. Use 'adamw' or 'sgd'.")
     return known[key]
-
-
-def _default(factory: OptimizerFactory, option: str) -> object:
-    parameter = inspect.signature(factory).parameters.get(option)
-    return parameter.default if parameter is not None else None

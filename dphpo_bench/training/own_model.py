@@ -21,8 +21,9 @@ from dphpo_bench.training.model_checks import made_up, refuse_mixing, refuse_mix
 
 
 class OwnModel:
-    """A model that the task made for the engine. Of `records`, names, shapes, types and the device are used, not the
-    values.
+    """A model that the task made for the engine.
+
+    Of `records`, names, shapes, types and the device are used, not the values.
     """
 
     def __init__(self, build: Callable[[], nn.Module], records: Records, objective: Objective) -> None:

@@ -45,10 +45,9 @@ class StackedLinear:
     def clipped_sums(
         self, inputs: Tensor, targets: Tensor, clippings: Sequence[Clipping], indices: Tensor | None = None
     ) -> list[list[Tensor]]:
-        """`LinearEngine.clipped_sum` of each model, up to rounding, with a clipping rule for each.
+        """`LinearEngine.clipped_sum` of each model, up to rounding, each with its own clipping rule.
 
-        A trial that diverged disturbs no other. All models share the batch: `indices` of int64, shape (k,); None for
-        all.
+        A trial that diverged disturbs no other. All models share the batch.
         """
         if len(clippings) != len(self._engines):
             raise InvalidValueError(

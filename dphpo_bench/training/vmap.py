@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.evaluation import check_one_each
 from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import add_product, row_norms
 
@@ -52,8 +52,7 @@ class VmapEngine(GradientEngine):
             self.model, (weights, constants), () if named else (inputs,), dict(inputs) if named else {}
         )
         losses = self.loss(outputs, targets)
-        if losses.shape != (1,):
-            raise InvalidValueError(f"Expected one loss for each record, got shape {tuple(losses.shape)} for one.")
+        check_one_each(losses, 1, "loss")
         return losses.squeeze(0)
 
 

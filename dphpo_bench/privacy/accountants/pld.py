@@ -62,7 +62,7 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
         raise InaccurateError(f"is not accurate at delta={rules.delta} over {composed.releases} releases")
     try:
         if composed.only is not None and composed.only.curve is not None:
-            # Solved from the formula: no grid lies between it and the answer.
+            # Solved from the curve itself, without a grid.
             curve = composed.only.curve()
             return selection.first_epsilon(curve, rules.delta * (1 - 1e-9), profiles.MAX_EPSILON)
         distribution = composed.distribution(rough_epsilon)

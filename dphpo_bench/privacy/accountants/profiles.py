@@ -117,7 +117,7 @@ def _points(pmf: Any, rounding: float) -> Points:
 
 
 def _reach(points: Points) -> float:
-    # Up to a hundredth above where it ends: what is left out changes nothing that is asked.
+    # Where it is within a hundredth of its limit; the rest changes no answer.
     index = int(np.argmax(points.deltas <= 1.01 * points.deltas[-1]))
     return max(float(points.epsilons[index]), 1e-3)
 

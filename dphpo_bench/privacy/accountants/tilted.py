@@ -157,7 +157,7 @@ def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, re
     rate, noise = _of(part)
     least, greatest = (math.floor(end / interval) for end in _range(part, reach))
     edges = np.arange(least, greatest + 2) * interval
-    # The output at which the loss is that of an edge; errors of it are as errors of a unit or so of the loss.
+    # The outputs at which the loss equals an edge; an error here is like one of about a unit in the loss.
     with np.errstate(divide="ignore", invalid="ignore"):
         raised = np.log1p(np.maximum(-(1 - rate) * np.exp(-edges), -1.0)) if rate < 1 else 0.0
     outputs = np.r_[-np.inf, noise**2 * (edges + raised - math.log(rate)) + 0.5, np.inf]
@@ -171,7 +171,7 @@ def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, re
     p = p + p_error
     inner, low_end = p[1:-1], edges[:-1]
     growth = np.exp(np.minimum(low_end, 700.0))
-    # What goes to the upper end, (P − e^l Q)/(1 − e^−h), with the errors of both, is rather too much.
+    # The share of the upper end, (P − e^l Q)/(1 − e^−h), is made larger by the errors of both.
     error = 2 * p_error[1:-1] + growth * q_error[1:-1] + 8 * _UNIT * inner
     to_upper = np.clip((inner - growth * q[1:-1] + error) / -math.expm1(-interval), 0.0, inner)
     masses = np.zeros(len(edges))
