@@ -40,13 +40,9 @@ _LARGEST_SIZE = 2**20
 
 @dataclass(frozen=True)
 class _Losses:
-    """Masses of one release's privacy loss at multiples of an interval, from above.
+    """Masses of one release's privacy loss at the multiples `first`, `first` + 1, ... of an interval, from above.
 
-    Attributes:
-        first: the multiple at which `masses` starts.
-        masses: shape (n,); slightly more than 1 in total.
-        infinite: mass of an infinite loss.
-        count: how often the release is composed.
+    They add up to slightly more than 1 with the mass of an infinite loss. The release is composed `count` times.
     """
 
     first: int
@@ -70,22 +66,13 @@ class _Losses:
 
 def supports(event: DpEvent) -> bool:
     """Whether a simplified tree consists of Gaussians and Poisson-sampled Gaussians, at least one."""
-    inner = [getattr(part, "event", part) for part in event_rules.multiset(event)]
-    sampled = all(
-        isinstance(part, dp_event.PoissonSampledDpEvent | dp_event.GaussianDpEvent)
-        for part in event_rules.multiset(event)
-    )
-    return bool(inner) and sampled and all(isinstance(part, dp_event.GaussianDpEvent) for part in inner)
+    parts = event_rules.multiset(event)
+    inner = [part.event if isinstance(part, dp_event.PoissonSampledDpEvent) else part for part in parts]
+    return bool(inner) and all(isinstance(part, dp_event.GaussianDpEvent) for part in inner)
 
 
 def epsilon(event: DpEvent, delta: float, coarseness: float = 1.0) -> float:
-    """ε of a supported tree.
-
-    Args:
-        event: see `supports`.
-        delta: δ in (0, 1), down to 1e-250 or so.
-        coarseness: how much wider than usual the grid is.
-    """
+    """ε of a tree that `supports` accepts, at any δ in (0, 1) down to 1e-250 or so."""
     return max(_one_way(event, delta, coarseness, removal=removal) for removal in (True, False))
 
 
@@ -144,9 +131,6 @@ def _one_way(event: DpEvent, delta: float, coarseness: float, *, removal: bool) 
     return max(float(found), 0.0) + 8 * _UNIT * releases * (1 + widest)
 
 
-# ------------------------------------------------------------------------------------------------ one release
-
-
 def _of(part: DpEvent) -> tuple[float, float]:
     """Rate and noise multiplier."""
     if isinstance(part, dp_event.PoissonSampledDpEvent):
@@ -166,20 +150,14 @@ def _range(part: DpEvent, reach: float) -> tuple[float, float]:
 def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, removal: bool) -> _Losses:
     """The privacy loss of one release: P = (1−q) N(0, σ²) + q N(1, σ²) and Q = N(0, σ²), or the other way round.
 
-    Between two multiples of the interval, the masses of P and of Q are kept and moved to the two ends (Doroshenko
-    et al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity.
-
-    Args:
-        part: a Gaussian, sampled or not.
-        count: how often it is composed.
-        interval: of the grid.
-        reach: standard deviations from which on outputs are in the tails.
-        removal: whether P has the record.
+    Between two multiples of the interval, the masses of P and of Q are kept and moved to the two ends (Doroshenko et
+    al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity. Outputs
+    are in the tails from `reach` standard deviations on. For `removal`, P has the record.
     """
     rate, noise = _of(part)
     least, greatest = (math.floor(end / interval) for end in _range(part, reach))
     edges = np.arange(least, greatest + 2) * interval
-    # The output at which the loss is that of an edge; errors of it are as errors of a unit or so of the loss.
+    # The outputs at which the loss equals an edge; an error here is like one of about a unit in the loss.
     with np.errstate(divide="ignore", invalid="ignore"):
         raised = np.log1p(np.maximum(-(1 - rate) * np.exp(-edges), -1.0)) if rate < 1 else 0.0
     outputs = np.r_[-np.inf, noise**2 * (edges + raised - math.log(rate)) + 0.5, np.inf]
@@ -193,7 +171,7 @@ def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, re
     p = p + p_error
     inner, low_end = p[1:-1], edges[:-1]
     growth = np.exp(np.minimum(low_end, 700.0))
-    # What goes to the upper end, (P − e^l Q)/(1 − e^−h), with the errors of both, is rather too much.
+    # The share of the upper end, (P − e^l Q)/(1 − e^−h), is made larger by the errors of both.
     error = 2 * p_error[1:-1] + growth * q_error[1:-1] + 8 * _UNIT * inner
     to_upper = np.clip((inner - growth * q[1:-1] + error) / -math.expm1(-interval), 0.0, inner)
     masses = np.zeros(len(edges))
@@ -222,7 +200,7 @@ def _best_tilt(parts: Sequence[_Losses], interval: float, delta: float) -> float
 
 
 def _variance(part: _Losses, tilt: float, interval: float) -> float:
-    """Of the tilted loss."""
+    """The variance of the tilted loss."""
     masses, at = part.tilted(tilt, interval), part.at(interval)
     return float(masses @ (at - masses @ at) ** 2)
 
@@ -233,9 +211,6 @@ def _of_tilt(part: _Losses, tilt: float, interval: float) -> float:
     smallest = -math.log(np.min(part.masses, where=part.masses > 0, initial=1.0))
     largest = tilt * float(np.max(np.abs(at))) + abs(part.log_moment(tilt, interval))
     return 8 * _UNIT * (4 + smallest + largest)
-
-
-# ------------------------------------------------------------------------------------------------- composition
 
 
 def _composed(parts: Sequence[_Losses], tilt: float, interval: float, size: int) -> Array:
