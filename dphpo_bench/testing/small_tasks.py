@@ -1,4 +1,4 @@
-"""Tasks of milliseconds for tests: Gaussian blobs, harmless or nasty, and the first records of another task."""
+"""Tasks for tests that take milliseconds: Gaussian blobs, and the first records of another task."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,11 +22,11 @@ class Blobs(Task):
 
     Args:
         model: one of `models`.
-        draw: the seed of the records. Tasks that differ in nothing else have the same public facts.
+        draw: the seed of the records, which the public facts do not depend on.
         n_records: N.
         batch_size: expected batch size; 1 leaves a third of all batches empty.
         epochs: passes over the data in expectation.
-        odd_records: whether the first four records hold NaN, infinities, and numbers near the largest there are.
+        odd_records: whether the first four records hold NaN, infinities, and a number near the largest float.
 
     Raises:
         UnknownNameError: if there is no such model.
