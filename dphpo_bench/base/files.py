@@ -4,7 +4,10 @@ import errno
 import os
 import stat
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
+
+from typing_extensions import Buffer
 
 TORN = ".tmp"
 
@@ -34,8 +37,8 @@ def read_whole(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def write_whole(path: Path, content: str | bytes) -> Path:
-    """Write a file beside its place, flush it to disk, move it there; makes the folder.
+def write_whole(path: Path, content: str | bytes | Iterable[Buffer]) -> Path:
+    """Write a file, at once or piece by piece, beside its place, flush it to disk, move it there; makes the folder.
 
     Whoever reads `path` finds the old content or the new, whenever the process dies. What a killed process
     leaves behind starts with a dot and the file's name, and ends in `TORN`.
@@ -50,7 +53,8 @@ def write_whole(path: Path, content: str | bytes) -> Path:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TORN}")
     try:
         with temporary.open("xb") as file:  # readable by whom the user's mask lets, as any other file
-            file.write(content.encode() if isinstance(content, str) else content)
+            content = content.encode() if isinstance(content, str) else content
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         return temporary.replace(path)

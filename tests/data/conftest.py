@@ -63,10 +63,8 @@ def small_dataset(records: np.ndarray) -> HubDataset:
         image_column="img",
         image_shape=SHAPE,
         n_classes=10,
-        splits=(
-            HubSplit("train", "plain/train-0.parquet", ROWS, content_hash(records)),
-            HubSplit("test", "plain/test-0.parquet", ROWS, content_hash(random_records(1))),
-        ),
+        train=HubSplit("train", "plain/train-0.parquet", ROWS, content_hash(records)),
+        test=HubSplit("test", "plain/test-0.parquet", ROWS, content_hash(random_records(1))),
         licence="none",
         homepage="https://example.org",
     )

@@ -123,7 +123,7 @@ def test_a_written_package_is_installed_by_pip_and_passes_pytest(kind: scaffold.
         ("json", "A module 'json' is installed already"),
         ("numpy", "A module 'numpy' is installed already"),
         ("dphpo_bench", "A module 'dphpo_bench' is installed already"),
-        ("test_me", "take a module 'test_me' for tests"),
+        ("test_me", "collect a module 'test_me' as tests"),
         ("hyfreedp", "A method 'hyfreedp' is installed already. Try 'my_hyfreedp'"),
     ],
 )
