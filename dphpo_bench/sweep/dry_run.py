@@ -1,4 +1,4 @@
-"""What a sweep would do: the plan and the cost of every cell, before any of them runs."""
+"""A dry run of a sweep: the plan and the cost of every cell."""
 
 import json
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ class PlannedCells:
     """The cells that differ in nothing but their seed.
 
     Attributes:
-        finished: the cells that have been run.
-        failed: those whose failure is recorded.
-        todo: those to run.
-        plan: what they all plan, or None.
+        finished: cells that have been run.
+        failed: cells whose failure is recorded.
+        todo: cells to run.
+        plan: the plan of each; None if there is none.
         error: why there is no plan, else empty.
-        seconds: of one cell, estimated from finished runs; None if there are none.
+        seconds: of one cell, estimated from finished runs; None without any.
     """
 
     finished: tuple[Cell, ...]
@@ -44,20 +44,13 @@ class PlannedCells:
 def plan_all(
     stock: Stock, store: RecordStore, executor: Executor, source: DataSource, progress: Progress
 ) -> list[PlannedCells]:
-    """Plan every cell, each plan once; the plans are kept for the sweep itself.
-
-    Args:
-        stock: the cells.
-        store: where records are, for the estimates of time.
-        executor: who plans; closed at the end.
-        source: where plans are kept.
-        progress: is told of every plan.
-    """
+    """Make each plan once, keep it for the sweep, estimate times from the records, and close the executor."""
     estimates = Estimates()
     groups: dict[str, tuple[list[Cell], list[Cell], list[Cell]]] = {}
     for position, cells in enumerate((stock.finished, stock.failed, stock.todo)):
         for cell in cells:
-            groups.setdefault(_without_seed(cell), ([], [], []))[position].append(cell)
+            alike = cell.identity.model_copy(update={"seed": None}).key
+            groups.setdefault(alike, ([], [], []))[position].append(cell)
             if position == 0 and (record := store.find(cell.identity)):
                 estimates.add(record)
     bare = [PlannedCells(tuple(done), tuple(failed), tuple(todo)) for done, failed, todo in groups.values()]
@@ -72,7 +65,7 @@ def plan_all(
 
 
 def total_seconds(groups: Sequence[PlannedCells]) -> float | None:
-    """Seconds of all cells to run, one after the other; None if some are unknown."""
+    """Seconds of all cells to run, one after the other; None if some times are unknown."""
     total = 0.0
     for group in groups:
         if group.todo and group.plan and group.seconds is None:
@@ -87,7 +80,3 @@ def _planned(group: PlannedCells, answer: Answer, estimates: Estimates) -> Plann
         return replace(group, error=said["error"])
     planned = CellPlan(**said)
     return replace(group, plan=planned, seconds=estimates.seconds(group.cell.identity, planned.examples))
-
-
-def _without_seed(cell: Cell) -> str:
-    return cell.identity.model_copy(update={"seed": None}).key

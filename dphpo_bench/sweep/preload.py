@@ -1,6 +1,6 @@
-"""What runs import, for the server that their processes are forked from: imported there once.
+"""The modules that runs need, imported once by the server that their processes are forked from.
 
-Nothing is computed here: threads and devices that a library set up would not survive the fork.
+Nothing is computed here, because threads and devices would not survive the fork.
 """
 # ruff: noqa: F401
 
