@@ -37,8 +37,6 @@ class RecordsContract:
         """Where datasets are found; default: environment, then the hub."""
         return DataSource.resolve()
 
-    # ------------------------------------------------------------------------------------------ what it says
-
     def test_declarations(self, task: Task) -> None:
         """Name, version, summary and models are declared."""
         expect_name_and_version(task, "--task")
@@ -75,8 +73,6 @@ class RecordsContract:
     def test_import_and_facts_are_cheap(self, task: Task) -> None:
         """Importing the module and asking for the facts imports neither torch nor another slow package."""
         expect_cheap("Import and facts need", self._elsewhere(task))
-
-    # ------------------------------------------------------------------------------------------- its records
 
     def test_number_of_records_is_as_declared(self, task: Task) -> None:
         """There are as many training records as the facts say."""
@@ -176,8 +172,6 @@ class RecordsContract:
                 f"The {which} is {here} here and {there} in another process: no run would be found again. Use "
                 "hashlib; hash() of a text differs from process to process.",
             )
-
-    # ------------------------------------------------------------------------------------------- what they use
 
     def _splits(self, task: Task) -> tuple[tuple[str, Records], tuple[str, Records]]:
         source = self.source()

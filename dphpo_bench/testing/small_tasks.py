@@ -8,7 +8,7 @@ from dphpo_bench.contract.metrics import Metric
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.losses import Objective
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Blobs(Task):
     """Three Gaussian blobs in five dimensions: learnable, drawn anew by each `draw`, nothing on disk.
 
-    Three models: "linear", "mlp" with eight hidden tanh units, and "undefined", a linear layer on the logarithms of
-    the inputs, half of which are negative: its outputs and losses are NaN for nearly all records.
+    Three models: "linear", "mlp" with eight hidden tanh units, and "undefined", a linear layer that takes each input
+    below 0 for NaN: its outputs and losses are NaN for nearly all records.
 
     Args:
         model: one of `models`.
@@ -87,7 +87,9 @@ class Blobs(Task):
 
         if self.model_name == "mlp":
             return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-        return nn.Sequential(_logarithm(), nn.Linear(5, 3)) if self.model_name == "undefined" else nn.Linear(5, 3)
+        if self.model_name == "undefined":
+            return nn.Sequential(nn.Threshold(0, float("nan")), nn.Linear(5, 3))
+        return nn.Linear(5, 3)
 
     def fingerprint(self, source: "DataSource") -> str:
         """Names the draw."""
@@ -146,16 +148,3 @@ class Excerpt(Task):
     def fingerprint(self, source: "DataSource") -> str:
         """The other task's, and how many records are taken."""
         return f"{self._task.fingerprint(source)}-{self._facts.n_records}"
-
-
-def _logarithm() -> "nn.Module":
-    import torch
-    from torch import nn
-
-    class Logarithm(nn.Module):
-        """NaN wherever an input is negative."""
-
-        def forward(self, inputs: "Tensor") -> "Tensor":
-            return torch.log(inputs)
-
-    return Logarithm()

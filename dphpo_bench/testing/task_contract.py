@@ -31,8 +31,6 @@ class TaskContract(RecordsContract):
     Inherit, and give it a fixture `task` that returns an instance. `dphpo-bench check` does the same, for each model.
     """
 
-    # --------------------------------------------------------------------------------------------- its model
-
     def test_model_gives_one_output_per_class(self, task: Task) -> None:
         """The model takes the declared inputs and gives finite outputs, one for each class where there are classes."""
         import torch
