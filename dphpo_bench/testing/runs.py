@@ -69,17 +69,11 @@ class Bench:
         task, checked = task or self.task, checked or self.planned()
         return execute(checked, task, task.load_train(DataSource.resolve()), Setup(seed, order=order))
 
-    def seen(
-        self,
-        seed: int = 0,
-        task: Task | None = None,
-        checked: "CheckedPlan | None" = None,
-        order: Callable[[int], Sequence[int]] = range,
-    ) -> dict[str, Any]:
-        """All that a run lets out, as JSON values, with a hash of the weights; see `run`."""
+    def seen(self, seed: int = 0, **how: Any) -> dict[str, Any]:
+        """Everything that a run lets out, as JSON values, with a hash of the weights; takes the arguments of `run`."""
         from dphpo_bench.training.structure import weights_hash
 
-        attempt = self.run(seed, task, checked, order)
+        attempt = self.run(seed, **how)
         outcome, recomputed = attempt.outcome, attempt.recomputed
         seen = {
             "status": attempt.status,
