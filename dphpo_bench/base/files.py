@@ -3,13 +3,16 @@
 import errno
 import os
 import stat
+import time
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from typing_extensions import Buffer
 
 TORN = ".tmp"
+TORN_SECONDS = 3600.0
 
 
 def read_whole(path: Path, limit: int) -> bytes:
@@ -60,3 +63,14 @@ def write_whole(path: Path, content: str | bytes | Iterable[Buffer]) -> Path:
         return temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_torn(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of files of this name, anywhere in a folder.
+
+    Files that are still being written are younger than `TORN_SECONDS`.
+    """
+    with suppress(OSError):
+        for path in folder.rglob(f".{name}.*{TORN}"):
+            if time.time() - path.stat().st_mtime > TORN_SECONDS:
+                path.unlink(missing_ok=True)

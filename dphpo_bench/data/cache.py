@@ -9,7 +9,6 @@ import hashlib
 import io
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -21,14 +20,12 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.base.files import TORN, read_whole, write_whole
+from dphpo_bench.base.files import read_whole, remove_torn, write_whole
 from dphpo_bench.data.datasets import CACHE_VARIABLE
 
 logger = logging.getLogger(__name__)
 
 Array = NDArray[Any]
-
-_ABANDONED_SECONDS = 3600  # a file that is still being written is younger
 
 
 def cached_array(
@@ -63,7 +60,7 @@ def cached_array(
                 logger.warning("Cached file %s is damaged; computing it again.", path)
             blocks = compute()
             with _writing(path):
-                _remove_leftovers(path)
+                remove_torn(path.parent, path.name)
                 rows = (np.ascontiguousarray(block, dtype=dtype).data.cast("B") for block in blocks)
                 write_whole(path, chain([_header(shape, dtype)], rows))
             array = _open(path, shape, dtype, check)
@@ -120,13 +117,6 @@ def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, fields)
     return file.getvalue()
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove what killed processes have left half-written."""
-    for leftover in path.parent.glob(f".{path.name}.*{TORN}"):
-        if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
-            leftover.unlink(missing_ok=True)
 
 
 @contextmanager

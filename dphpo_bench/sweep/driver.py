@@ -7,14 +7,14 @@ and a full disk shows in one place.
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from dphpo_bench.base.errors import DataError, OtherRunError, RecordError, SweepError
-from dphpo_bench.base.files import TORN, write_whole
+from dphpo_bench.base.files import remove_torn, write_whole
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -26,7 +26,6 @@ from dphpo_bench.sweep.resources import Resources
 
 ATTEMPTS = 2
 TICK_SECONDS = 0.5
-TORN_SECONDS = 3600.0
 PREPARE_SECONDS = 3600.0
 START_ATTEMPTS = 6
 """How often the driver tries to start a process; the waits between grow to a minute in all."""
@@ -54,7 +53,7 @@ class Watcher(Protocol):
         """Some time has passed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stock:
     """The cells of a sweep before it starts.
 
@@ -66,11 +65,11 @@ class Stock:
         damaged: what is wrong with files that should be records.
     """
 
-    finished: tuple[Cell, ...]
-    failed: tuple[Cell, ...]
-    todo: tuple[Cell, ...]
-    replaced: Mapping[str, RunRecord]
-    damaged: tuple[str, ...] = ()
+    finished: list[Cell] = field(default_factory=list)
+    failed: list[Cell] = field(default_factory=list)
+    todo: list[Cell] = field(default_factory=list)
+    replaced: dict[str, RunRecord] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -88,26 +87,25 @@ def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool 
     Raises:
         OtherRunError: if the record of another run lies in a cell's place.
     """
-    finished: list[Cell] = []
-    failed: list[Cell] = []
-    todo: list[Cell] = []
-    damaged: list[str] = []
-    replaced: dict[str, RunRecord] = {}
+    stock = Stock()
     for cell in cells:
         try:
             record = store.find(cell.identity)
         except OtherRunError:  # the cell's record could not be written
             raise
         except RecordError as error:
-            damaged.append(str(error))
+            stock.damaged.append(str(error))
             record = None
-        if record is None or (retry_failed and record.status != "ok"):
-            todo.append(cell)
-            if record is not None:
-                replaced[cell.key] = record
+        if record is None:
+            stock.todo.append(cell)
+        elif record.status == "ok":
+            stock.finished.append(cell)
+        elif retry_failed:
+            stock.todo.append(cell)
+            stock.replaced[cell.key] = record
         else:
-            (finished if record.status == "ok" else failed).append(cell)
-    return Stock(tuple(finished), tuple(failed), tuple(todo), replaced, tuple(damaged))
+            stock.failed.append(cell)
+    return stock
 
 
 def sweep(
@@ -137,7 +135,7 @@ def sweep(
         if stock.todo:
             _prepare(stock.todo, executor, source, watcher)
             with Claims(store.root) as claims:
-                _remove_torn(store)
+                remove_torn(store.root)
                 for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims):
                     summary.run += 1
                     if record.status != "ok":
@@ -148,14 +146,6 @@ def sweep(
         raise SweepError(f"{error} The sweep stopped; what is finished is kept.") from None
     finally:
         executor.close()
-
-
-def _remove_torn(store: RecordStore) -> None:
-    """Remove half-written records of killed processes; those that are being written are younger."""
-    with contextlib.suppress(OSError):
-        for path in store.root.rglob(f".*{TORN}"):
-            if time.time() - path.stat().st_mtime > TORN_SECONDS:
-                path.unlink(missing_ok=True)
 
 
 def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher) -> None:

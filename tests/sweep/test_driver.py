@@ -221,7 +221,7 @@ def test_a_damaged_record_is_no_record(blobs, source, store, content: bytes) -> 
     path = store.path_of(cells[0].identity)
     path.write_bytes(content)
     stock = take_stock(cells, store)
-    assert stock.todo == (cells[0],)
+    assert stock.todo == [cells[0]]
     assert str(path) in stock.damaged[0]
     run(cells, store, source)
     assert contents(store) == before
