@@ -106,14 +106,38 @@ def record_of(
     setup: Setup,
 ) -> RunRecord:
     """The record of a run, or that of a failed run if no record can hold the released values."""
+
+    def made(attempt: Attempt, metrics: Mapping[str, float]) -> RunRecord:
+        recomputed = attempt.recomputed
+        return RunRecord(
+            identity=identity,
+            status=attempt.status,
+            error=attempt.error,
+            metrics=dict(metrics),
+            released=attempt.outcome.released if attempt.outcome else {},
+            privacy=Privacy(
+                planned=_epsilon_record(checked.epsilon),
+                recomputed=_epsilon_record(recomputed) if recomputed else None,
+                epsilon=max(checked.epsilon.epsilon, recomputed.epsilon if recomputed else math.inf),
+                tuning_share=checked.tuning_share,
+                end_to_end_private=checked.method.end_to_end_private,
+                ledger=attempt.ledger.to_json(),
+            ),
+            cost=CostRecord(**asdict(checked.plan.cost)),
+            seconds=dict(seconds),
+            peak_memory_bytes=_peak_memory_bytes(),
+            environment=_environment(setup),
+            created=datetime.now(UTC).replace(microsecond=0),
+        )
+
     try:
-        record = _record(checked, identity, attempt, metrics, seconds, setup)
+        record = made(attempt, metrics)
         size = len(record.to_json().encode())
         if size > MAX_RECORD_BYTES:
             raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
     except (ValueError, RecordError) as failure:
         reason = f"Expected released values that a record can hold: {reason_of(failure, hide=setup.unseeded)}"
-        record = _record(checked, identity, attempt.failed(reason[:MAX_REASON]), {}, seconds, setup)
+        record = made(attempt.failed(reason[:MAX_REASON]), {})
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             record = record.model_copy(update={"privacy": None})
     if setup.hides_trials(checked.plan.event):
@@ -123,38 +147,7 @@ def record_of(
     return record
 
 
-def _record(
-    checked: CheckedPlan,
-    identity: Identity,
-    attempt: Attempt,
-    metrics: Mapping[str, float],
-    seconds: Mapping[str, float],
-    setup: Setup,
-) -> RunRecord:
-    planned, recomputed = checked.epsilon.epsilon, attempt.recomputed
-    return RunRecord(
-        identity=identity,
-        status=attempt.status,
-        error=attempt.error,
-        metrics=dict(metrics),
-        released=attempt.outcome.released if attempt.outcome else {},
-        privacy=Privacy(
-            planned=_epsilon_record(checked.epsilon),
-            recomputed=_epsilon_record(recomputed) if recomputed else None,
-            epsilon=max(planned, recomputed.epsilon if recomputed else math.inf),
-            tuning_share=checked.tuning_share,
-            end_to_end_private=checked.method.end_to_end_private,
-            ledger=attempt.ledger.to_json(),
-        ),
-        cost=CostRecord(**asdict(checked.plan.cost)),
-        seconds=dict(seconds),
-        peak_memory_bytes=peak_memory_bytes(),
-        environment=_environment(setup),
-        created=datetime.now(UTC).replace(microsecond=0),
-    )
-
-
-def peak_memory_bytes() -> int:
+def _peak_memory_bytes() -> int:
     """The process's largest resident set so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
@@ -174,20 +167,14 @@ def _environment(setup: Setup) -> dict[str, str]:
     }
 
 
-class Clock:
-    """Wall-clock seconds by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def measure(self, phase: str) -> Iterator[None]:
-        """Add what this takes to a phase."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+@contextmanager
+def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Note the wall-clock seconds of a phase."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[phase] = time.perf_counter() - start
 
 
 def _epsilon_record(report: EpsilonReport) -> Epsilon:

@@ -18,7 +18,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import Attempt, execute, reason_of
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan, plan
-from dphpo_bench.harness.recording import Clock, RunFailedError, identity_of, record_of, task_identity
+from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -94,11 +94,11 @@ def run(
     if store:
         store.check_writable()
     setup = replace(setup, device=resolve_device(device))
-    clock = Clock()
-    with clock.measure("plan"):
+    seconds: dict[str, float] = {}
+    with timed(seconds, "plan"):
         checked = plan(method, task, budget, plans=plans)
     source = source or DataSource.resolve(progress=setup.progress)
-    with clock.measure("data"):
+    with timed(seconds, "data"):
         train = task.load_train(source)
         identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
@@ -110,14 +110,14 @@ def run(
     setup = replace(setup, journal=_journal(store.journal_of(identity) if store and setup.unseeded else None, setup))
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
-    with clock.measure("train"):
+    with timed(seconds, "train"):
         attempt = _execute(checked, task, train, setup)
     identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
     if attempt.outcome:
-        with clock.measure("test"):
+        with timed(seconds, "test"):
             attempt, metrics = _measured(attempt, task, source, setup)
-    record = record_of(checked, identity, attempt, metrics, clock.seconds, setup)
+    record = record_of(checked, identity, attempt, metrics, seconds, setup)
     path = store.write(record) if store else None
     setup.journal.discard()
     if check and record.status != "ok":
