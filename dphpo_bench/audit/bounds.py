@@ -65,12 +65,9 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def lower_bound(guesses: Guesses, delta: float, confidence: float = 0.95) -> LowerBound:
-    """The largest ε that so many right guesses refute (Corollary 5.4).
+    """The largest ε that so many right guesses refute with this confidence (Corollary 5.4).
 
-    Args:
-        guesses: m, r and v. The guesses may depend on everything that the mechanism released, their number may not.
-        delta: δ of the claim.
-        confidence: that the bound is right, in (0, 1).
+    The guesses may depend on everything that the mechanism released; their number may not.
 
     Raises:
         InvalidValueError: if a value is out of range.

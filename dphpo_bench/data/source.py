@@ -34,7 +34,7 @@ class DataSource:
         cache_dir: str | Path | None = None,
         progress: Progress | None = None,
     ) -> "DataSource":
-        """The source meant by the arguments, else by the environment, else the hub and the user's cache.
+        """The source meant by the arguments or else the environment.
 
         Args:
             data_dir: a local mirror; default: the environment variable DPHPO_BENCH_DATA, else downloads.

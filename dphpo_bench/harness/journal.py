@@ -33,11 +33,7 @@ class Journal:
         self.values: dict[str, int] = {} if path is None else _read(path)
 
     def once(self, name: str, draw: Callable[[], int]) -> int:
-        """The value with this name, drawn and written to disk if there is none yet.
-
-        Raises:
-            RecordError: if it cannot be written.
-        """
+        """The value with this name, drawn and written to disk if there is none yet."""
         if name not in self.values:
             value = draw()
             self._append(json.dumps([name, value]) + "\n")

@@ -98,11 +98,7 @@ def _tuning_share(made: Plan, total: EpsilonReport, delta: float) -> float:
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
-    """The method's parameters.
-
-    Raises:
-        SealedDataError: if the method reads data to tell them.
-    """
+    """The method's parameters, which it must tell without reading data."""
     with sealed() as complaints:
         told = method.parameters
     if complaints:

@@ -36,11 +36,6 @@ from dphpo_bench.records.record import (
 def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str, Any]:
     """The task's part of an identity, which all runs on it share; its model is built for that.
 
-    Args:
-        task: with its model.
-        facts: the task's.
-        source: for a task whose fingerprint needs its data.
-
     Raises:
         InvalidValueError: if the task does not tell its version, model or fingerprint.
         SealedDataError: if it reads its records to build its model.
@@ -73,11 +68,7 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
 
 
 def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> Identity:
-    """The values by which two runs are the same run; `of_task` is from `task_identity`.
-
-    Raises:
-        InvalidValueError: if the method's version is not an integer from 1.
-    """
+    """The values by which two runs are the same run; `of_task` is from `task_identity`."""
     return Identity(
         method=method.name,
         method_version=_version_of(method),

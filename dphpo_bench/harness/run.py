@@ -78,9 +78,6 @@ def run(
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
         check: raise an error if the status of the run is not "ok". False: return the result all the same.
 
-    Returns:
-        The result.
-
     Raises:
         RunFailedError: if the run failed, went over its budget or could not be verified; its record is written before.
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
@@ -126,11 +123,7 @@ def run(
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:
-    """The journal of a run, which may have been interrupted before.
-
-    Raises:
-        RecordError: if the noise of the interrupted run cannot be drawn again.
-    """
+    """The journal of a run. If it was interrupted before, its noise has to be the same again."""
     journal = Journal(path)
     if SECURE_NOISE in journal.values or (setup.secure_noise and journal.values):
         raise RecordError(

@@ -18,9 +18,6 @@ class Claims:
     The operating system releases the locks of a process that dies. If a file system has no locks, every claim
     succeeds: two sweeps then run the same cells, and the last record stays. The sweeps of one process do not lock each
     other out.
-
-    Raises:
-        RecordError: if the file cannot be opened.
     """
 
     def __init__(self, root: Path) -> None:

@@ -82,11 +82,7 @@ class Summary:
 
 
 def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool = False) -> Stock:
-    """Find out which cells have been run; with `retry_failed`, failed ones run again.
-
-    Raises:
-        OtherRunError: if the record of another run lies in a cell's place.
-    """
+    """Find out which cells have been run; with `retry_failed`, failed ones run again."""
     stock = Stock()
     for cell in cells:
         try:
@@ -250,11 +246,7 @@ def _run_all(
 
 
 def answer_of(future: "Future[Answer]") -> Answer:
-    """The executor's answer.
-
-    Raises:
-        NotStartedError: if no process could be started.
-    """
+    """The executor's answer, also if the executor failed; only `NotStartedError` is raised."""
     try:
         return future.result()
     except NotStartedError:

@@ -17,15 +17,9 @@ from dphpo_bench.sweep.executors import Executor
 
 @dataclass
 class PlannedCells:
-    """The cells that differ in nothing but their seed.
+    """The cells that differ in nothing but their seed, and the plan of each or why there is none.
 
-    Attributes:
-        finished: cells that have been run.
-        failed: cells whose failure is recorded.
-        todo: cells to run.
-        plan: the plan of each; None if there is none.
-        error: why there is no plan, else empty.
-        seconds: of one cell, estimated from finished runs; None without any.
+    The seconds of one cell are estimated from finished runs; None without any.
     """
 
     finished: list[Cell] = field(default_factory=list)

@@ -124,11 +124,7 @@ def _context() -> ForkServerContext:
 
 
 def _fork(process: ForkServerProcess) -> None:
-    """Start a process, with a new server if the old one was killed.
-
-    Raises:
-        OSError, EOFError: if that fails several times.
-    """
+    """Start a process, with a new server if the old one was killed."""
     for attempt in range(_FORK_ATTEMPTS):
         try:
             with _FORKING, _no_main_module():

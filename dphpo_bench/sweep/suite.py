@@ -103,11 +103,7 @@ class Suite(_Entry):
     resources: ResourceHints = ResourceHints()
 
     def made_methods(self) -> list[tuple[Method, ResourceHints]]:
-        """The methods with their parameters.
-
-        Raises:
-            _MisplacedError: at the first wrong entry.
-        """
+        """The methods with their parameters."""
         made: list[tuple[Method, ResourceHints]] = []
         for index, entry in enumerate(self.methods):
             with _at("methods", index, "name"):
@@ -121,11 +117,7 @@ class Suite(_Entry):
         return made
 
     def made_tasks(self) -> list[tuple[Task, ResourceHints]]:
-        """The tasks, one for each model.
-
-        Raises:
-            _MisplacedError: at the first wrong entry.
-        """
+        """The tasks, one for each model."""
         made: list[tuple[Task, ResourceHints]] = []
         known: set[tuple[str, str]] = set()
         for index, entry in enumerate(self.tasks):
@@ -140,11 +132,7 @@ class Suite(_Entry):
         return made
 
     def budgets(self, task: Task) -> list[PrivacyBudget]:
-        """The budgets on a task.
-
-        Raises:
-            _MisplacedError: at the first ε or δ out of range.
-        """
+        """The budgets on a task."""
         with _at("tasks"):
             delta = task.facts.default_delta if self.delta is None else self.delta
         budgets: list[PrivacyBudget] = []
@@ -157,11 +145,7 @@ class Suite(_Entry):
         return budgets
 
     def check(self) -> None:
-        """Check every name and value, except for mistakes that only a plan can show.
-
-        Raises:
-            _MisplacedError: at the first mistake.
-        """
+        """Check every name and value, except for mistakes that only a plan can show."""
         self.made_methods()
         for task, _ in self.made_tasks():
             self.budgets(task)
@@ -265,7 +249,7 @@ def _holds(values: Any, place: Place) -> bool:
 
 
 class _MisplacedError(Exception):
-    """A wrong value, and its place in the suite."""
+    """A wrong value and its place in the suite; methods of `Suite` raise it at the first one."""
 
     def __init__(self, place: Place, reason: str) -> None:
         super().__init__(reason)

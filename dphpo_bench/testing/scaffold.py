@@ -56,11 +56,7 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
 
 
 def check_name(kind: Kind, name: str) -> None:
-    """Refuse a name unless it is lower-case words joined by underscores that stand for nothing else yet.
-
-    Raises:
-        InvalidValueError: if it is not.
-    """
+    """Refuse a name unless it is lower-case words joined by underscores that stand for nothing else yet."""
     written = shown(name, form=repr)
     if not (NAME.fullmatch(name) and len(name) <= MAX_NAME):
         raise InvalidValueError(
