@@ -33,8 +33,7 @@ class HubDataset:
         image_column: the parquet column that holds the encoded pictures; labels are in `label`.
         image_shape: (channels, height, width).
         n_classes: labels are 0 ... n_classes - 1.
-        train: the private training records.
-        test: the records for the harness alone.
+        splits: the private training records, and the test records for the harness alone.
         licence: terms of use, as far as the publisher states any.
         homepage: where it was first published.
     """
@@ -44,15 +43,19 @@ class HubDataset:
     image_column: str
     image_shape: tuple[int, int, int]
     n_classes: int
-    train: HubSplit
-    test: HubSplit
+    splits: tuple[HubSplit, HubSplit]
     licence: str
     homepage: str
 
     @property
-    def splits(self) -> tuple[HubSplit, HubSplit]:
-        """Both of them."""
-        return self.train, self.test
+    def train(self) -> HubSplit:
+        """The training records."""
+        return self.splits[0]
+
+    @property
+    def test(self) -> HubSplit:
+        """The test records."""
+        return self.splits[1]
 
 
 def download_command(dataset: HubDataset, mirror: str) -> str:

@@ -63,8 +63,10 @@ def small_dataset(records: np.ndarray) -> HubDataset:
         image_column="img",
         image_shape=SHAPE,
         n_classes=10,
-        train=HubSplit("train", "plain/train-0.parquet", ROWS, content_hash(records)),
-        test=HubSplit("test", "plain/test-0.parquet", ROWS, content_hash(random_records(1))),
+        splits=(
+            HubSplit("train", "plain/train-0.parquet", ROWS, content_hash(records)),
+            HubSplit("test", "plain/test-0.parquet", ROWS, content_hash(random_records(1))),
+        ),
         licence="none",
         homepage="https://example.org",
     )
