@@ -20,7 +20,13 @@ def show(*renderables: Any) -> None:
 
 def show_json(value: Any) -> None:
     """Print JSON, with infinities as texts, as in records."""
-    sys.stdout.write(json.dumps(finite_json(value), indent=1) + "\n")
+    say(json.dumps(finite_json(value), indent=1))
+
+
+def say(line: str) -> None:
+    """Print a line."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def complain(message: str) -> None:
