@@ -25,7 +25,10 @@ def frame(results: Sequence[Result]) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    columns = {name: _column(kind, _values(results, source)) for name, (kind, source) in _COLUMNS.items()}
+    columns = {
+        name: _column(kind, [value(one) if callable(value) else value_at(one, value) for one in results])
+        for name, (kind, value) in _COLUMNS.items()
+    }
     # No fixed name starts with one of the prefixes, so a stranger's metric cannot take the place of a column.
     columns |= _spread("metric_", [result.record.metrics for result in results])
     columns |= _spread("seconds_", [result.record.seconds for result in results])
@@ -113,17 +116,14 @@ _COLUMNS: Mapping[str, tuple[str, str | Callable[[Result], Any]]] = {
     "error": ("string", "record.error"),
     "path": ("string", "path"),
 }
-"""The columns of `frame`: their types, and the attribute of a result, or the function, that gives their values."""
+"""The columns of `frame`: their types, and the place in a result, or the function of it, that gives their values."""
 
 
-def _values(results: Sequence[Result], source: str | Callable[[Result], Any]) -> list[Any]:
-    """The values of a column; None where the attribute, or what it is an attribute of, is None."""
-    if callable(source):
-        return [source(result) for result in results]
-    values: list[Any] = list(results)
-    for name in source.split("."):
-        values = [None if value is None else getattr(value, name) for value in values]
-    return values
+def value_at(item: Any, place: str) -> Any:
+    """The attribute at a place such as "record.privacy.epsilon"; None if anything on the way is None."""
+    for name in place.split("."):
+        item = None if item is None else getattr(item, name)
+    return item
 
 
 _SUMMARY_KINDS: Mapping[str, str] = {
