@@ -1,4 +1,4 @@
-"""Ranks over all tasks and budgets."""
+"""Standings over all tasks and budgets."""
 
 import statistics as plain
 from collections import Counter, defaultdict
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table
+from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table, common_measure
 from dphpo_bench.leaderboard.contestants import Cell, Draws, median, paired, scores_of
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, mean, mean_interval, middle, middle_ranks, ranks
@@ -16,7 +16,7 @@ from dphpo_bench.records.measure import Measure
 
 
 def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
-    """The overall over all tables that count; then, if there are several ε, one for each."""
+    """The overall standings of all tables that count; if there are several ε, then also those of each ε."""
     targets = sorted({cell.target for cell, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
@@ -28,7 +28,7 @@ def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, D
 def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> list[tuple[Cell, Table]]:
     """The tables that count: those of the standard in which at least half of its methods are ranked.
 
-    Of several with one task and model at one ε, which differ in data or δ, that one in which most of its methods are.
+    Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
     """
     methods = standard.methods or {entry.contestant.method for cell, _ in pairs for entry in cell.ranked}
     best: dict[tuple[str, str, float], tuple[int, tuple[Cell, Table]]] = {}
@@ -43,7 +43,7 @@ def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> l
 
 
 def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ...]:
-    """Titles of the tables that the standard asks for and that do not count."""
+    """Titles of the tables that the standard asks for but that do not count."""
     present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
     return tuple(
         f"{task} ({model}), ε = {epsilon:g}"
@@ -60,30 +60,23 @@ def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws:
     mean_ranks, places = _overall_ranks(chosen, complete, draws)
     everyone: defaultdict[Contestant, list[tuple[Row, Cell]]] = defaultdict(list)
     for cell, table in counted:
-        for row in (*table.rows, *table.references):
+        for row in table.everyone:
             everyone[row.contestant].append((row, cell))
     rows = [_overall_row(who, found, chosen, mean_ranks.get(who), places.get(who)) for who, found in everyone.items()]
+    rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
-        measure=_common_measure(chosen),
+        measure=_measure(chosen),
         rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
-        incomplete=tuple(
-            sorted(
-                (row for row in rows if row.mean_rank is None and not row.contestant.reference),
-                key=lambda row: (-row.tables, row.contestant.label),
-            )
-        ),
-        references=tuple(
-            sorted((row for row in rows if row.contestant.reference), key=lambda row: row.contestant.label)
-        ),
+        incomplete=tuple(row for row in rows if row.mean_rank is None and not row.contestant.reference),
+        references=tuple(row for row in rows if row.contestant.reference),
     )
 
 
-def _common_measure(cells: Sequence[Cell]) -> Measure | None:
-    """The metric of all cells; None if they differ: then values cannot be averaged."""
-    measures = {cell.measure for cell in cells}
-    return measures.pop() if len(measures) == 1 else None
+def _measure(cells: Sequence[Cell]) -> Measure | None:
+    """The metric of all cells; None if they differ, so that values cannot be averaged."""
+    return common_measure(cell.setting.measure for cell in cells)
 
 
 def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
@@ -93,7 +86,7 @@ def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
 def _overall_ranks(
     cells: Sequence[Cell], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
 ) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
-    """Of each complete contestant its mean rank, and its place by mean rank when tasks and seeds are drawn."""
+    """Each complete contestant's mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
         return {}, {}
     tasks = sorted({cell.setting.task for cell in cells})
@@ -117,9 +110,9 @@ def _overall_ranks(
 
 
 def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Mean of the metric over the cells; its interval from the seeds that all of them have."""
+    """Mean of the metric over the cells, and its interval, from the seeds that all of them have."""
     entries = [cell.by_contestant.get(who) for cell in cells]
-    if _common_measure(cells) is None or not all(entries):
+    if _measure(cells) is None or not all(entries):
         return None
     by_entry = [{run.seed: run.value for run in entry.finished} for entry in entries if entry]
     seeds = sorted(set.intersection(*map(set, by_entry)))
@@ -128,9 +121,9 @@ def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
 
 
 def _overall_gap_closed(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Share of the gap closed, gaps summed over the cells with both anchors, from the seeds that all of them have."""
+    """Share of the gaps closed, summed over the cells with both anchors, from the seeds that all of them have."""
     trios = [(cell.by_contestant.get(who), cell.untuned, cell.oracle) for cell in cells if cell.untuned and cell.oracle]
-    if not trios or _common_measure(cells) is None:
+    if not trios or _measure(cells) is None:
         return None
     if any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
         return None

@@ -23,7 +23,7 @@ from dphpo_bench.leaderboard.submissions import Submissions
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:
-    """The board of these runs; a pure function of them and of the standard, by default `Standard.builtin()`."""
+    """The board of these runs, a pure function of them and the standard, which is `Standard.builtin()` by default."""
     standard = standard or Standard.builtin()
     current, superseded = newest(submissions.runs)
     cells = cells_of(current, standard)
@@ -54,14 +54,14 @@ def _table(cell: Cell, draws: Draws) -> Table:
         epsilon=cell.target,
         delta=cell.setting.delta,
         setting=cell.title,
-        measure=cell.measure,
+        measure=cell.setting.measure,
         rows=tuple(row for row in rows if not row.contestant.reference),
         references=tuple(row for row in rows if row.contestant.reference),
     )
 
 
 def _best_first(entry: Entry) -> tuple[bool, float, str]:
-    """Failures count, as in the ranks; whose runs all failed is last."""
+    """A key to sort by. Failures count, as in ranks; entries without a finished run go last."""
     return not entry.finished, -round(mean([score for (score,) in paired(entry)]), 9), entry.contestant.label
 
 
@@ -72,10 +72,11 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
     told = [(run.epsilon, run.accountant) for run in entry.runs.values() if run.epsilon is not None]
     epsilon, accountant = max(told, default=(None, ""))
     first = min(finished, key=lambda run: run.seed, default=None)
+    any_run = next(iter(entry.runs.values()))  # their versions are the same
     return Row(
         contestant=entry.contestant,
-        method_version=next(iter(entry.runs.values())).method_version,
-        task_version=next(iter(entry.runs.values())).task_version,
+        method_version=any_run.method_version,
+        task_version=any_run.task_version,
         seeds=len(finished),
         failed=len(entry.runs) - len(finished),
         utility=mean_interval(values) if values else None,
@@ -96,7 +97,7 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
 
 
 def _difference(better: Entry | None, worse: Entry | None) -> Estimate | None:
-    """By how much one is better over the seeds of both; None if they are one or share no seed."""
+    """By how much one is better over the seeds of both; None if they are the same or share no seed."""
     if better is None or worse is None or better is worse:
         return None
     differences = [a - b for a, b in paired(better, worse)]
