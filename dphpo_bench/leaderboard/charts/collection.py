@@ -1,8 +1,8 @@
 """The charts of the leaderboard: Vega-Lite specifications, the same for static drawings and for the page.
 
-A contestant looks the same in every chart. Colours differ for the colour-blind, as far as twelve can, and stand out
-on white and on black alike; a shape of its own is the second channel. Names come from strangers: they are data in a
-specification, never part of an expression.
+A contestant looks the same in every chart. Its colour stands out on white and on black, and differs from the others for
+the colour-blind, as far as twelve colours can; it also has a shape of its own. Names come from strangers: they are data
+in a specification, never part of an expression.
 """
 
 import re
@@ -21,8 +21,8 @@ from dphpo_bench.leaderboard.charts.ranks import rank_chart
 
 
 def charts(board: Board) -> list[Chart]:
-    """All charts that `board` has the data for."""
-    with debug_mode(False):  # it validates each part of a chart when it is made
+    """All charts that the board has the data for."""
+    with debug_mode(False):  # in debug mode, Altair validates each part of a chart
         return _charts(board)
 
 
