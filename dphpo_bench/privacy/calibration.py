@@ -6,56 +6,49 @@ from collections.abc import Callable
 from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 
-from dphpo_bench.base.errors import BudgetTooSmallError, InvalidValueError
+from dphpo_bench.base.errors import BudgetTooSmallError
 from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
 
-Bracket = tuple[float, float]
+LARGEST = 1e5
+"""The largest noise considered."""
 
-BRACKET: Bracket = (0.01, 1e5)
 UNSPENT = 1e-3
 """The share of ε that calibration may leave unspent."""
 
 _HOPED_UNSPENT = 3e-4  # what the first attempts must reach; near the limits of PLD, ε is ragged by more
 _COARSENESS = 8.0
+_FIRST, _LAST = math.log(0.01), math.log(LARGEST)
 
 
-def calibrate(
-    event_of: Callable[[float], DpEvent],
-    budget: PrivacyBudget,
-    *,
-    accountant: str | None = None,
-    bracket: Bracket = BRACKET,
-) -> float:
+def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, accountant: str | None = None) -> float:
     """The smallest noise for which `epsilon(event_of(noise), budget.delta).epsilon <= budget.epsilon` holds.
 
     The inequality is checked at the very number returned, by the very function that verifies the run later.
 
     Args:
-        event_of: the event of the whole procedure as a function of its noise; more noise, less ε. The noise
-            may be any number that the procedure's noise multipliers grow with.
+        event_of: the event of the whole procedure as a function of its noise: more noise, less ε. The noise may be any
+            number that the procedure's noise multipliers grow with; it is searched from 0.01 to 1e5.
         budget: the (ε, δ) to stay within.
-        accountant: name of the accountant to calibrate by; None for the tightest one. For private selection that
-            one is looked for once, near the answer, and then asked alone; the least ε of all is at most its ε.
-        bracket: the least and the largest noise considered. The least is returned where it is already enough.
+        accountant: name of the accountant to calibrate by; None for the tightest one. For private selection the
+            tightest one is looked for once, near the answer, and then asked alone; the least ε of all is at most its ε.
 
     Returns:
-        A noise that leaves at most the share `UNSPENT` of ε unspent, unless ε jumps over the target.
+        A noise that leaves at most the share `UNSPENT` of ε unspent, unless ε jumps over the target; the least noise
+        where that is enough.
 
     Raises:
-        InvalidValueError: if the bracket is not 0 < low < high.
         BudgetTooSmallError: if the largest noise is not enough.
         UnknownNameError: if there is no accountant of this name.
         UnsupportedEventError: if no accountant supports the event, or the named one does not.
     """
-    first, last = _log_bracket(bracket)
     if accountant is None:
-        accountant = _tightest(event_of, budget, bracket)
+        accountant = _tightest(event_of, budget)
     excess = _log_excess(event_of, budget, accountant)
     # log ε is nearly a line in log noise, so a few Newton steps with the slope of the coarse curve end the
     # search. `low` and `high` are the closest noises found too small and large enough; bisection takes over
     # where a step leaves them.
-    log_noise, slope = _coarse_root(event_of, budget, accountant, bracket)
+    log_noise, slope = _coarse_root(event_of, budget, accountant)
     low, high, unspent = -math.inf, math.inf, math.inf
     for attempt in range(40):
         found = excess(log_noise)
@@ -63,50 +56,44 @@ def calibrate(
             low = log_noise
         else:
             high, unspent = log_noise, -found
-        is_end = log_noise == (last if found > 0 else first)
+        is_end = log_noise == (_LAST if found > 0 else _FIRST)
         if is_end or unspent <= (_HOPED_UNSPENT if attempt < 4 else UNSPENT):
             break
-        log_noise = min(max(log_noise - (found + _HOPED_UNSPENT / 2) / slope, first), last)
+        log_noise = min(max(log_noise - (found + _HOPED_UNSPENT / 2) / slope, _FIRST), _LAST)
         if attempt >= 8 or not low < log_noise < high:
-            log_noise = (max(low, first) + min(high, last)) / 2
+            log_noise = (max(low, _FIRST) + min(high, _LAST)) / 2
     if high == math.inf:
-        spent = _spent(event_of(bracket[1]), budget.delta, accountant)
+        spent = _spent(event_of(LARGEST), budget.delta, accountant)
         raise BudgetTooSmallError(
             f"Expected epsilon <= {budget.epsilon:g} at delta={budget.delta:g}, got {spent:.4g} at the "
-            f"largest noise, {bracket[1]:g}. Raise epsilon or delta, or take fewer steps or smaller batches."
+            f"largest noise, {LARGEST:g}. Raise epsilon or delta, or take fewer steps or smaller batches."
         )
     return math.exp(high)
 
 
 def calibrate_roughly(
-    event_of: Callable[[float], DpEvent],
-    budget: PrivacyBudget,
-    *,
-    accountant: str | None = None,
-    bracket: Bracket = BRACKET,
+    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, accountant: str | None = None
 ) -> float:
     """Like `calibrate`, in a fraction of the time, and without a guarantee on either side of the target.
 
-    For comparisons and first guesses, such as the noise that plain training would have needed. A run never
-    relies on it: what it claims is recomputed from its ledger.
+    It serves comparisons and first guesses, such as the noise that plain training would have needed. A run never
+    relies on it: its claim is recomputed from its ledger.
     """
-    return math.exp(_coarse_root(event_of, budget, accountant, bracket)[0])
+    return math.exp(_coarse_root(event_of, budget, accountant)[0])
 
 
-def _tightest(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, bracket: Bracket) -> str | None:
+def _tightest(event_of: Callable[[float], DpEvent], budget: PrivacyBudget) -> str | None:
     """The accountant of private selection that claims least near the noise it asks for; None if PLD does.
 
-    RDP next to PLD costs nothing, as its ε chooses the grid of PLD, so then all are asked in each step.
+    RDP next to PLD costs nothing, as its ε chooses the grid of PLD; so both are asked in each step.
     """
-    first, last = _log_bracket(bracket)
-    start = math.exp(min(max(0.0, first), last))
-    report = epsilon(event_of(start), budget.delta, coarseness=_COARSENESS)
+    report = epsilon(event_of(1.0), budget.delta, coarseness=_COARSENESS)
     # Where noise is far too small others may claim less than the layer cake, but not near the answer as a rule.
     name = "layer_cake" if "layer_cake" in report.by_accountant else report.quoted
     for _ in range(3):  # a second time where another is tighter there
         if name == "pld":
             return None
-        noise = math.exp(_coarse_root(event_of, budget, name, bracket)[0])
+        noise = math.exp(_coarse_root(event_of, budget, name)[0])
         known, name = name, epsilon(event_of(noise), budget.delta).quoted
         if name == known:
             break
@@ -114,28 +101,27 @@ def _tightest(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, brack
 
 
 def _coarse_root(
-    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, accountant: str | None, bracket: Bracket
+    event_of: Callable[[float], DpEvent], budget: PrivacyBudget, accountant: str | None
 ) -> tuple[float, float]:
     """Solve on the coarse grid: log noise, and the slope of log ε there."""
-    first, last = _log_bracket(bracket)
     excess = _log_excess(event_of, budget, accountant, _COARSENESS)
     # Most answers lie near noise 1, and far from them the accountants are slow: walk there, do not bisect.
-    low = high = min(max(0.0, first), last)
-    while low > first and excess(low) <= 0:
-        high, low = low, max(low - 1, first)
-    while high < last and excess(high) > 0:
-        low, high = high, min(high + 1, last)
+    low = high = 0.0
+    while low > _FIRST and excess(low) <= 0:
+        high, low = low, max(low - 1, _FIRST)
+    while high < _LAST and excess(high) > 0:
+        low, high = high, min(high + 1, _LAST)
     if excess(low) > 0 >= excess(high):
         root = float(brentq(excess, low, high, xtol=1e-4, rtol=1e-4))
     else:
-        root = last if excess(high) > 0 else first
+        root = _LAST if excess(high) > 0 else _FIRST
     return root, min((excess(root + 0.02) - excess(root)) / 0.02, -0.2)
 
 
 def _log_excess(
     event_of: Callable[[float], DpEvent], budget: PrivacyBudget, accountant: str | None, coarseness: float = 1.0
 ) -> Callable[[float], float]:
-    """log(ε / target) as a function of log noise; not positive exactly where ε is within the target."""
+    """log(ε / target) as a function of log noise; at most 0 exactly where ε is within the target."""
     known: dict[float, float] = {}
 
     def excess(log_noise: float) -> float:
@@ -152,13 +138,7 @@ def _log_excess(
 
 
 def _spent(event: DpEvent, delta: float, accountant: str | None, coarseness: float = 1.0) -> float:
-    """ε, to the last bit what a plan of this event is quoted, or more, on the usual grid."""
+    """ε on the usual grid, to the last bit what a plan of this event is quoted, or more."""
     if accountant is not None and coarseness == 1:
         return epsilon_by(event, delta, accountant)
     return epsilon(event, delta, accountant=accountant, coarseness=coarseness).epsilon
-
-
-def _log_bracket(bracket: Bracket) -> tuple[float, float]:
-    if not 0 < bracket[0] < bracket[1] < math.inf:
-        raise InvalidValueError(f"Expected a bracket 0 < low < high, got {bracket}.")
-    return math.log(bracket[0]), math.log(bracket[1])

@@ -1,4 +1,4 @@
-"""The kinds of events: what each is called in files, what it consists of, how it is made anew and how it reads.
+"""The kinds of events: name in files, contents, how to rebuild one and how to put it in words.
 
 Whatever walks through trees (`event_rules`, `event_texts`) is written once, over this table.
 """
@@ -12,8 +12,8 @@ from typing import Any
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.privacy import events, run_counts
-from dphpo_bench.privacy.run_counts import RunCount
+from dphpo_bench.privacy import events
+from dphpo_bench.privacy.run_counts import Poisson, TruncatedNegativeBinomial
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Kind:
     """One kind of event.
 
     Attributes:
-        name: what it is called in files.
+        name: its name in files.
         type: its class.
         build: checks the fields, given by name, and makes the event of exact values.
         fields: their names, in the order in which they are written. `event` and `events` hold the events inside.
@@ -90,10 +90,10 @@ _KINDS = (
     Kind("one_of", events.OneOfDpEvent, events.one_of, ("weights", "events"), _one_of_words),
 )
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _KINDS})
-"""The kinds by name. Other events of `dp_accounting` may stand in a tree; no accountant here supports them."""
+"""The kinds by name. A tree may hold other events of `dp_accounting`; no accountant here supports them."""
 
 _BY_TYPE: Mapping[type[DpEvent], Kind] = MappingProxyType({kind.type: kind for kind in _KINDS})
-_ATTRIBUTES = MappingProxyType({"sample_rate": "sampling_probability"})  # what dp_accounting calls otherwise
+_ATTRIBUTES = MappingProxyType({"sample_rate": "sampling_probability"})  # names of dp_accounting that differ
 
 
 def kind_of(event: DpEvent) -> Kind | None:
@@ -122,7 +122,9 @@ def rebuilt(event: DpEvent, change: Callable[[DpEvent], DpEvent] = lambda inner:
         InvalidValueError: if a value is out of range.
     """
     if type(event) is dp_event.RepeatAndSelectDpEvent:
-        event = events.best_of(event.event, _runs(event.mean, event.shape))
+        mean, shape = event.mean, event.shape
+        runs = Poisson(mean) if shape == math.inf else TruncatedNegativeBinomial(mean, shape)
+        event = events.best_of(event.event, runs)
     kind, fields = kind_of(event), fields_of(event)
     if kind is None:
         return event
@@ -131,10 +133,6 @@ def rebuilt(event: DpEvent, change: Callable[[DpEvent], DpEvent] = lambda inner:
     if "events" in fields:
         fields["events"] = [change(one) for one in fields["events"]]
     return kind.build(**fields)
-
-
-def _runs(mean: float, shape: float) -> RunCount:
-    return run_counts.Poisson(mean) if shape == math.inf else run_counts.TruncatedNegativeBinomial(mean, shape)
 
 
 def walk(event: DpEvent) -> Iterator[DpEvent]:

@@ -34,18 +34,16 @@ LARGEST_NOISE = 1e100
 """Multipliers above this are accounted as this one, which costs more: squares of larger ones overflow."""
 
 SMALLEST_RATE = 1e-100
-"""Sample rates between 0 and this are accounted as this one, which costs more, for the like reason."""
+"""Sample rates between 0 and this are accounted as this one, which costs more; smaller ones underflow."""
 
 MAX_PURE_EPSILON = 1 / NEGLIGIBLE_NOISE
-"""A pure ε above this is accounted as no privacy, for the same reason."""
+"""A pure ε above this is accounted as no privacy, for the same reason as negligible noise."""
+
 MAX_EXPOSURES = 64
 
 
-# ------------------------------------------------------------------------------------------------ rewriting
-
-
 def frozen(event: DpEvent) -> DpEvent:
-    """The same event, of which nobody can change anything any more: exact types, tuples for lists.
+    """The same event, which nobody can change any more: exact types, tuples for lists.
 
     Raises:
         InvalidValueError: if the tree holds a number out of range.
@@ -74,9 +72,9 @@ def opened(kind: DpEvent) -> tuple[float, DpEvent]:
 def multiset(event: DpEvent) -> Counter[DpEvent]:
     """The events that are composed at the top of a tree, with their counts.
 
-    Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples and parts
-    too, numbers become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in
-    the order of a composition give equal results, so the keys serve to compare releases with a plan.
+    Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples and parts too,
+    numbers become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in the order
+    of a composition give equal results, so the keys serve to compare releases with a plan.
 
     Raises:
         InvalidValueError: if the tree holds a number out of range.
@@ -109,7 +107,7 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
 
 def _unknown(event: DpEvent) -> Counter[DpEvent]:
     name = type_name(event)
-    if getattr(dp_event, name, None) is not type(event):  # it might say that it equals another
+    if getattr(dp_event, name, None) is not type(event):  # it might claim to equal another
         raise UnsupportedEventError(f"{name} is no event of dp_accounting or dphpo_bench.")
     try:
         return Counter({event: 1})
@@ -126,16 +124,13 @@ def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:
 
 
 def restrict(event: DpEvent, parts: Mapping[str, str]) -> DpEvent:
-    """What a record in the given parts is exposed to.
+    """What a record in the given parts is exposed to, inside selections and samples too.
+
+    Events on the record's own parts stand open, and events on other parts of the same partitions become no releases.
 
     Args:
         event: any tree.
-        parts: for each partition, by name, the part that the record is in. Partitions that are not named stay
-            as they are.
-
-    Returns:
-        The tree in which events on the record's own parts stand open, and those on other parts of the same
-        partitions are no releases; also inside selections and samples.
+        parts: for some partitions, by name, the part that the record is in. Other partitions stay as they are.
     """
     if type(event) is PartDpEvent and event.partition in parts:
         return restrict(event.event, parts) if parts[event.partition] == event.part else no_op()
@@ -174,13 +169,13 @@ def exposures(event: DpEvent) -> list[DpEvent]:
 def simplify(event: DpEvent) -> DpEvent:
     """Rewrite a tree into an equivalent one that more accountants understand.
 
-    Used are only exact equivalences, proved in docs/accounting.md, but for noise above `LARGEST_NOISE` and rates below
-    `SMALLEST_RATE`, which are made worse:
+    Only exact equivalences are used, proved in docs/accounting.md. Noise above `LARGEST_NOISE` and rates below
+    `SMALLEST_RATE` are the exception: they are made worse.
 
-    - Gaussians of multipliers σᵢ on the same data are one Gaussian of the joint multiplier (Σ σᵢ⁻²)^(-1/2),
-      also inside a Poisson sample, where all of them see the same batch.
-    - A sample of rate 0 releases nothing. Noise of multiplier below `NEGLIGIBLE_NOISE` is no privacy, and
-      neither is anything composed with, or sampled from, a release that is not private.
+    - Gaussians of multipliers σᵢ on the same data are one Gaussian of the joint multiplier (Σ σᵢ⁻²)^(-1/2), also
+      inside a Poisson sample, where all of them see the same batch.
+    - A sample of rate 0 releases nothing. Noise of multiplier below `NEGLIGIBLE_NOISE` is no privacy, and neither is
+      anything composed with, or sampled from, a release that is not private.
     - One of equal events is that event. One of several is not private if any of them is not.
 
     What no rule covers is left as it stands, for the accountants to refuse by name.
@@ -202,7 +197,7 @@ def simplify(event: DpEvent) -> DpEvent:
     if sum(gaussians.values()) > 1:
         for key in gaussians:
             del simple[key]
-        joint = _joint_noise_multiplier(gaussians)
+        joint = 1 / math.hypot(*sorted(math.sqrt(count) / key.noise_multiplier for key, count in gaussians.items()))
         simple[gaussian(joint)] = 1
         if joint < NEGLIGIBLE_NOISE:
             return non_private()
@@ -223,7 +218,7 @@ def _simplify_part(event: DpEvent) -> DpEvent:
         case dp_event.PoissonSampledDpEvent(event=part) | BestOfDpEvent(event=part) | FirstAboveDpEvent(event=part) if (
             isinstance(part, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent)
         ):
-            # Whoever is in a sample is seen raw, hence no amplification of a release that is not private.
+            # A record in a sample is seen raw, so sampling does not amplify a release that is not private.
             return part
         case dp_event.PoissonSampledDpEvent(sampling_probability=rate, event=part):
             return poisson_sampled(max(rate, SMALLEST_RATE), part)
@@ -232,12 +227,7 @@ def _simplify_part(event: DpEvent) -> DpEvent:
                 return non_private()
             if len(set(branches)) == 1:
                 return branches[0]
-            # Whoever chooses freely gains nothing by a branch that stands there twice.
+            # A free choice gains nothing from a branch that is listed twice.
             return event if weights else one_of(list(dict.fromkeys(branches)))
         case _:
             return event
-
-
-def _joint_noise_multiplier(gaussians: Mapping[DpEvent, int]) -> float:
-    inverses = sorted(math.sqrt(count) / key.noise_multiplier for key, count in gaussians.items())
-    return 1 / math.hypot(*inverses)

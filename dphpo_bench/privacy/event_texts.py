@@ -20,9 +20,9 @@ def to_json(event: DpEvent) -> dict[str, Any]:
 
     Raises:
         InvalidValueError: if the tree holds a number out of range.
-        UnsupportedEventError: if the tree holds an event that has no name here.
+        UnsupportedEventError: if the tree holds an event without a name here.
     """
-    event = rebuilt(event)  # of exact values
+    event = rebuilt(event)
     kind = kind_of(event)
     if kind is None:
         raise UnsupportedEventError(f"{type_name(event)} has no written form.")
@@ -45,8 +45,7 @@ def from_json(obj: object) -> DpEvent:
     """Read what `to_json` wrote. Files come from strangers: types are looked up in a list, never imported.
 
     Raises:
-        InvalidValueError: at an unknown type, a missing or extra key, a number of the wrong type or out of
-            range, or a tree of more than `MAX_DEPTH` levels or `MAX_NODES` events.
+        InvalidValueError: if it is anything else, or a tree of more than `MAX_DEPTH` levels or `MAX_NODES` events.
     """
     nodes = 0
 

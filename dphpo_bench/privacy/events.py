@@ -22,8 +22,6 @@ from dphpo_bench.privacy.run_counts import RunCount
 MAX_COUNT = 10**9
 MAX_BRANCHES = 64
 
-# --------------------------------------------------------------------------------------------- our own events
-
 
 @dataclass(frozen=True)
 class BestOfDpEvent(DpEvent):  # type: ignore[misc]  # dp_accounting has no types
@@ -32,9 +30,9 @@ class BestOfDpEvent(DpEvent):  # type: ignore[misc]  # dp_accounting has no type
     Attributes:
         event: a single run, together with its score.
         runs: the distribution of the number of runs.
-        low: c, and
-        high: C: the density of each run's hyperparameters, given the earlier runs, is between c and C times a
-            prior that does not depend on the data. Both are 1 for independent draws from the prior.
+        low: c, the least density of each run's hyperparameters, given the earlier runs, relative to a prior that does
+            not depend on the data.
+        high: C, the greatest one. Both are 1 for independent draws from the prior.
     """
 
     event: DpEvent
@@ -49,7 +47,7 @@ class FirstAboveDpEvent(DpEvent):  # type: ignore[misc]
 
     Attributes:
         event: a single run, together with its score.
-        stop_probability: γ, with which the search ends, empty-handed, after each run below the threshold.
+        stop_probability: γ, with which the search ends empty-handed after each run below the threshold.
     """
 
     event: DpEvent
@@ -73,11 +71,7 @@ class PartDpEvent(DpEvent):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class PureDpEvent(DpEvent):  # type: ignore[misc]
-    """A release of which nothing is known but that it is (ε, 0)-DP.
-
-    Attributes:
-        epsilon: that ε.
-    """
+    """A release of which we know only that it is (`epsilon`, 0)-DP."""
 
     epsilon: float
 
@@ -88,15 +82,12 @@ class OneOfDpEvent(DpEvent):  # type: ignore[misc]
 
     Attributes:
         events: the branches.
-        weights: the probabilities of the branches, if the choice is a fresh draw that looks at nothing. None if
-            anybody may choose, by any rule that sees only what was released.
+        weights: the probabilities of the branches, if the choice is a fresh draw that looks at nothing. None if the
+            choice may depend on whatever was released.
     """
 
     events: tuple[DpEvent, ...]
     weights: tuple[float, ...] | None = None
-
-
-# ------------------------------------------------------------------------------------------------- building
 
 
 def gaussian(noise_multiplier: float) -> DpEvent:
@@ -131,15 +122,15 @@ def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0)
         event: a single run, together with its score.
         runs: the distribution of the number of runs.
         low: the least density of each run's hyperparameters relative to a data-independent prior, in (0, 1].
-        high: the greatest one, at least 1. Both are 1 for independent draws; an adaptive search that mixes
-            its proposals with the prior bounds both (Wang et al. 2023, DP-HyPO).
+        high: the greatest one, at least 1. Both are 1 for independent draws. An adaptive search that mixes its
+            proposals with the prior bounds both (Wang et al. 2023, DP-HyPO).
     """
     if type(runs) not in run_counts.KINDS.values():
-        # One of a plug-in's own could draw otherwise than it says, or claim to equal another.
+        # A plug-in's own distribution could draw otherwise than it says, or claim to equal another.
         raise InvalidValueError(
             f"Expected a distribution of dphpo_bench, which draws what it says, got a {type(runs).__name__}."
         )
-    runs = replace(runs)  # type: ignore[type-var]  # made anew: somebody may have hung functions of their own on that one
+    runs = replace(runs)  # type: ignore[type-var]  # a fresh one, on which nobody has set functions of their own
     return BestOfDpEvent(event, runs, number("low", low, low=1e-9, high=1), number("high", high, low=1, high=1e9))
 
 
@@ -148,7 +139,7 @@ def first_above(event: DpEvent, stop_probability: float) -> DpEvent:
 
     Args:
         event: a single run, together with its score.
-        stop_probability: γ in (0, 1], of the coin that is tossed after each run below the threshold.
+        stop_probability: γ in (0, 1], the probability to stop after each run below the threshold.
     """
     return FirstAboveDpEvent(event, number("stop_probability", stop_probability, low=1e-9, high=1))
 
@@ -157,8 +148,8 @@ def on_part(partition: str, part: str, event: DpEvent) -> DpEvent:
     """The event, run on the records of one part.
 
     Args:
-        partition: name of a rule that puts each record into exactly one part by that record alone, such as a
-            keyed hash. Events of one partition name must use one and the same rule.
+        partition: name of a rule that puts each record into exactly one part by that record alone, such as a keyed
+            hash. Events of one partition name must use the same rule.
         part: name of the part.
         event: what the records of the part are exposed to.
     """
@@ -166,17 +157,17 @@ def on_part(partition: str, part: str, event: DpEvent) -> DpEvent:
 
 
 def pure(epsilon: float) -> DpEvent:
-    """A release that is (`epsilon`, 0)-DP, for each state of what was released before."""
+    """A release that is (`epsilon`, 0)-DP, whatever was released before."""
     return PureDpEvent(number("epsilon", epsilon, low=0))
 
 
 def one_of(events: Sequence[DpEvent], weights: Sequence[float] | None = None) -> DpEvent:
-    """One of several events; which one is part of the output (docs/accounting.md, one of several events).
+    """One of several events. Which one is part of the output (docs/accounting.md, one of several events).
 
     Args:
         events: the branches, 1 to `MAX_BRANCHES`.
-        weights: their probabilities, if the choice is a fresh draw that looks at nothing; positive, scaled to the
-            sum 1. None if the choice may depend on anything that was released.
+        weights: their probabilities, if the choice is a fresh draw that looks at nothing; scaled to the sum 1.
+            None if the choice may depend on anything that was released.
 
     Raises:
         InvalidValueError: if there are too few or too many events, or the weights do not fit them.
@@ -191,7 +182,7 @@ def one_of(events: Sequence[DpEvent], weights: Sequence[float] | None = None) ->
     total = math.fsum(exact)
     if min(exact) <= 1e-9 * total:
         raise InvalidValueError(f"Expected weights above a billionth of their sum, got {min(exact):.4g}.")
-    # Weights of sum 1 stay as they are, so that what is read back equals what was written.
+    # Weights of sum 1 stay as they are, so that an event read back equals the one written.
     scaled = exact if abs(total - 1) < 1e-12 else [weight / total for weight in exact]
     return OneOfDpEvent(tuple(events), tuple(scaled))
 

@@ -1,7 +1,7 @@
 """The ledger of releases: what was taken from the private data, written down before it is taken.
 
-A ledger may be bound to the event of a plan. A release that the plan does not cover is then refused before it
-happens, so that a method cannot overspend by mistake. ε is computed from the ledger alone.
+A ledger may be bound to the event of a plan. It then refuses any release that the plan does not cover before the
+release happens. ε is computed from the ledger alone.
 """
 
 from collections import Counter
@@ -27,9 +27,9 @@ Scope = tuple[tuple[str, str], ...]
 class Ledger:
     """The releases so far, as counts of distinct events; of a run, of a trial, or of one sampled batch.
 
-    What it may be asked is fixed when it is made: any number of releases in any order, each chosen from what the
-    earlier ones gave, interleaved with those of other batches, as long as all of them together are among the
-    allowance (docs/accounting.md, kinds of batches).
+    What it may be asked is fixed when it is made: any number of releases in any order, each chosen from the earlier
+    answers, interleaved with those of other batches, as long as all of them together are within the allowance
+    (docs/accounting.md, kinds of batches).
 
     Attributes:
         refused: the message of the first release that was refused, else None. It stays when the exception is
@@ -45,7 +45,7 @@ class Ledger:
         Args:
             allowance: what bounds all releases together: the event of the plan, of a trial, or what a batch may be
                 asked; None for no bound.
-            within: the ledger that all of this has been charged to as a whole; None: there is none.
+            within: the ledger to which all of this has been charged as a whole, if there is one.
             is_batch: whether this is the account of one sampled batch, or of what is asked within one.
         """
         self.refused: str | None = None
@@ -75,8 +75,7 @@ class Ledger:
             scope: the parts of the records that it touches.
 
         Raises:
-            OverBudgetError: if the plan does not cover it. Nothing is written then, and nothing may be
-                released.
+            OverBudgetError: if the plan does not cover it. Then nothing is written, and nothing may be released.
         """
         scoped = within_scope(scope, event)
         wanted = event_rules.multiset(scoped)
@@ -88,9 +87,8 @@ class Ledger:
                 )
         if self.root._locked:
             self._refuse(
-                f"The release {event_texts.describe(scoped)[:400]} is asked of an "
-                f"account that is locked: while a selection "
-                "runs, each of its trials asks its own session. Ask before the selection, or after it."
+                f"The release {event_texts.describe(scoped)[:400]} is asked of an account that is locked: while a "
+                "selection runs, each of its trials asks its own session. Ask before the selection, or after it."
             )
         spent = self._spent + wanted
         if self._allowed is not None and not self._covers(spent):
@@ -108,7 +106,7 @@ class Ledger:
         Raises:
             InvalidValueError: if the rate is not in [0, 1].
             OverBudgetError: if the plan has no such batch left.
-            UnsupportedEventError: if this is the account of a batch itself: a batch of a batch is not accounted for.
+            UnsupportedEventError: if this is itself the account of a batch; no theorem here covers a batch of a batch.
         """
         if self._is_batch:
             raise UnsupportedEventError("Cannot sample from a sample. Train inside the trials of a selection.")
@@ -152,12 +150,12 @@ class Ledger:
         raise OverBudgetError(message)
 
     def refuse(self, message: str) -> None:
-        """Keep in mind that more was asked for than planned, here and in what a batch is of."""
+        """Remember, here and in what a batch is of, that more was asked for than planned."""
         for ledger in self._chain():
             ledger.refused = ledger.refused or message[:MAX_REFUSED]
 
     def fail(self, message: str) -> None:
-        """Keep in mind that a computation on private records ended without a result, and release nothing more."""
+        """Remember that a computation on private records ended without a result, and release nothing more."""
         self.root.failed = self.root.failed or message
         self.root.close()
 
@@ -167,7 +165,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While this lasts nothing is charged here, nor to anything that this is a batch of."""
+        """While this lasts, nothing is charged here, nor to anything that this is a batch of."""
         root = self.root
         before, root._locked = root._locked, True
         try:
@@ -177,7 +175,7 @@ class Ledger:
 
     @property
     def root(self) -> "Ledger":
-        """The ledger of the run, or of the trial, that this is of."""
+        """The ledger of the run or trial that this belongs to."""
         return [*self._chain()][-1]
 
     def _chain(self) -> "Iterator[Ledger]":

@@ -1,8 +1,8 @@
 """Distributions of the secret number of runs K, of which a private selection releases only the best.
 
-What the privacy bounds need of K is the derivative f' of its probability generating function f(z) = E[z^K];
-what a tuner needs is to draw K and to know how far it reaches. Notation: u is the probability that another run
-beats the released one, and `weight(u)` = f'(1 − u) is what selection multiplies the density of that run with.
+The privacy bounds need the derivative f' of the probability generating function f(z) = E[z^K]; a tuner draws K.
+Notation: u is the probability that another run beats the released one, and `weight(u)` = f'(1 − u) is the factor
+by which selection multiplies the density of that run.
 """
 
 import math
@@ -64,12 +64,8 @@ class RunCount(ABC):
     def describe(self) -> str:
         """A few words for people, such as `geometric, mean 10`."""
 
-    def derivative(self, z: ArrayLike) -> Array:
-        """f'(z) for each z in [0, 1]. Near z = 1, `weight` keeps the digits that 1 − z loses."""
-        return self.weight(1 - np.asarray(z, dtype=float))
-
     def sample(self, uniform: float) -> int:
-        """K by inversion of its distribution function.
+        """K by inversion of its distribution function: the least k with P(K <= k) > uniform.
 
         Args:
             uniform: a number drawn uniformly from [0, 1). The same number gives the same K.
@@ -77,29 +73,17 @@ class RunCount(ABC):
         Raises:
             InvalidValueError: if the number is not in [0, 1).
         """
-        return self._least(uniform, "right")
-
-    def quantile(self, probability: float) -> int:
-        """The least k with P(K <= k) >= probability, for a probability in [0, 1).
-
-        Raises:
-            InvalidValueError: if the probability is not in [0, 1).
-        """
-        return self._least(probability, "left")
-
-    def _least(self, level: float, side: Any) -> int:
-        """The least k whose distribution function exceeds the level (`right`) or reaches it (`left`)."""
-        if not 0 <= level < 1:
-            raise InvalidValueError(f"Expected a number in [0, 1), got {level}.")
+        if not 0 <= uniform < 1:
+            raise InvalidValueError(f"Expected a number in [0, 1), got {uniform}.")
         below, start, size = 0.0, self.smallest, 64
         while True:
             runs = np.arange(start, int(min(start + size, self.largest + 1)))
             probabilities = self.probability(runs)
             reached = below + np.cumsum(probabilities)
-            index = int(np.searchsorted(reached, level, side=side))
+            index = int(np.searchsorted(reached, uniform, side="right"))
             if index < len(runs):
                 return int(runs[index])
-            # The sum may stop short of 1, and of the level, by rounding: then the tail is empty.
+            # By rounding the sum may stop short of 1, and of the number: then the tail is empty.
             in_tail = runs[-1] > 2 * self.expected and probabilities[-1] < _NO_TAIL
             if runs[-1] == self.largest or in_tail:
                 return int(runs[-1])
@@ -112,7 +96,8 @@ class TruncatedNegativeBinomial(RunCount):
 
     Attributes:
         mean: E[K], in (1, `MAX_MEAN`]; it determines γ.
-        shape: η ≥ 0: 0 is the logarithmic distribution, 1 the geometric one; the larger, the more concentrated.
+        shape: η ≥ 0. 0 is the logarithmic distribution, the cheapest in ε for its mean; 1 is the geometric one. The
+            larger, the more concentrated.
 
     Raises:
         InvalidValueError: if a value is out of range.
@@ -175,14 +160,9 @@ def geometric(mean: float) -> TruncatedNegativeBinomial:
     return TruncatedNegativeBinomial(mean, 1.0)
 
 
-def logarithmic(mean: float) -> TruncatedNegativeBinomial:
-    """The logarithmic distribution: the cheapest in ε for its mean, with half of the draws far below it."""
-    return TruncatedNegativeBinomial(mean, 0.0)
-
-
 @dataclass(frozen=True)
 class Poisson(RunCount):
-    """The Poisson distribution. K may be 0: then a default fixed in advance is released, and nothing redrawn.
+    """The Poisson distribution. If K is 0, a default fixed in advance is released, and nothing is drawn again.
 
     Attributes:
         mean: E[K], in (0, `MAX_MEAN`].
@@ -192,13 +172,10 @@ class Poisson(RunCount):
     """
 
     mean: float
+    smallest = 0  # without a type, so it is no field
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", number("mean", self.mean, low=1e-6, high=MAX_MEAN))
-
-    @property
-    def smallest(self) -> int:  # type: ignore[override]
-        return 0
 
     @property
     def expected(self) -> float:
@@ -226,6 +203,10 @@ class _BoundedCount(RunCount):
     @abstractmethod
     def _table(self) -> Array:
         """P(K = 0), P(K = 1), ..., up to the largest K."""
+
+    @property
+    def largest(self) -> float:  # type: ignore[override]
+        return len(self._table) - 1
 
     @property
     def expected(self) -> float:
@@ -271,17 +252,8 @@ class UniformCount(_BoundedCount):
             )
 
     @property
-    def mean(self) -> float:
-        """E[K]."""
-        return (self.low + self.high) / 2
-
-    @property
     def smallest(self) -> int:  # type: ignore[override]
         return self.low
-
-    @property
-    def largest(self) -> float:  # type: ignore[override]
-        return self.high
 
     @cached_property
     def _table(self) -> Array:
@@ -315,10 +287,6 @@ class CappedGeometric(_BoundedCount):
         object.__setattr__(self, "mean", _mean_above_one(self.mean))
         object.__setattr__(self, "cap", whole("cap", self.cap, low=2, high=MAX_RUNS))
 
-    @property
-    def largest(self) -> float:  # type: ignore[override]
-        return self.cap
-
     @cached_property
     def _table(self) -> Array:
         log_going_on = math.log1p(-1 / self.mean)
@@ -349,7 +317,7 @@ def from_json(obj: object) -> RunCount:
     """Read what `to_json` wrote. Types are looked up in a list, never imported.
 
     Raises:
-        InvalidValueError: at an unknown type, a missing or extra key, or a value out of range.
+        InvalidValueError: if it is anything else, or a value is out of range.
     """
     kind = obj.get("type") if isinstance(obj, dict) else None
     if not isinstance(obj, dict) or not isinstance(kind, str) or kind not in KINDS:

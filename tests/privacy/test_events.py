@@ -36,7 +36,6 @@ from dphpo_bench.privacy.run_counts import (
     TruncatedNegativeBinomial,
     UniformCount,
     geometric,
-    logarithmic,
 )
 
 NOISE = st.floats(0.02, 1e6)
@@ -340,7 +339,10 @@ class TestDescribe:
             (non_private(), "non-private access"),
             (repeat(laplace(2), 3), "3 × Laplace b=2"),
             (best_of(gaussian(1), geometric(10)), "BestOf(geometric, mean 10; Gaussian σ=1)"),
-            (best_of(pure(1), logarithmic(5), 0.5, 2), "BestOf(logarithmic, mean 5, density 0.5..2; pure ε=1)"),
+            (
+                best_of(pure(1), TruncatedNegativeBinomial(5, 0), 0.5, 2),
+                "BestOf(logarithmic, mean 5, density 0.5..2; pure ε=1)",
+            ),
             (best_of(gaussian(1), UniformCount(1, 9)), "BestOf(uniform, 1 to 9; Gaussian σ=1)"),
             (best_of(gaussian(1), Poisson(9)), "BestOf(Poisson, mean 9; Gaussian σ=1)"),
             (best_of(gaussian(1), CappedGeometric(9, 99)), "BestOf(geometric, mean 9, at most 99; Gaussian σ=1)"),

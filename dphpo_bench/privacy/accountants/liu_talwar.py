@@ -1,8 +1,8 @@
 """The (ε, δ) theorems of Liu and Talwar (2019, Private Selection from Private Candidates), as published.
 
 They are kept for comparison: later bounds need far less. We could not read the paper's own text. The theorem on
-random stopping is quoted after code that others published for it, the one on thresholds from memory; the latter
-follows from our own bound (docs/accounting.md), the former is held against brute force in the tests.
+random stopping is quoted from code that others published for it, the one on thresholds from memory. The latter
+follows from our own bound (docs/accounting.md); the former is tested against brute force.
 """
 
 import math
@@ -24,13 +24,13 @@ def epsilon(
     base_epsilon: Callable[[DpEvent, float], float],
     base_profile: Callable[[DpEvent], Profile],
 ) -> float:
-    """ε of a simplified tree that is one selection, whose runs do not select themselves.
+    """ε of a simplified tree that is one selection, whose runs make no selection themselves.
 
     Args:
         event: the tree.
         delta: of the whole selection.
         base_epsilon: ε of a single run at a δ.
-        base_profile: its profile.
+        base_profile: the profile of a single run.
 
     Raises:
         RefusedError: if no theorem is about this event.
@@ -45,18 +45,10 @@ def epsilon(
 
 
 def random_stopping(runs: CappedGeometric, delta: float, base_epsilon: Callable[[float], float]) -> float:
-    """ε of the best of a geometric number of runs with a hard stop after T.
+    """ε of the best of a geometric number of runs with a hard stop after T; `base_epsilon` is ε₁ of a run at a δ₁.
 
-    If a run is (ε₁, δ₁)-DP, the best is (3 ε₁ + 3 √(2 δ₁), √(2 δ₁) T + δ₂)-DP, where δ₂ = (1−γ)^T is the
-    probability to reach the hard stop. T fixes δ₂, and δ₁ takes the rest of δ.
-
-    Args:
-        runs: γ and T.
-        delta: of the whole selection.
-        base_epsilon: ε₁ of a single run at a δ₁.
-
-    Returns:
-        ε, infinite if the hard stop alone takes all of δ.
+    If a run is (ε₁, δ₁)-DP, the best is (3 ε₁ + 3 √(2 δ₁), √(2 δ₁) T + δ₂)-DP, where δ₂ = (1−γ)^T is the probability
+    to reach the hard stop. T fixes δ₂, and δ₁ takes the rest of δ. ε is infinite if δ₂ alone takes all of δ.
     """
     at_stop = math.exp(runs.cap * math.log1p(-1 / runs.mean))
     root = (delta - at_stop) / runs.cap  # √(2 δ₁)
@@ -68,8 +60,8 @@ def random_stopping(runs: CappedGeometric, delta: float, base_epsilon: Callable[
 def threshold(stop: float, delta: float, base: Profile) -> float:
     """ε of the first run above a threshold.
 
-    If a run is (ε₁, δ₁)-DP, the release is (2 ε₁ + ε₀, 3 e^(2 ε₁) δ₁ / (γ ε₀))-DP for every ε₀ ≤ 1. Given ε₁,
-    δ determines ε₀; the best ε₁ of a grid is taken.
+    If a run is (ε₁, δ₁)-DP, the release is (2 ε₁ + ε₀, 3 e^(2 ε₁) δ₁ / (γ ε₀))-DP for every ε₀ ≤ 1. Given ε₁, δ
+    determines ε₀; the best ε₁ of a grid is taken.
     """
     first = np.unique(np.r_[0.0, np.geomspace(1e-5, base.reach, 4000), np.linspace(0, base.reach, 4000)])
     slack = 3 * np.exp(2 * first) * base.delta(first) / (stop * delta)

@@ -1,4 +1,4 @@
-"""From a tree of events to its privacy loss distribution, through the rules for what the tree consists of."""
+"""From a tree of events to its privacy loss distribution, with one rule for each kind of event."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _ROUNDING_BASE = 50
 
 _ROUGH_DELTA = 1e-7
 _MAX_INTERVAL = 20.0
-"""From here on ε is in the hundred thousands, and exponentials of the interval overflow."""
+"""Beyond this, ε is in the hundred thousands, and exponentials of the interval overflow."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Rules:
     """How a distribution is computed.
 
     Attributes:
-        bound: the theorem used for private selection; None where there is none.
+        bound: the theorem used for private selection, if any.
         coarseness: how much wider than usual the grids are.
-        delta: δ that the answer is for; what is a millionth of it may be moved to an infinite loss.
+        delta: the δ that the answer is for; a millionth of it may be moved to an infinite loss.
     """
 
     bound: Bound | None
@@ -57,12 +57,7 @@ class InaccurateError(RefusedError):
 
 
 def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) -> float:
-    """ε of a simplified tree.
-
-    Args:
-        event: the tree.
-        rules: how to compute.
-        rough_epsilon: a bound of ε from elsewhere, if there is one; it only chooses the grid.
+    """ε of a simplified tree; `rough_epsilon`, a bound from elsewhere, only chooses the grid.
 
     Raises:
         RefusedError: if a part has no rule here.
@@ -92,19 +87,16 @@ def profile(event: DpEvent, rules: Rules) -> Profile:
     return _Composition.of(event, rules).profile()
 
 
-# ------------------------------------------------------------------------------------------- one kind of event
-
-
 @dataclass(frozen=True)
 class _Mechanism:
-    """What is known of the privacy loss of one event, of which nothing is computed before it is asked for.
+    """What is known of the privacy loss of one event. Nothing is computed until it is needed.
 
     Attributes:
         typical: its root mean square, roughly.
         largest: what it exceeds with a probability of less than about exp(-50).
-        rounding: what floating point may take from δ in what is computed inside.
-        profile: how its profile is computed; None if its distribution is known.
-        curve: how a curve is computed that ε can be solved from without a grid; None if there is none.
+        rounding: how much of δ floating point may take in what is computed inside.
+        profile: computes its profile; None if its distribution is known.
+        curve: computes a curve from which ε is solved without a grid; None if there is none.
     """
 
     typical: float
@@ -117,8 +109,8 @@ class _Mechanism:
 def _mechanism(event: DpEvent, rules: Rules) -> _Mechanism:
     """The one place that knows which events there are rules for.
 
-    The list holds what the tests cover, not what dp_accounting accepts: its PLD accountant, for one, ignores the
-    repeat count of randomised response.
+    The list holds what the tests cover, not what dp_accounting accepts: its PLD accountant, for one, ignores the repeat
+    count of randomised response.
     """
     match event:
         case dp_event.GaussianDpEvent(noise_multiplier=noise):
@@ -182,19 +174,9 @@ def _selection(event: DpEvent, rules: Rules) -> _Mechanism:
     return _Mechanism(inner.typical, 3 * inner.largest, factor * inner.rounding, profile, curve)
 
 
-# ------------------------------------------------------------------------------------------------ compositions
-
-
 @dataclass(frozen=True)
 class _Composition:
-    """The composition of events, each a number of times.
-
-    Attributes:
-        event: the simplified tree.
-        rules: how to compute.
-        mechanisms: its parts.
-        counts: how often each part is composed.
-    """
+    """The composition of the parts of a simplified tree, each `counts` times."""
 
     event: DpEvent
     rules: Rules
@@ -203,7 +185,7 @@ class _Composition:
 
     @classmethod
     def of(cls, event: DpEvent, rules: Rules) -> "_Composition":
-        """That of a simplified tree.
+        """The composition of a simplified tree.
 
         Raises:
             RefusedError: if a part has no rule.
@@ -213,7 +195,7 @@ class _Composition:
 
     @property
     def only(self) -> _Mechanism | None:
-        """The one part, if there is only one, once."""
+        """The only part, if there is just one, composed once."""
         return next(iter(self.mechanisms.values())) if [*self.counts.values()] == [1] else None
 
     @property
@@ -223,12 +205,12 @@ class _Composition:
 
     @property
     def own_rounding(self) -> float:
-        """What floating point may take from δ in this composition."""
+        """How much of δ floating point may take in this composition."""
         return _ROUNDING * (_ROUNDING_BASE + self.releases)
 
     @property
     def rounding(self) -> float:
-        """What it may take in this composition and inside its parts."""
+        """How much of δ floating point may take in this composition and inside its parts."""
         return sum(n * self.mechanisms[part].rounding for part, n in self.counts.items()) + self.own_rounding
 
     @property
@@ -249,7 +231,7 @@ class _Composition:
         return sum(n * self.mechanisms[part].largest for part, n in self.counts.items())
 
     def profile(self) -> Profile:
-        """The profile of all together.
+        """The profile of the whole.
 
         Raises:
             LossesTooLargeError: if the losses cannot be represented.
@@ -259,10 +241,7 @@ class _Composition:
         return profiles.from_distribution(self.distribution(), self.own_rounding)
 
     def distribution(self, rough_epsilon: float | None = None) -> PrivacyLossDistribution:
-        """The privacy loss distribution of all together.
-
-        Args:
-            rough_epsilon: a bound of ε from elsewhere, if there is one; it only chooses the grid.
+        """The privacy loss distribution of the whole.
 
         Raises:
             LossesTooLargeError: if the losses cannot be represented.
@@ -294,9 +273,9 @@ class _Composition:
     def _loss_interval(self, rough_epsilon: float | None) -> float:
         """Width of the grid of privacy losses on which PLD is fast and yet tight.
 
-        A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root
-        mean square; 1e-4 is enough for any ε of interest. A grid of more than some 5e4 points costs seconds, and
-        buys nothing where ε is large.
+        A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root mean
+        square; 1e-4 is enough for any ε of interest. A grid of more than some 5e4 points costs seconds, and gains
+        nothing where ε is large.
         """
         if not self.counts:
             return 1e-4

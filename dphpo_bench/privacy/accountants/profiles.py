@@ -1,8 +1,8 @@
 """Privacy profiles: δ as a function of ε, to and from privacy loss distributions, and under Poisson sampling.
 
-A curve is the function ε ↦ H(P, Q) = ∫ [p − e^ε q]₊ of an ordered pair of output distributions (P, Q), for
-ε ≥ 0. The curves of both orders determine each other's values at ε < 0. Every curve here is an upper bound, is
-non-increasing, and stays one under each step: chords of a curve that is convex in e^ε lie above it.
+A curve is the function ε ↦ H(P, Q) = ∫ [p − e^ε q]₊ of an ordered pair of output distributions (P, Q), for ε ≥ 0.
+The curves of both orders determine each other's values at ε < 0. Every curve here is a non-increasing upper bound,
+and each step keeps it one: chords of a curve that is convex in e^ε lie above it.
 """
 
 import math
@@ -54,8 +54,8 @@ class Profile:
     """The curves of a mechanism for a record that is removed, and for one that is added.
 
     Attributes:
-        removal: P has the record and Q has not.
-        addition: Q has it.
+        removal: the curve if P has the record and Q has not.
+        addition: the curve if Q has it.
         reach: an ε from which on both are nearly constant.
     """
 
@@ -103,16 +103,8 @@ def symmetrised(profile: Profile) -> Profile:
     return symmetric(Points(epsilons, np.maximum(removal(epsilons), addition(epsilons))), profile.reach)
 
 
-# -------------------------------------------------------------------- from and to privacy loss distributions
-
-
 def from_distribution(distribution: PrivacyLossDistribution, rounding: float) -> Profile:
-    """The profile of a privacy loss distribution.
-
-    Args:
-        distribution: pessimistic, as `dp_accounting` makes them.
-        rounding: what floating point may have taken from δ, added to it.
-    """
+    """The profile of a pessimistic privacy loss distribution; `rounding`, for floating point, is added to δ."""
     removal = _points(distribution._pmf_remove, rounding)
     addition = removal if distribution._symmetric else _points(distribution._pmf_add, rounding)
     return Profile(removal, addition, max(_reach(removal), _reach(addition)))
@@ -155,15 +147,15 @@ def end_of(curve: Curve, negligible: float) -> float:
 def to_distribution(profile: Profile, interval: float, *, negligible: float, size: int) -> PrivacyLossDistribution:
     """A privacy loss distribution that dominates every mechanism of this profile.
 
-    The curve is evaluated at multiples of the interval, and the distribution is the one whose curve is the lower
-    convex envelope of these points (Doroshenko et al. 2022, Connect the Dots). The true curve is convex in e^ε
-    and lies below the points, hence also below their envelope's chords between the points it touches.
+    The curve is evaluated at multiples of the interval, and the distribution is the one whose curve is the lower convex
+    envelope of these points (Doroshenko et al. 2022, Connect the Dots). The true curve is convex in e^ε and lies below
+    the points, hence also below their envelope's chords between the points it touches.
 
     Args:
         profile: the curves of both directions.
         interval: of the grid of losses.
         negligible: the probability that may be moved to an infinite loss.
-        size: at most about this many points on each side of 0 are used.
+        size: about how many points on each side of 0 are used at most.
     """
     reach = max(end_of(curve, negligible) for curve in (profile.removal, profile.addition))
     step = max(1, math.ceil(reach / interval / size))
@@ -184,8 +176,10 @@ def _connected(profile: Profile, indices: NDArray[np.int64], interval: float, *,
 
 
 def _lower_envelope(x: Array, y: Array) -> NDArray[np.int64]:
-    """Indices of the points on the lower convex envelope; the point (0, 1), where every curve starts, is left
-    of all. Without it, rounding errors of 1e-16 in y would become negative probabilities on a fine grid."""
+    """Indices of the points on the lower convex envelope, drawn from (0, 1), where every curve starts.
+
+    Without that point, rounding errors of 1e-16 in y would become negative probabilities on a fine grid.
+    """
     kept: list[int] = []
     xs, ys = [0.0], [1.0]
     for index, (right, value) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
@@ -197,9 +191,6 @@ def _lower_envelope(x: Array, y: Array) -> NDArray[np.int64]:
         ys.append(value)
         kept.append(index)
     return np.array(kept)
-
-
-# ----------------------------------------------------------------------------------------------- combinators
 
 
 def pure_distribution(epsilon: float, interval: float) -> PrivacyLossDistribution:
@@ -241,8 +232,8 @@ def poisson_sampled(profile: Profile, rate: float) -> Profile:
 def one_of(branches: Sequence[Profile], weights: Sequence[float] | None) -> Profile:
     """One of several mechanisms: the largest of their curves, or the average if the choice is a fresh draw.
 
-    Where all curves are given by points, so is the result: at the points of all of them, or at some of these. Its
-    chords stay above the true curve, which is convex.
+    Where all curves are given by points, so is the result, at all of their points or at some of them. Its chords stay
+    above the true curve, which is convex.
     """
     shares = np.ones(len(branches)) if weights is None else np.array(weights)
     combine = np.maximum.reduce if weights is None else np.sum

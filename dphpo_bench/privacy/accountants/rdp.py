@@ -131,11 +131,7 @@ def _bounds_best_of(runs: RunCount, low: float, high: float) -> bool:
 def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:
     """Papernot and Steinke (2022), Corollary 16: ε(α) + (α−2)/(α−1) ε(α−1) + 2 ln(1/γ)/(α−1).
 
-    Args:
-        base: ε(α) of a single run, shape (n,).
-        below: its ε(α−1).
-        orders: α > 2, shape (n,).
-        stop: γ.
+    `base` is ε(α) of a single run, `below` its ε(α−1), at `orders` α > 2, all of shape (n,); `stop` is γ.
     """
     return np.asarray(base + (orders - 2) / (orders - 1) * below - 2 * math.log(stop) / (orders - 1))
 

@@ -63,15 +63,15 @@ class EpsilonReport:
 def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> EpsilonReport:
     """The ε of an event at this δ.
 
-    The event is simplified by theorems first (see `event_rules.simplify`), then evaluated, once for each combination
-    of parts of the records that it names; the largest of these counts.
+    The event is simplified by theorems first (see `event_rules.simplify`), then evaluated once for each combination of
+    parts of the records that it names; the largest ε counts.
 
     Args:
         event: any tree of privacy events.
         delta: δ in (0, 1).
         accountant: a name in `ACCOUNTANTS` to ask only that one; None for all that support the event.
-        coarseness: how much wider than usual the grids of privacy losses are; above 1, fewer Rényi orders are
-            tried too. More is faster, and ε is an upper bound at any value, only a looser one.
+        coarseness: how much wider than usual the grids of privacy losses are; above 1, fewer Rényi orders are tried
+            too. More is faster, and ε stays an upper bound, only a looser one.
 
     Raises:
         InvalidValueError: if a number is out of range.
@@ -86,8 +86,8 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coar
 def epsilon_by(event: DpEvent, delta: float, accountant: str) -> float:
     """What `epsilon` of all accountants says of this one, without asking the others.
 
-    The number is the same to the last bit. `epsilon(..., accountant=name)` may differ a little, since PLD is not
-    told there how wide its grid should be.
+    The number is the same to the last bit. `epsilon(..., accountant=name)` may differ a little, since there PLD is not
+    told how wide its grid should be.
 
     Raises:
         InvalidValueError: if δ is out of range.
@@ -118,7 +118,7 @@ def _exposures(event: DpEvent, delta: float) -> tuple[DpEvent, ...]:
 def _report(
     trees: tuple[DpEvent, ...], delta: float, asked: tuple[str, ...] | None, coarseness: float
 ) -> EpsilonReport:
-    """`epsilon` of what a record may be exposed to, the worst of these."""
+    """`epsilon` of the worst of the trees that a record may be exposed to."""
     selects = any(has_selection(tree) for tree in trees)
     names = asked or (tuple(ACCOUNTANTS) if selects else _WITHOUT_SELECTION)
     by_accountant: dict[str, float] = {}

@@ -40,24 +40,12 @@ def first_epsilon(curve: Curve, delta: float, largest: float) -> float:
     return high
 
 
-# -------------------------------------------------------------------------------------------- profile bounds
-
-
 def best_of_profile(base: Profile, runs: TruncatedNegativeBinomial | Poisson, low: float, high: float) -> Curve:
     """The curve of the best of K runs, from two values of the base curve.
 
-    For a truncated negative binomial K and all ε₁: δ(ε) ≤ C E[K] δ_Q(ε − ρ) with
-    ρ = (η+2) ln(C/c) + (η+1) ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁)). For a Poisson K of mean μ:
-    ρ = ln(C/c) + μ (C − c + C δ_Q(0)).
-
-    Args:
-        base: of a single run.
-        runs: the distribution of K, of one of these two kinds.
-        low: c, and
-        high: C, the bounds of the density of adaptive proposals; both 1 for independent ones.
-
-    Returns:
-        The curve; for c = C = 1, the bound of Koskela, Redberg and Wang (2024, arXiv:2402.06701).
+    For a truncated negative binomial K and all ε₁: δ(ε) ≤ C E[K] δ_Q(ε − ρ) with ρ = (η+2) ln(C/c) + (η+1) ln(e^ε₁ +
+    (1/γ − 1) δ_Q(ε₁)). For a Poisson K of mean μ: ρ = ln(C/c) + μ (C − c + C δ_Q(0)). For independent proposals, c =
+    `low` = 1 and C = `high` = 1, this is the bound of Koskela, Redberg and Wang (2024, arXiv:2402.06701).
     """
     spread = math.log(high / low)
     if isinstance(runs, TruncatedNegativeBinomial):
@@ -84,20 +72,12 @@ def _epsilons(base: Profile) -> Array:
     return np.unique(np.r_[0.0, np.geomspace(1e-5, base.reach, 1500), np.linspace(0.0, base.reach, 1500)])
 
 
-# ------------------------------------------------------------------------------------------ layer-cake bounds
-
-
 def best_of_layer_cake(base: Profile, runs: RunCount, layers: int = LAYERS) -> Curve:
-    """The curve of the best of any random number of independent runs.
+    """The curve of the best of any random number of independent runs; `layers` is about how many values of ρ it has.
 
-    δ(ε) ≤ w(1) δ_Q(ε − ρ(1)) + ∫ −w'(s) δ_Q(ε − ρ(s)) ds over s from 0 to 1, with ρ(s) the greatest
-    ln(w(r)/w(U(r))) over r ≤ s (docs/accounting.md, derived there). Each cell of the grid of s takes w at its
-    left end and U at its right end, so the sum is an upper bound for every grid.
-
-    Args:
-        base: of a single run.
-        runs: the distribution of K.
-        layers: about how many values of ρ are told apart.
+    δ(ε) ≤ w(1) δ_Q(ε − ρ(1)) + ∫ −w'(s) δ_Q(ε − ρ(s)) ds over s from 0 to 1, with ρ(s) the greatest ln(w(r)/w(U(r)))
+    over r ≤ s (docs/accounting.md, derived there). Each cell of the grid of s takes w at its left end and U at its
+    right end, so the sum is an upper bound for every grid.
     """
     edges = _edges(base, runs.weight, _CELLS_PER_LAYER * layers)
     weights = runs.weight(edges)
@@ -117,7 +97,7 @@ def best_of_layer_cake(base: Profile, runs: RunCount, layers: int = LAYERS) -> C
 
 
 def _joined(shares: Array, shifts: Array, layers: int) -> tuple[Array, Array]:
-    """Cells of nearly one shift as one layer, which gets the greatest of them; `shifts` are ascending."""
+    """Joins cells of nearly the same shift into layers, each with its greatest shift; `shifts` are ascending."""
     finite = np.isfinite(shifts)
     step = max(float(np.max(shifts, where=finite, initial=0.0)) / layers, 1e-300)
     group = np.where(finite, np.floor(np.where(finite, shifts, 0.0) / step), np.inf)
@@ -128,8 +108,8 @@ def _joined(shares: Array, shifts: Array, layers: int) -> tuple[Array, Array]:
 def first_above_layer_cake(base: Profile, stop: float, layers: int = LAYERS) -> Curve:
     """The sharper curve of the first run above a threshold.
 
-    δ(ε) ≤ sup over p of δ_Q(ε − ln R(p)) / (γ + (1−γ) p), R(p) = (γ + (1−γ) U(p)) / (γ + (1−γ) p), where p is
-    the unknown probability to reach the threshold. Cells take the ends that make the bound larger.
+    δ(ε) ≤ sup over p of δ_Q(ε − ln R(p)) / (γ + (1−γ) p), R(p) = (γ + (1−γ) U(p)) / (γ + (1−γ) p), where p is the
+    unknown probability to reach the threshold. Each cell takes the ends that make the bound larger.
     """
 
     def reach(p: Array) -> Array:

@@ -70,22 +70,13 @@ class _Losses:
 
 def supports(event: DpEvent) -> bool:
     """Whether a simplified tree consists of Gaussians and Poisson-sampled Gaussians, at least one."""
-    inner = [getattr(part, "event", part) for part in event_rules.multiset(event)]
-    sampled = all(
-        isinstance(part, dp_event.PoissonSampledDpEvent | dp_event.GaussianDpEvent)
-        for part in event_rules.multiset(event)
-    )
-    return bool(inner) and sampled and all(isinstance(part, dp_event.GaussianDpEvent) for part in inner)
+    parts = event_rules.multiset(event)
+    inner = [part.event if isinstance(part, dp_event.PoissonSampledDpEvent) else part for part in parts]
+    return bool(inner) and all(isinstance(part, dp_event.GaussianDpEvent) for part in inner)
 
 
 def epsilon(event: DpEvent, delta: float, coarseness: float = 1.0) -> float:
-    """ε of a supported tree.
-
-    Args:
-        event: see `supports`.
-        delta: δ in (0, 1), down to 1e-250 or so.
-        coarseness: how much wider than usual the grid is.
-    """
+    """ε of a tree that `supports` accepts, at any δ in (0, 1) down to 1e-250 or so."""
     return max(_one_way(event, delta, coarseness, removal=removal) for removal in (True, False))
 
 
@@ -144,9 +135,6 @@ def _one_way(event: DpEvent, delta: float, coarseness: float, *, removal: bool) 
     return max(float(found), 0.0) + 8 * _UNIT * releases * (1 + widest)
 
 
-# ------------------------------------------------------------------------------------------------ one release
-
-
 def _of(part: DpEvent) -> tuple[float, float]:
     """Rate and noise multiplier."""
     if isinstance(part, dp_event.PoissonSampledDpEvent):
@@ -166,14 +154,14 @@ def _range(part: DpEvent, reach: float) -> tuple[float, float]:
 def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, removal: bool) -> _Losses:
     """The privacy loss of one release: P = (1−q) N(0, σ²) + q N(1, σ²) and Q = N(0, σ²), or the other way round.
 
-    Between two multiples of the interval, the masses of P and of Q are kept and moved to the two ends (Doroshenko
-    et al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity.
+    Between two multiples of the interval, the masses of P and of Q are kept and moved to the two ends (Doroshenko et
+    al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity.
 
     Args:
         part: a Gaussian, sampled or not.
         count: how often it is composed.
         interval: of the grid.
-        reach: standard deviations from which on outputs are in the tails.
+        reach: from how many standard deviations on outputs are in the tails.
         removal: whether P has the record.
     """
     rate, noise = _of(part)
@@ -222,7 +210,7 @@ def _best_tilt(parts: Sequence[_Losses], interval: float, delta: float) -> float
 
 
 def _variance(part: _Losses, tilt: float, interval: float) -> float:
-    """Of the tilted loss."""
+    """The variance of the tilted loss."""
     masses, at = part.tilted(tilt, interval), part.at(interval)
     return float(masses @ (at - masses @ at) ** 2)
 
@@ -233,9 +221,6 @@ def _of_tilt(part: _Losses, tilt: float, interval: float) -> float:
     smallest = -math.log(np.min(part.masses, where=part.masses > 0, initial=1.0))
     largest = tilt * float(np.max(np.abs(at))) + abs(part.log_moment(tilt, interval))
     return 8 * _UNIT * (4 + smallest + largest)
-
-
-# ------------------------------------------------------------------------------------------------- composition
 
 
 def _composed(parts: Sequence[_Losses], tilt: float, interval: float, size: int) -> Array:

@@ -32,7 +32,7 @@ from dphpo_bench.privacy.events import (
     pure,
     repeat,
 )
-from dphpo_bench.privacy.run_counts import Poisson, RunCount, UniformCount, geometric, logarithmic
+from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial, UniformCount, geometric
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Array, Pair
 
@@ -188,7 +188,9 @@ class TestTrees:
         assert check(poisson_sampled(0.2, one_of(EVENTS, WEIGHTS)), [sampled(mixed(PAIRS, WEIGHTS), 0.2)]) > 0.95
         assert check(poisson_sampled(0.2, one_of(EVENTS)), [sampled(pair, 0.2) for pair in PAIRS]) > 0.95
 
-    @pytest.mark.parametrize("runs", [geometric(5), logarithmic(5), Poisson(4), UniformCount(1, 9)], ids=str)
+    @pytest.mark.parametrize(
+        "runs", [geometric(5), TruncatedNegativeBinomial(5, 0), Poisson(4), UniformCount(1, 9)], ids=str
+    )
     @pytest.mark.parametrize("weights", [WEIGHTS, None], ids=["drawn", "free"])
     def test_in_the_best_of_a_random_number_of_runs(self, runs: RunCount, weights: tuple[float, ...] | None) -> None:
         rng = np.random.default_rng(5)

@@ -29,7 +29,7 @@ from dphpo_bench.privacy.events import (
     pure,
     repeat,
 )
-from dphpo_bench.privacy.run_counts import CappedGeometric, Poisson, UniformCount, geometric, logarithmic
+from dphpo_bench.privacy.run_counts import CappedGeometric, Poisson, TruncatedNegativeBinomial, UniformCount, geometric
 from tests.privacy import contour
 
 DELTA = 1e-5
@@ -187,7 +187,7 @@ class TestProfile(Selection):
         params=[
             lambda s: best_of(sampled(s), geometric(10)),
             lambda s: best_of(gaussian(s), Poisson(3)),
-            lambda s: best_of(sampled(s), logarithmic(5), 0.9, 1.2),
+            lambda s: best_of(sampled(s), TruncatedNegativeBinomial(5, 0), 0.9, 1.2),
             lambda s: first_above(compose(sampled(s), laplace(s)), 0.1),
             lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5))),
         ],

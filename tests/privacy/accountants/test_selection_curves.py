@@ -17,7 +17,6 @@ from dphpo_bench.privacy.run_counts import (
     TruncatedNegativeBinomial,
     UniformCount,
     geometric,
-    logarithmic,
 )
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Array, Pair
@@ -26,7 +25,7 @@ EPSILONS = np.linspace(0, 5, 26)
 ROUNDING = 1e-12  # of sums and differences of probabilities
 
 RUNS = [
-    logarithmic(6),
+    TruncatedNegativeBinomial(6, 0),
     TruncatedNegativeBinomial(6, 0.5),
     geometric(6),
     geometric(200),
@@ -156,7 +155,9 @@ class TestAdaptive:
     """Two hyperparameters, of which each run draws one by a policy that looks at the best score so far."""
 
     @pytest.mark.parametrize(
-        "runs", [geometric(5), logarithmic(5), TruncatedNegativeBinomial(5, 2.0), Poisson(4)], ids=label
+        "runs",
+        [geometric(5), TruncatedNegativeBinomial(5, 0), TruncatedNegativeBinomial(5, 2.0), Poisson(4)],
+        ids=label,
     )
     @pytest.mark.parametrize("lean", [0.05, 0.3])
     def test_bounds_are_never_exceeded(self, runs: RunCount, lean: float) -> None:
