@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-import statistics as plain
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -234,7 +234,7 @@ def paired(*entries: Entry | None) -> Iterable[tuple[float, ...]]:
         yield tuple(one for one in scores if one is not None)
 
 
-def median(runs: Iterable[Run], value: Callable[[Run], float | None]) -> float | None:
+def median(values: Iterable[float | None]) -> float | None:
     """The median of the values that are known; None if none is."""
-    known = [each for each in map(value, runs) if each is not None]
-    return float(plain.median(known)) if known else None
+    known = [value for value in values if value is not None]
+    return float(statistics.median(known)) if known else None

@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.board import Board, OverallRow, Row, Table
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import MARKS, NOT_AUDITED, NOTHING, Column, overall_columns, row_columns
+from dphpo_bench.leaderboard.page import TEMPLATES
 
 MAX_LISTED = 50
 MAX_TEXT = 2000
@@ -37,12 +38,7 @@ def to_markdown(board: Board, charts: Sequence[Chart]) -> str:
     Each chart is a drawing at `plots/<name>.svg`. Charts of ranks, metrics and costs stand in the sections of what they
     are about, the others in a section of their own.
     """
-    environment = Environment(  # noqa: S701: Markdown has rules of its own, which `code` and `prose` know
-        loader=PackageLoader("dphpo_bench.leaderboard", "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(**TEMPLATES)  # nothing is escaped as HTML: `code` and `prose` know Markdown's own rules
     environment.filters |= {
         "code": code,
         "prose": prose,

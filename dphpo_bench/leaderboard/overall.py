@@ -1,16 +1,15 @@
 """Standings over all tasks and budgets."""
 
-import statistics as plain
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 
 from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table, common_measure
 from dphpo_bench.leaderboard.contestants import Cell, Draws, median, paired, scores_of
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import draw, mean, mean_interval, middle, middle_ranks, ranks
-from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
+from dphpo_bench.leaderboard.statistics import draw, mean_interval, middle, middle_ranks, ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Setting
 from dphpo_bench.records.measure import Measure
 
@@ -103,7 +102,7 @@ def _overall_ranks(
     tables = Counter(cell.setting.task for cell in cells)
     drawn /= (task_weights @ np.array([[tables[task]] for task in tasks])).astype(np.float64)
     mean_ranks = [
-        Estimate(mean(of_one), low, high)
+        Estimate(fmean(of_one), low, high)
         for of_one, (low, high) in zip(zip(*observed, strict=True), middle(drawn), strict=True)
     ]
     return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
@@ -116,7 +115,7 @@ def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
         return None
     by_entry = [{run.seed: run.value for run in entry.finished} for entry in entries if entry]
     seeds = sorted(set.intersection(*map(set, by_entry)))
-    by_seed = [mean([values[seed] or 0.0 for values in by_entry]) for seed in seeds]
+    by_seed = [fmean([values[seed] or 0.0 for values in by_entry]) for seed in seeds]
     return mean_interval(by_seed) if by_seed else None
 
 
@@ -128,8 +127,8 @@ def _overall_gap_closed(cells: Sequence[Cell], who: Contestant) -> Estimate | No
     if any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
         return None
     by_seed = list(paired(*(entry for trio in trios for entry in trio)))
-    means = [[mean(scores[which::3]) for which in range(3)] for scores in by_seed]
-    return ratio([own - low for own, low, _ in means], [high - low for _, low, high in means])
+    means = [[fmean(scores[which::3]) for which in range(3)] for scores in by_seed]
+    return ratio_interval([own - low for own, low, _ in means], [high - low for _, low, high in means])
 
 
 def _overall_row(
@@ -143,9 +142,8 @@ def _overall_row(
     relative = [
         row.examples / once
         for row, cell in found
-        if cell.untuned and (once := median(cell.untuned.finished, lambda run: run.examples))
+        if cell.untuned and (once := median(run.examples for run in cell.untuned.finished))
     ]
-    seconds = [row.seconds for row in rows if row.seconds is not None]
     return OverallRow(
         contestant=who,
         tables=len(rows),
@@ -158,9 +156,9 @@ def _overall_row(
         epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         contradicted=any(row.contradicted for row in rows),
-        tuning_share=plain.median(row.tuning_share for row in rows),
-        runs=plain.median(row.runs for row in rows),
-        examples=plain.median(row.examples for row in rows),
-        seconds=plain.median(seconds) if seconds else None,
-        relative_cost=plain.median(relative) if relative else None,
+        tuning_share=median(row.tuning_share for row in rows) or 0.0,
+        runs=median(row.runs for row in rows) or 0.0,
+        examples=median(row.examples for row in rows) or 0.0,
+        seconds=median(row.seconds for row in rows),
+        relative_cost=median(relative),
     )

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,6 +18,14 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.frame import VEGA_LITE_VERSION, Chart
 from dphpo_bench.leaderboard.charts.looks import config
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns
+
+TEMPLATES: dict[str, Any] = {
+    "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
+    "undefined": StrictUndefined,
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+}
+"""How templates are found and read."""
 
 MOST_REFUSED = 100
 FONT = "system-ui, sans-serif"
@@ -33,14 +42,7 @@ def to_html(board: Board, charts: Sequence[Chart]) -> str:
     Raises:
         ValueError: if a chart holds a number that JSON cannot express, such as NaN.
     """
-    environment = Environment(
-        loader=PackageLoader("dphpo_bench.leaderboard", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters["sort_value"] = sort_value
     return environment.get_template("page.html").render(

@@ -1,6 +1,7 @@
 """From verified runs to the board. The rule in words: docs/scoring.md."""
 
 import math
+from statistics import fmean
 
 from dphpo_bench.leaderboard.board import Board, Estimate, Ranks, Row, Table
 from dphpo_bench.leaderboard.contestants import (
@@ -17,8 +18,7 @@ from dphpo_bench.leaderboard.contestants import (
 from dphpo_bench.leaderboard.findings import findings
 from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import mean, mean_interval, middle_ranks
-from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
+from dphpo_bench.leaderboard.statistics import mean_interval, middle_ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Submissions
 
 
@@ -62,7 +62,7 @@ def _table(cell: Cell, draws: Draws) -> Table:
 
 def _best_first(entry: Entry) -> tuple[bool, float, str]:
     """A key to sort by. Failures count, as in ranks; entries without a finished run go last."""
-    return not entry.finished, -round(mean([score for (score,) in paired(entry)]), 9), entry.contestant.label
+    return not entry.finished, -round(fmean([score for (score,) in paired(entry)]), 9), entry.contestant.label
 
 
 def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
@@ -88,10 +88,10 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
         accountant=accountant if entry.contestant.end_to_end_private else "",
         audited=max((run.audited for run in finished if run.audited is not None), default=None),
         contradicted=any(run.audited > run.epsilon for run in finished if run.audited and run.epsilon is not None),
-        tuning_share=median(finished, lambda run: run.tuning_share) or 0.0,
-        runs=median(finished, lambda run: run.runs) or 0.0,
-        examples=median(finished, lambda run: run.examples) or 0.0,
-        seconds=median(finished, lambda run: run.seconds),
+        tuning_share=median(run.tuning_share for run in finished) or 0.0,
+        runs=median(run.runs for run in finished) or 0.0,
+        examples=median(run.examples for run in finished) or 0.0,
+        seconds=median(run.seconds for run in finished),
         path=first.released_path if first else (),
     )
 
@@ -108,4 +108,4 @@ def _gap_closed(entry: Entry, oracle: Entry | None, untuned: Entry | None) -> Es
     if oracle is None or untuned is None or entry is oracle or entry is untuned:
         return None
     triples = list(paired(entry, untuned, oracle))
-    return ratio([own - low for own, low, _ in triples], [high - low for _, low, high in triples])
+    return ratio_interval([own - low for own, low, _ in triples], [high - low for _, low, high in triples])

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,9 @@ Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 
-def mean(values: Sequence[float]) -> float:
-    """The mean, from an exact sum."""
-    return math.fsum(values) / len(values)
-
-
 def mean_interval(values: Sequence[float]) -> Estimate:
     """The mean of independent values with Student's t interval; a single value has no interval."""
-    middle, count = mean(values), len(values)
+    middle, count = fmean(values), len(values)
     if count < 2:
         return Estimate(middle)
     half = _t(count) * math.sqrt(_covariance(values, values) / count)
@@ -51,7 +46,7 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     count = len(denominators)
     if count < 2:
         return None
-    top, bottom = mean(numerators), mean(denominators)
+    top, bottom = fmean(numerators), fmean(denominators)
     scale = _t(count) ** 2 / count
     leading = bottom**2 - scale * _covariance(denominators, denominators)
     if bottom <= 0 or leading <= 0:
@@ -146,7 +141,7 @@ def middle(resampled: Reals) -> list[tuple[float, float]]:
 
 
 def _covariance(first: Sequence[float], second: Sequence[float]) -> float:
-    mean_first, mean_second = mean(first), mean(second)
+    mean_first, mean_second = fmean(first), fmean(second)
     products = ((a - mean_first) * (b - mean_second) for a, b in zip(first, second, strict=True))
     return math.fsum(products) / (len(first) - 1)
 

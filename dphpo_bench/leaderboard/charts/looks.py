@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,11 +108,6 @@ def cast_of(board: Board) -> Cast:
         seen[name] += 1
         names[who] = name if seen[name] == 1 else f"{name} ({seen[name]})"
     return Cast(names)
-
-
-def distinct(overalls: Sequence[Overall]) -> Sequence[Overall]:
-    """The overall standings without those that repeat the first, because there is only one ε."""
-    return overalls[:1] if len(overalls) == 2 else overalls
 
 
 def ramp(count: int) -> list[str]:
