@@ -179,15 +179,15 @@ def _columns(measure: Measure | None, texts: dict[str, tuple[str, str]]) -> tupl
 
 def row_columns(measure: Measure | None) -> tuple[Column, ...]:
     """The columns of a table of one task at one ε; None: of several tables, whose metrics differ."""
-    closed = "Share of the way from untuned auto_clipping to the oracle; none where the two may be equal."
-    recomputed = "Of tuning and training, from the ledger of releases; never rounded down."
+    closed = "Share of the way from untuned auto_clipping to the oracle; empty if they may be equal."
+    recomputed = "ε of tuning and training, from the ledger of releases; never rounded down."
     metric = measure.header if measure else "metric"
     return _columns(
         measure,
         {
-            "method": ("method", "With the parameters in which runs of it differ."),
+            "method": ("method", "Its name, and the parameters in which its runs differ."),
             "metric": (metric, "Mean over seeds ± half of its 95 % interval (Student's t)."),
-            "rank": ("rank", "95 % of the ranks when seeds are resampled, the same for all."),
+            "rank": ("rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all."),
             "gap_closed": ("gap closed, %", closed),
             "epsilon": ("ε recomputed", recomputed),
             "accountant": ("by", "Accountant of this ε."),
@@ -204,26 +204,28 @@ def row_columns(measure: Measure | None) -> tuple[Column, ...]:
 
 def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
     """The columns of an overall table; None: the metrics of its tables differ."""
-    mean_rank = "Mean of the ranks in the tables, and 95 % of what it is when tasks and seeds are resampled."
-    closed = "Share of the way from untuned auto_clipping to the oracle, both summed over the tables; none where the "
+    closed = (
+        "Share of the way from untuned auto_clipping to the oracle, summed over the tables; empty if they may be equal."
+    )
+    mean_rank = "Mean of its ranks in the tables, with the middle 95 % when tasks and seeds are resampled."
     metric = measure.header if measure else "metric"
     return _columns(
         measure,
         {
-            "method": ("method", "With the parameters in which runs of it differ."),
-            "rank": ("rank", "95 % of the places, by mean rank, when tasks and seeds are resampled."),
+            "method": ("method", "Its name, and the parameters in which its runs differ."),
+            "rank": ("rank", "The middle 95 % of its places by mean rank when tasks and seeds are resampled."),
             "mean_rank": ("mean rank", mean_rank),
             "metric": (metric, "Mean over the tables ± half of its 95 % interval over seeds."),
-            "gap_closed": ("gap closed, %", f"{closed}two may be equal."),
+            "gap_closed": ("gap closed, %", f"Share of {way}; empty if they may be equal."),
             "epsilon_ratio": ("ε / target", "The largest recomputed ε as a share of the target's; never rounded down."),
             "accountant": ("by", "Accountants of these ε."),
             "tuning_share": ("on tuning", "Share of ε that finding hyperparameters takes; median."),
             "runs": ("runs", "Training runs; median."),
             "examples": ("examples", "Examples processed; median."),
             "relative_cost": ("cost", "Examples processed, relative to one untuned run; median."),
-            "seconds": ("time", "Median."),
+            "seconds": ("time", "Median over the tables."),
             "private": ("end to end", "Whether ε covers tuning and training."),
-            "tables": ("tables", "In how many of the tables that count."),
+            "tables": ("tables", "How many of the counted tables it is in."),
             "seeds": ("seeds", "The fewest in any table."),
         },
     )

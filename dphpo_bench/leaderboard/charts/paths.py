@@ -64,7 +64,7 @@ def path_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Ch
     who = names[0] if len(names) == 1 else f"{len(names)} contestants"
     yield make_chart(
         alt.hconcat(*panels, data=inline_data(values), spacing=36),
-        f"{who}, one run at each ε: what it released on its way.{constant}{note}",
+        f"What {who} released while training, in one run at each ε.{constant}{note}",
         name=f"paths {setting}",
         title=f"Learning rate while training, {setting}",
         description=f"Learning rate and bound on the losses over the steps of training on {setting} "

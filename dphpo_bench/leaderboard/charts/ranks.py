@@ -57,7 +57,7 @@ def rank_chart(overall: Overall, cast: Cast) -> Iterator[Chart]:
     listed = "; ".join(f"{value['contestant']} {value['interval']}" for value in values)
     yield make_chart(
         drawing,
-        f"Dot: mean of the ranks in the tables. Line: 95 % of what it is when tasks and seeds are resampled.{note}",
+        f"Dot: mean of the ranks in the tables. Line: the middle 95 % when tasks and seeds are resampled.{note}",
         name="ranks all" if overall.epsilon is None else f"ranks epsilon {overall.epsilon:g}",
         title=f"Ranks, {where}",
         description=f"Mean rank of each contestant with its interval ({where}; tables: {len(overall.tables)}), best "
