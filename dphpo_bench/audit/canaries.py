@@ -12,8 +12,8 @@ from torch.nn import functional
 from dphpo_bench.base.errors import AuditError
 from dphpo_bench.base.tensors import Records, single
 from dphpo_bench.contract.task import Input, Task
+from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.linear import linear_layer
-from dphpo_bench.training.modes import evaluating
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:

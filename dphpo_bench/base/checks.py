@@ -10,11 +10,7 @@ MAX_NAME = 64
 
 
 def number(name: str, value: Any, *, low: float, high: float = math.inf) -> float:
-    """`value` as a finite float in [low, high].
-
-    Raises:
-        InvalidValueError: if it is anything else; texts and booleans are not numbers here.
-    """
+    """`value` as a finite float in [low, high]; refused if it is anything else, such as a text or a boolean."""
     try:
         found = math.nan if isinstance(value, bool | str) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -26,20 +22,12 @@ def number(name: str, value: Any, *, low: float, high: float = math.inf) -> floa
 
 
 def positive(name: str, value: Any) -> float:
-    """`value` as a finite float above 0.
-
-    Raises:
-        InvalidValueError: if it is anything else.
-    """
+    """`value` as a finite float above 0; refused if it is anything else."""
     return _strictly(name, value, f"a finite {name} > 0", math.inf)
 
 
 def inside(name: str, value: Any) -> float:
-    """`value` as a float above 0 and below 1.
-
-    Raises:
-        InvalidValueError: if it is anything else.
-    """
+    """`value` as a float above 0 and below 1; refused if it is anything else."""
     return _strictly(name, value, f"0 < {name} < 1", 1)
 
 
@@ -54,11 +42,7 @@ def _strictly(name: str, value: Any, rule: str, high: float) -> float:
 
 
 def whole(name: str, value: Any, *, low: int, high: int) -> int:
-    """`value` as an int in [low, high].
-
-    Raises:
-        InvalidValueError: if it is anything else, a float with a whole value included.
-    """
+    """`value` as an int in [low, high]; refused if it is anything else, such as a float with a whole value."""
     try:
         found = low - 1 if isinstance(value, bool | str | float) else int(value)
     except (TypeError, ValueError):
@@ -69,13 +53,9 @@ def whole(name: str, value: Any, *, low: int, high: int) -> int:
 
 
 def short_text(name: str, value: Any) -> str:
-    """`value` if it is a text of 1 to `MAX_NAME` printable characters.
-
-    Raises:
-        InvalidValueError: if it is anything else.
-    """
+    """`value` if it is a text of 1 to `MAX_NAME` printable characters; refused if it is anything else."""
     if not (isinstance(value, str) and 1 <= len(value) <= MAX_NAME and value.isprintable()):
         raise InvalidValueError(
             f"Expected {name} to be a text of 1 to {MAX_NAME} printable characters, got {shown(value, form=repr)}."
         )
-    return str.__str__(value)  # that of a subclass could say that it equals another
+    return str.__str__(value)  # a subclass could claim to equal another

@@ -1,6 +1,6 @@
 """Errors a user can meet: each message states the value, the rule and the way out, on one line.
 
-The command line prints the message alone and exits with `exit_code`; anything else that escapes is a bug.
+The command line prints the message alone and exits with `exit_code`; any other exception that escapes is a bug.
 """
 
 from dphpo_bench.base.text import escaped
@@ -35,7 +35,7 @@ class DataError(DphpoBenchError):
 
 
 class SealedDataError(DataError):
-    """A method opened data by itself. It sees none while it plans, and a session while it runs."""
+    """A method opened data by itself: it sees none while it plans, and only a session while it runs."""
 
 
 class RecordError(DphpoBenchError):
@@ -43,7 +43,7 @@ class RecordError(DphpoBenchError):
 
 
 class OtherRunError(RecordError):
-    """The record of another run lies where a record belongs. It is not overwritten."""
+    """Another run's record is already in this place; it is not overwritten."""
 
 
 class SweepError(DphpoBenchError):
@@ -63,7 +63,7 @@ class PlanOverBudgetError(DphpoBenchError):
 
 
 class ModelFailedError(DphpoBenchError):
-    """A model raised an exception on private records. Whether it does is a release without noise: it is the last."""
+    """A model raised an exception on private records. That it did is a release without noise, so it is the last."""
 
 
 class AuditError(DphpoBenchError):

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that exist as a whole or not at all."""
 
 import errno
 import os
@@ -12,13 +12,10 @@ TORN = ".tmp"
 def read_whole(path: Path, limit: int) -> bytes:
     """Read a regular file: at most `limit` bytes and one more, which tells that it is too large.
 
-    Anything else is refused: one would wait for a pipe, and a device may never end.
-
-    Raises:
-        OSError: if it cannot be read, or is not a regular file.
+    Anything else raises an `OSError`: a pipe would wait for a writer, and a device may never end.
     """
     try:
-        # Not blocking: opening a pipe that nobody writes to would wait. For regular files it means nothing.
+        # Not blocking, since opening a pipe that nobody writes to would wait; regular files are not affected.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as error:  # a path with a null character
         raise OSError(errno.EINVAL, str(error)) from None
@@ -35,21 +32,15 @@ def read_whole(path: Path, limit: int) -> bytes:
 
 
 def write_whole(path: Path, content: str | bytes) -> Path:
-    """Write a file beside its place, flush it to disk, move it there; makes the folder.
+    """Write a file beside its place, flush it to disk, move it there; makes the folder. Returns the path.
 
-    Whoever reads `path` finds the old content or the new, whenever the process dies. What a killed process
-    leaves behind starts with a dot and the file's name, and ends in `TORN`.
-
-    Returns:
-        The path.
-
-    Raises:
-        OSError: if it cannot be written; there is no temporary file left then.
+    Readers of `path` find the old content or the new, even if the process dies. A killed process leaves a file behind
+    whose name starts with a dot and that of the file, and ends in `TORN`. After an `OSError` there is none.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TORN}")
     try:
-        with temporary.open("xb") as file:  # readable by whom the user's mask lets, as any other file
+        with temporary.open("xb") as file:  # with the permissions of any new file
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Progress of long work: the library reports, whoever called it decides how that looks."""
+"""Progress of long work: the library reports, and its caller decides how to show it."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -22,7 +22,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Reports nowhere; the default of the library."""
+    """Reports nothing; the default of the library."""
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Open nothing."""

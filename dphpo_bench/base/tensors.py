@@ -1,4 +1,4 @@
-"""What tasks load and models take: named tensors with one row for each record."""
+"""Named tensors with one row for each record: what tasks load and models take."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Tensors = Union["Tensor", Mapping[str, "Tensor"]]
-"""A tensor, or several by name. Of records, they have one row each."""
+"""A tensor, or several by name. Those of records have one row for each."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class Records:
         return self.each(lambda tensor: take(tensor, rows))
 
     def outputs(self, model: "nn.Module") -> Any:
-        """What the model gives for the inputs."""
+        """The outputs of the model for the inputs."""
         return call(model, self.inputs)
 
     def to(self, device: "torch.device", dtype: "torch.dtype") -> "Records":
-        """The records on a device; floating-point numbers become `dtype`, integers stay what they are."""
+        """The records on a device; floating-point numbers become `dtype`, integers keep their type."""
         return self.each(lambda tensor: converted(tensor, device, dtype))
 
 
@@ -82,11 +82,7 @@ def leaves(tensors: Tensors) -> "list[Tensor]":
 
 
 def single(tensors: Tensors) -> "Tensor":
-    """The tensor.
-
-    Raises:
-        InvalidValueError: if there are several by name.
-    """
+    """The tensor; refused if there are several by name."""
     if isinstance(tensors, Mapping):
         raise InvalidValueError(f"Expected one tensor, got several by name: {', '.join(tensors)}.")
     return tensors
@@ -103,10 +99,10 @@ def take(tensor: "Tensor", rows: "slice | Tensor") -> "Tensor":
 
 
 def converted(tensor: "Tensor", device: "torch.device", dtype: "torch.dtype") -> "Tensor":
-    """The tensor on a device; floating-point numbers become `dtype`, integers stay what they are."""
+    """The tensor on a device; floating-point numbers become `dtype`, integers keep their type."""
     return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
 
 def call(model: "nn.Module", inputs: Tensors) -> Any:
-    """The model's outputs: `model(inputs)`, or `model(**inputs)` where they have names."""
+    """The model's outputs: `model(inputs)`, or `model(**inputs)` if the inputs have names."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)

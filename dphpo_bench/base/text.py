@@ -6,17 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+MAX_LINE = 300
+MAX_VALUE = 80
 MAX_LISTED = 600
+_LONG_INTEGER_BITS = 1000
 
 
 def unknown_name_message(kind: str, name: str, available: Iterable[str]) -> str:
-    """One line that says what is unknown, what was probably meant, and what exists.
-
-    Args:
-        kind: what the name should denote, such as "task".
-        name: the name given.
-        available: the names that exist.
-    """
+    """One line that says which name of a kind, such as "task", is unknown, what was probably meant, and what exists."""
     names = sorted(available)
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     if not close:
@@ -26,25 +23,16 @@ def unknown_name_message(kind: str, name: str, available: Iterable[str]) -> str:
     return f"Unknown {shown(kind)} {shown(name, form=repr)}.{hint} Available: {listed}."
 
 
-MAX_LINE = 300
-MAX_VALUE = 80
-_LONG_INTEGER_BITS = 1000
-
-
 def one_line(text: str, limit: int = MAX_LINE) -> str:
-    """A stranger's text as it may be shown: one line of at most `limit` printable characters."""
+    """A stranger's text as one line of at most `limit` printable characters."""
     text = escaped(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def shown(value: object, limit: int = MAX_VALUE, form: Callable[[Any], str] = str) -> str:
-    """A stranger's value as it may stand in a message: one line of at most `limit` printable characters.
+    """A stranger's value of any type as one line of at most `limit` printable characters; `repr` puts texts in quotes.
 
-    Args:
-        value: of any type. Python refuses to write very long integers, and what is nested too deeply; these are
-            described instead.
-        limit: the most characters.
-        form: `repr` puts texts in quotes.
+    Python refuses to write very long integers and deeply nested values; these are described instead.
     """
     if isinstance(value, int) and value.bit_length() > _LONG_INTEGER_BITS:
         return f"an integer of {value.bit_length()} bits"
@@ -63,7 +51,7 @@ def escaped(text: str) -> str:
 
 
 def varying_names(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names whose values are not the same in all settings, or which some lack; sorted."""
+    """The names whose values differ between the settings, or that some settings lack; sorted."""
     names = {name for setting in settings for name in setting}
     return sorted(name for name in names if len({setting.get(name) for setting in settings}) > 1)
 

@@ -90,7 +90,7 @@ def _tightest(event_of: Callable[[float], DpEvent], budget: PrivacyBudget) -> st
     report = epsilon(event_of(1.0), budget.delta, coarseness=_COARSENESS)
     # Where noise is far too small others may claim less than the layer cake, but not near the answer as a rule.
     name = "layer_cake" if "layer_cake" in report.by_accountant else report.quoted
-    for _ in range(3):  # a second time where another is tighter there
+    for _ in range(3):  # again where another is tighter there
         if name == "pld":
             return None
         noise = math.exp(_coarse_root(event_of, budget, name)[0])
@@ -138,7 +138,7 @@ def _log_excess(
 
 
 def _spent(event: DpEvent, delta: float, accountant: str | None, coarseness: float = 1.0) -> float:
-    """ε on the usual grid, to the last bit what a plan of this event is quoted, or more."""
+    """ε; on the usual grid it is, to the last bit, what a plan of this event is quoted, or more."""
     if accountant is not None and coarseness == 1:
         return epsilon_by(event, delta, accountant)
     return epsilon(event, delta, accountant=accountant, coarseness=coarseness).epsilon

@@ -114,12 +114,9 @@ def children(event: DpEvent) -> tuple[DpEvent, ...]:
 
 
 def rebuilt(event: DpEvent, change: Callable[[DpEvent], DpEvent] = lambda inner: inner) -> DpEvent:
-    """The event made anew of exact values, with `change` applied to each event directly inside.
+    """The event made anew of exact, checked values, with `change` applied to each event directly inside.
 
     A `RepeatAndSelectDpEvent` becomes the `best_of` that it means. An event of no kind here is returned as it is.
-
-    Raises:
-        InvalidValueError: if a value is out of range.
     """
     if type(event) is dp_event.RepeatAndSelectDpEvent:
         mean, shape = event.mean, event.shape

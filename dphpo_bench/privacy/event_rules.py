@@ -43,12 +43,7 @@ MAX_EXPOSURES = 64
 
 
 def frozen(event: DpEvent) -> DpEvent:
-    """The same event, which nobody can change any more: exact types, tuples for lists.
-
-    Raises:
-        InvalidValueError: if the tree holds a number out of range.
-        UnsupportedEventError: if an event cannot be compared with others.
-    """
+    """The same event, which nobody can change any more: exact types, tuples for lists. Errors as `multiset`."""
     return from_multiset(multiset(event))
 
 
@@ -95,7 +90,7 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
             times = rebuilt(event).count
             counts.update({key: times * count for key, count in multiset(part).items() if times})
         case PartDpEvent(partition=partition, part=name, event=part):
-            # Whatever is in there for other parts of the same partition reads no record at all.
+            # Events inside on other parts of the same partition read no record at all.
             inner = multiset(restrict(part, {partition: name}))
             counts.update({on_part(partition, name, key): count for key, count in inner.items()})
         case _:
@@ -124,13 +119,9 @@ def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:
 
 
 def restrict(event: DpEvent, parts: Mapping[str, str]) -> DpEvent:
-    """What a record in the given parts is exposed to, inside selections and samples too.
+    """What a record is exposed to, also inside selections and samples, given its part in some partitions, by name.
 
     Events on the record's own parts stand open, and events on other parts of the same partitions become no releases.
-
-    Args:
-        event: any tree.
-        parts: for some partitions, by name, the part that the record is in. Other partitions stay as they are.
     """
     if type(event) is PartDpEvent and event.partition in parts:
         return restrict(event.event, parts) if parts[event.partition] == event.part else no_op()
@@ -149,11 +140,8 @@ def partitions(event: DpEvent) -> dict[str, set[str]]:
 def exposures(event: DpEvent) -> list[DpEvent]:
     """What records are exposed to, one simplified tree for each combination of parts; equal ones are joined.
 
-    ε of a tree is the largest ε of these trees (docs/accounting.md, parts). Records in parts that the tree does
-    not name are exposed to less than any of them.
-
-    Raises:
-        UnsupportedEventError: if there are more than `MAX_EXPOSURES` combinations.
+    ε of a tree is the largest ε of these trees (docs/accounting.md, parts). Records in parts that the tree does not
+    name are exposed to less than any of them. More than `MAX_EXPOSURES` combinations are refused.
     """
     choices = [[(partition, part) for part in sorted(parts)] for partition, parts in sorted(partitions(event).items())]
     combinations = math.prod(len(choice) for choice in choices)
@@ -178,13 +166,8 @@ def simplify(event: DpEvent) -> DpEvent:
       anything composed with, or sampled from, a release that is not private.
     - One of equal events is that event. One of several is not private if any of them is not.
 
-    What no rule covers is left as it stands, for the accountants to refuse by name.
-
-    Returns:
-        A single event, one repeated event, or a composition of these in an order of its own.
-
-    Raises:
-        InvalidValueError: if the tree holds a number out of range.
+    What no rule covers is left as it stands, for the accountants to refuse by name. The result is a single event, one
+    repeated event, or a composition of these in an order of its own.
     """
     simple: Counter[DpEvent] = Counter()
     for part, count in multiset(event).items():

@@ -16,12 +16,7 @@ MAX_NODES = 20_000
 
 
 def to_json(event: DpEvent) -> dict[str, Any]:
-    """The event as JSON values, under type names of our own.
-
-    Raises:
-        InvalidValueError: if the tree holds a number out of range.
-        UnsupportedEventError: if the tree holds an event without a name here.
-    """
+    """The event as JSON values, under type names of our own; refused if a part has no name here."""
     event = rebuilt(event)
     kind = kind_of(event)
     if kind is None:

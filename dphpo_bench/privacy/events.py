@@ -25,15 +25,7 @@ MAX_BRANCHES = 64
 
 @dataclass(frozen=True)
 class BestOfDpEvent(DpEvent):  # type: ignore[misc]  # dp_accounting has no types
-    """The best of a secret random number of independent runs, by a score that is part of each run's output.
-
-    Attributes:
-        event: a single run, together with its score.
-        runs: the distribution of the number of runs.
-        low: c, the least density of each run's hyperparameters, given the earlier runs, relative to a prior that does
-            not depend on the data.
-        high: C, the greatest one. Both are 1 for independent draws from the prior.
-    """
+    """The best of a secret random number of independent runs, by a score in each run's output; see `best_of`."""
 
     event: DpEvent
     runs: RunCount
@@ -43,12 +35,7 @@ class BestOfDpEvent(DpEvent):  # type: ignore[misc]  # dp_accounting has no type
 
 @dataclass(frozen=True)
 class FirstAboveDpEvent(DpEvent):  # type: ignore[misc]
-    """The first run whose score reaches a threshold fixed in advance (Liu and Talwar 2019, Algorithm 1).
-
-    Attributes:
-        event: a single run, together with its score.
-        stop_probability: γ, with which the search ends empty-handed after each run below the threshold.
-    """
+    """The first run whose score reaches a fixed threshold (Liu and Talwar 2019, Algorithm 1); see `first_above`."""
 
     event: DpEvent
     stop_probability: float
@@ -56,13 +43,7 @@ class FirstAboveDpEvent(DpEvent):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class PartDpEvent(DpEvent):  # type: ignore[misc]
-    """An event that reads the records of one part only.
-
-    Attributes:
-        partition: name of a rule that puts each record into exactly one part, without looking at any other.
-        part: name of the part.
-        event: what those records are exposed to.
-    """
+    """An event that reads the records of one part only; see `on_part`."""
 
     partition: str
     part: str
@@ -78,13 +59,7 @@ class PureDpEvent(DpEvent):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class OneOfDpEvent(DpEvent):  # type: ignore[misc]
-    """One of several events. Which one is part of the output.
-
-    Attributes:
-        events: the branches.
-        weights: the probabilities of the branches, if the choice is a fresh draw that looks at nothing. None if the
-            choice may depend on whatever was released.
-    """
+    """One of several events. Which one is part of the output; see `one_of`."""
 
     events: tuple[DpEvent, ...]
     weights: tuple[float, ...] | None = None

@@ -21,7 +21,7 @@ MAX_ENTRIES = 10_000
 MAX_REFUSED = 1000
 
 Scope = tuple[tuple[str, str], ...]
-"""Parts of partitions, outermost first, whose records alone a release touches; empty for all records."""
+"""The parts, outermost first, to whose records a release is confined; empty for all records."""
 
 
 class Ledger:
@@ -68,11 +68,7 @@ class Ledger:
         return tuple(sorted(self._spent.items(), key=repr))
 
     def charge(self, event: DpEvent, scope: Scope = ()) -> None:
-        """Write down a release. Call it before releasing.
-
-        Args:
-            event: what is released.
-            scope: the parts of the records that it touches.
+        """Write down a release, of the parts in `scope`, before it happens.
 
         Raises:
             OverBudgetError: if the plan does not cover it. Then nothing is written, and nothing may be released.
@@ -91,8 +87,8 @@ class Ledger:
                 "selection runs, each of its trials asks its own session. Ask before the selection, or after it."
             )
         spent = self._spent + wanted
-        if self._allowed is not None and not self._covers(spent):
-            self._refuse(self._not_covered(scoped))
+        if self._allowed is not None and not (events.non_private() in self._allowed or spent <= self._allowed):
+            self._refuse(self._not_covered(scoped, self._allowed))
         self._spent = spent
 
     def open_batch(self, rate: float, contents: DpEvent, scope: Scope = ()) -> "Ledger":
@@ -117,10 +113,7 @@ class Ledger:
     def open_one_of(self, choice: OneOfDpEvent, index: int, scope: Scope = ()) -> "Ledger":
         """Charge one of several events, whichever it is, and get the account of the one that is taken.
 
-        Args:
-            choice: all of the events. If it has weights, the index must be a fresh draw by these.
-            index: of the event that is taken.
-            scope: the parts of the records that it touches. Charge what is taken with the same scope.
+        If the choice has weights, the index must be a fresh draw by these. Charge what is taken with the same scope.
 
         Raises:
             OverBudgetError: if the plan does not cover the choice.
@@ -128,12 +121,8 @@ class Ledger:
         self.charge(choice, scope)
         return Ledger(within_scope(scope, choice.events[index]), within=self, is_batch=self._is_batch)
 
-    def _covers(self, spent: Counter[DpEvent]) -> bool:
-        assert self._allowed is not None
-        return events.non_private() in self._allowed or spent <= self._allowed
-
-    def _not_covered(self, asked: DpEvent) -> str:
-        left = event_texts.describe(event_rules.from_multiset((self._allowed or Counter()) - self._spent))[:400]
+    def _not_covered(self, asked: DpEvent, allowed: Counter[DpEvent]) -> str:
+        left = event_texts.describe(event_rules.from_multiset(allowed - self._spent))[:400]
         if not self._is_batch:
             return (
                 f"The plan does not cover the release {event_texts.describe(asked)[:400]}; it still covers {left}. "

@@ -57,12 +57,13 @@ class RunCount(ABC):
         """f'(1 − u) for each u = `beaten` in [0, 1]: from E[K] at 0 down to P(K = 1) at 1, non-increasing."""
 
     @abstractmethod
-    def to_json(self) -> dict[str, Any]:
-        """The distribution as JSON values, for `from_json`."""
-
-    @abstractmethod
     def describe(self) -> str:
         """A few words for people, such as `geometric, mean 10`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The distribution as JSON values, for `from_json`."""
+        names = {kind: name for name, kind in KINDS.items()}
+        return {"type": names[type(self)], **{field: getattr(self, field) for field in _fields(type(self))}}
 
     def sample(self, uniform: float) -> int:
         """K by inversion of its distribution function: the least k with P(K <= k) > uniform.
@@ -83,7 +84,7 @@ class RunCount(ABC):
             index = int(np.searchsorted(reached, uniform, side="right"))
             if index < len(runs):
                 return int(runs[index])
-            # By rounding the sum may stop short of 1, and of the number: then the tail is empty.
+            # Rounding can leave the sum below 1, and below the number; then the tail is empty.
             in_tail = runs[-1] > 2 * self.expected and probabilities[-1] < _NO_TAIL
             if runs[-1] == self.largest or in_tail:
                 return int(runs[-1])
@@ -146,9 +147,6 @@ class TruncatedNegativeBinomial(RunCount):
         ratio = self.gamma / (self.gamma - math.expm1(-self._log_inverse_gamma) * u)
         return np.asarray(self.mean * ratio ** (1 + self.shape))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "negative_binomial", "mean": self.mean, "shape": self.shape}
-
     def describe(self) -> str:
         names = {0.0: "logarithmic", 1.0: "geometric"}
         name = names.get(self.shape, f"negative binomial of shape {self.shape:.4g}")
@@ -188,9 +186,6 @@ class Poisson(RunCount):
 
     def weight(self, beaten: ArrayLike) -> Array:
         return np.asarray(self.mean * np.exp(-self.mean * np.asarray(beaten, dtype=float)))
-
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "poisson", "mean": self.mean}
 
     def describe(self) -> str:
         return f"Poisson, mean {self.mean:.4g}"
@@ -261,9 +256,6 @@ class UniformCount(_BoundedCount):
         table[self.low :] = 1 / (self.high - self.low + 1)
         return table
 
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "uniform", "low": self.low, "high": self.high}
-
     def describe(self) -> str:
         return f"uniform, {self.low} to {self.high}"
 
@@ -295,9 +287,6 @@ class CappedGeometric(_BoundedCount):
         table[-1] = math.exp((self.cap - 1) * log_going_on)
         return table
 
-    def to_json(self) -> dict[str, Any]:
-        return {"type": "capped_geometric", "mean": self.mean, "cap": self.cap}
-
     def describe(self) -> str:
         return f"geometric, mean {self.mean:.4g}, at most {self.cap}"
 
@@ -310,7 +299,7 @@ KINDS: Mapping[str, type[RunCount]] = MappingProxyType(
         "capped_geometric": CappedGeometric,
     }
 )
-"""The distributions that there are, by their written names."""
+"""All distributions, by their names in files."""
 
 
 def from_json(obj: object) -> RunCount:
@@ -323,10 +312,14 @@ def from_json(obj: object) -> RunCount:
     if not isinstance(obj, dict) or not isinstance(kind, str) or kind not in KINDS:
         found = shown(kind if isinstance(obj, dict) else obj, form=repr)
         raise InvalidValueError(f"Expected a number of runs of a type in {sorted(KINDS)}, got {found}.")
-    names = [field.name for field in fields(KINDS[kind])]  # type: ignore[arg-type]
+    names = _fields(KINDS[kind])
     if obj.keys() != {"type", *names}:
         raise InvalidValueError(f"Expected the keys type, {', '.join(names)}, got {shown(list(obj), 200, repr)}.")
     return KINDS[kind](**{name: obj[name] for name in names})
+
+
+def _fields(kind: type[RunCount]) -> list[str]:
+    return [field.name for field in fields(kind)]  # type: ignore[arg-type]
 
 
 def _mean_above_one(value: Any) -> float:

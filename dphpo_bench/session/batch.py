@@ -68,7 +68,7 @@ class ChargedBatch(Unique, Batch):
     def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
         train = self._access.raw.train
         return self._access.compute(
-            lambda: engine.clipped_sum(train.inputs, train.targets, held, indices=self._indices).gradients
+            lambda: engine.clipped_sum(train.inputs, train.targets, held, indices=self._indices)
         )
 
     def _noisy_mean(

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.own_model import OwnModel
-from dphpo_bench.training.stacked import StackedLinear, can_stack
+from dphpo_bench.training.stacked import StackedLinear
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -56,7 +57,10 @@ class RawRecords:
         own = [self.own_model(number).like(model) for number, model in enumerate(models)]
         trained = tuple(tuple(parameter.requires_grad for parameter in model.parameters()) for model in own)
         if trained not in self._stacks:
-            self._stacks[trained] = StackedLinear(own) if self.has_closed_form and can_stack(own) else None
+            try:
+                self._stacks[trained] = StackedLinear(own) if self.has_closed_form else None
+            except InvalidValueError:
+                self._stacks[trained] = None
         return self._stacks[trained]
 
     def total_score(self, own: "nn.Module", rows: "Tensor | None") -> float:

@@ -40,11 +40,7 @@ class Clipping(Protocol):
 
 @dataclass(frozen=True)
 class Abadi:
-    """Scale gradients longer than a threshold down to it (Abadi et al. 2016, Algorithm 1).
-
-    Attributes:
-        max_grad_norm: the threshold C.
-    """
+    """Scale gradients longer than the threshold C = `max_grad_norm` to that length (Abadi et al. 2016, Algorithm 1)."""
 
     max_grad_norm: float = 1.0
 
@@ -63,11 +59,7 @@ class Abadi:
 
 @dataclass(frozen=True)
 class AutoS:
-    """Automatic clipping with a stability constant (Bu et al. 2023, "Automatic Clipping", AUTO-S, Theorem 3).
-
-    Attributes:
-        stability: the constant γ added to the norm.
-    """
+    """Automatic clipping (Bu et al. 2023, "Automatic Clipping", AUTO-S, Theorem 3) with a stability constant γ."""
 
     stability: float = 0.01
 
@@ -88,8 +80,8 @@ class AutoS:
 class AutoV:
     """Every gradient scaled to length 1 (Bu et al. 2023, "Automatic Clipping", AUTO-V).
 
-    Gradients shorter than `smallest_norm` are dropped. Rounding can make a norm far too small there, since
-    squares underflow, and its reciprocal would break the sensitivity.
+    Gradients shorter than `smallest_norm` are dropped: there squares underflow, a norm can come out far too small, and
+    its reciprocal would break the sensitivity.
     """
 
     smallest_norm: ClassVar[float] = 1e-12
@@ -124,13 +116,12 @@ def parse_clipping(text: str) -> Clipping:
     if rule is AutoV:
         raise InvalidValueError(f"Expected 'auto_v' without a number, got {shown(text, form=repr)}.")
     try:
-        return rule(float(number))
-    except ValueError as error:
-        if isinstance(error, InvalidValueError):
-            raise
+        value = float(number)
+    except ValueError:
         raise InvalidValueError(
             f"Expected a number after the colon, such as '{name}:0.5', got {shown(text, form=repr)}."
         ) from None
+    return rule(value)
 
 
 def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":

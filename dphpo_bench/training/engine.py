@@ -6,7 +6,6 @@ No result depends on how the batch is cut, beyond rounding.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,46 +14,33 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
+from dphpo_bench.training.evaluation import check_one_each
 from dphpo_bench.training.losses import PerRecord
 
 _FORWARD_ROWS = 512
 
 
-@dataclass(frozen=True)
-class ClippedSum:
-    """The sum over a batch of clipped per-sample gradients. Private until noise is added.
-
-    Attributes:
-        gradients: one tensor for each parameter, of its shape, float64: in less, one record would move the
-            rounding of all others by more than its clipped gradient.
-        losses: shape (n,), each record's loss at the current weights; nan or inf where a record's is.
-    """
-
-    gradients: list[Tensor]
-    losses: Tensor
-
-
 class GradientEngine(ABC):
     """Clipped gradient sums and losses of one model.
 
-    Batches are given as `inputs` and `targets`, each a tensor or several by name, or as a whole dataset and the
-    `indices` of a batch in it.
-    The second form gathers one micro-batch at a time, so that a dataset in bfloat16 is never converted as a
-    whole. All results are on the device of the model; losses are in its dtype, sums over records in float64.
-    The model is used in the mode it is in (training or not).
+    A batch is given as `inputs` and `targets`, each a tensor of any floating dtype or integers with n rows, or several
+    by name; or as a whole dataset and the `indices` of the batch in it, int64 of shape (k,). The second form gathers
+    one micro-batch at a time, so that a dataset in bfloat16 is never converted as a whole. All results are on the
+    device of the model. The model is used in the mode it is in (training or not), at its current weights.
 
     Args:
-        model: the module; its weights are read at each call, so it may be trained in between.
+        model: the module.
         loss: per-sample loss: (outputs, targets) → shape (n,).
-        micro_batch_size: number of records whose gradients are computed at once; None: chosen by the
-            back-end.
 
     Raises:
-        InvalidValueError: if no parameter is trainable, if one is neither float32 nor float64, if the model
-            mixes the records of a batch, or if `micro_batch_size` < 1.
+        InvalidValueError: if no parameter is trainable, if one is neither float32 nor float64, or if the model mixes
+            the records of a batch.
     """
 
-    def __init__(self, model: nn.Module, loss: PerRecord, micro_batch_size: int | None = None) -> None:
+    _rows: int
+    """Records in a micro-batch of `_clipped_sum`."""
+
+    def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         self.model = model
         self.loss = loss
         self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
@@ -63,9 +49,6 @@ class GradientEngine(ABC):
         for name, parameter in model.named_parameters():
             if parameter.dtype not in (torch.float32, torch.float64):
                 raise InvalidValueError(f"Expected float32 or float64 parameters, got {parameter.dtype} in {name!r}.")
-        if micro_batch_size is not None and micro_batch_size < 1:
-            raise InvalidValueError(f"Expected micro_batch_size={micro_batch_size} >= 1.")
-        self._micro_batch_size = micro_batch_size
         self._device = self.parameters[0].device
         self._dtype = self.parameters[0].dtype
         self._norm_layers = [
@@ -78,37 +61,25 @@ class GradientEngine(ABC):
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
-    ) -> ClippedSum:
-        """Sum of factor(‖g_i‖) · g_i over the batch, in float64, and each record's loss.
+    ) -> list[Tensor]:
+        """Sum of factor(‖g_i‖) · g_i over the batch, one tensor for each trainable parameter; private without noise.
 
-        A record whose gradient is not finite adds exactly zero.
-
-        Args:
-            inputs: shape (n, ...), any floating dtype or integers, as the model takes them; or several by name.
-            targets: shape (n, ...), as the loss takes them; or several by name.
-            clipping: the clipping rule.
-            indices: shape (k,), int64: the batch's records; None: all.
+        The sum is in float64: in less, one record would move the rounding of all others by more than its clipped
+        gradient. A record whose gradient is not finite adds exactly zero.
         """
         self._refuse_mixing()
         total = self._zeros()
-        losses = []
-        for rows in self._micro_batches(inputs, indices, self._gradient_rows()):
-            x, y = self._gather(inputs, rows), self._gather(targets, rows)
-            part = self._clipped_sum(x, y, clipping)
-            torch._foreach_add_(total, part.gradients)
-            losses.append(part.losses)
-        return ClippedSum(total, self._join(losses))
+        for rows in self._micro_batches(inputs, indices, self._rows):
+            part = self._clipped_sum(self._gather(inputs, rows), self._gather(targets, rows), clipping)
+            torch._foreach_add_(total, part)
+        return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
-        """Each record's loss at the current weights, without gradient. Arguments as in `clipped_sum`.
-
-        Returns:
-            Shape (n,).
-        """
+        """Each record's loss at the current weights, in the dtype of the model, shape (n,); no gradient."""
         self._refuse_mixing()
         losses = []
         with torch.no_grad():
-            for rows in self._micro_batches(inputs, indices, self._micro_batch_size or _FORWARD_ROWS):
+            for rows in self._micro_batches(inputs, indices, _FORWARD_ROWS):
                 x, y = self._fast_layout(self._gather(inputs, rows)), self._gather(targets, rows)
                 losses.append(self._per_sample_loss(x, y))
         return self._join(losses)
@@ -121,17 +92,9 @@ class GradientEngine(ABC):
         steps: Sequence[float],
         indices: Tensor | None = None,
     ) -> Tensor:
-        """Each record's loss at w - h · direction, for each h. The weights are left exactly as they were.
+        """Each record's loss at w - h · direction, for each h of `steps`: shape (len(steps), n).
 
-        Args:
-            inputs: as in `clipped_sum`.
-            targets: as in `clipped_sum`.
-            direction: one tensor for each parameter, of its shape.
-            steps: the values of h.
-            indices: as in `clipped_sum`.
-
-        Returns:
-            Shape (len(steps), n).
+        The weights are left exactly as they were. `direction` has one tensor for each parameter that is trained.
         """
         self.check_direction(direction)
         with torch.no_grad():
@@ -152,15 +115,8 @@ class GradientEngine(ABC):
         return torch.stack(curve)
 
     @abstractmethod
-    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
         """`clipped_sum` of one micro-batch of at least one record, already on the device."""
-
-    @abstractmethod
-    def _default_rows(self) -> int:
-        """Records in a micro-batch of `_clipped_sum` unless the user says otherwise."""
-
-    def _gradient_rows(self) -> int:
-        return self._micro_batch_size or max(1, self._default_rows())
 
     def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
         """The batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
@@ -170,9 +126,8 @@ class GradientEngine(ABC):
             yield piece if indices is None else indices[piece]
 
     def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
-        # Features stored in half precision are converted here, record by record, which changes no
-        # sensitivity. A product in half precision would round the *sum*, and the bound on one record's share
-        # would be lost.
+        # Features stored in half precision are converted here, record by record, which changes no sensitivity. A
+        # product in half precision would round the *sum*, and the bound on one record's share would be lost.
         return each(lambda tensor: converted(take(tensor, rows), self._device, self._dtype), data)
 
     def _zeros(self) -> list[Tensor]:
@@ -183,17 +138,14 @@ class GradientEngine(ABC):
 
     def _per_sample_loss(self, inputs: Tensors, targets: Tensors) -> Tensor:
         losses = self.loss(call(self.model, inputs), targets)
-        if losses.shape != (length(inputs),):
-            raise InvalidValueError(
-                f"Expected one loss for each record, shape {(length(inputs),)}, got {tuple(losses.shape)}."
-            )
+        check_one_each(losses, length(inputs), "loss")
         return losses
 
     def _fast_layout(self, images: Tensors) -> Tensors:
         """Images with channels last in memory, if the model can take them.
 
-        On a CPU pooling is 3 to 8 times faster that way. The values are the same, but a model that calls
-        `view` on feature maps fails, so one record is tried first.
+        On a CPU pooling is 3 to 8 times faster that way. The values are the same, but a model that calls `view` on
+        feature maps fails, so one record is tried first.
         """
         if not isinstance(images, Tensor) or images.dim() != 4:
             return images
@@ -209,11 +161,7 @@ class GradientEngine(ABC):
         return _channels_last(images) if self._channels_last else images
 
     def check_direction(self, direction: Sequence[Tensor]) -> None:
-        """Refuse a direction that is not one tensor of its shape for each parameter.
-
-        Raises:
-            InvalidValueError: if it is not.
-        """
+        """Refuse a direction that is not one tensor for each parameter, of its shape."""
         shapes = [tuple(tensor.shape) for tensor in direction]
         expected = [tuple(parameter.shape) for parameter in self.parameters]
         if shapes != expected:

@@ -1,26 +1,39 @@
-"""What a model gives for records, a few at a time."""
+"""A model's outputs and scores for records, a few at a time."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves
+from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves, length
 from dphpo_bench.training.losses import PerRecord
-from dphpo_bench.training.modes import evaluating
 
 ROWS = 1024
 
 
-def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
-    """Outputs and targets of the records, in pieces, on the device of the model and in the mode of evaluation.
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in the mode of evaluation, without gradients; then each module in the mode it was in.
 
-    Args:
-        model: with parameters.
-        records: any number.
-        rows: indices of some of them, int64; None: all.
+    Unlike `model.train()`, this leaves layers that were frozen by `eval()` frozen.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
+    """Outputs and targets of the records, or of some `rows` of them, in pieces.
+
+    They are on the device of the model, which must have parameters and is in the mode of evaluation.
     """
     like = next(model.parameters())
     count = len(records) if rows is None else len(rows)
@@ -50,24 +63,20 @@ def total_score(model: nn.Module, scores: PerRecord, records: Records, rows: Ten
     total = 0.0
     for outputs, targets in outputs_of(model, records, rows):
         found = scores(outputs, targets)
-        check_one_each(found, len(leaves(targets)[0]), "score")
+        check_one_each(found, length(targets), "score")
         total += float(found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0).sum())
     return total
 
 
 def check_one_each(values: object, count: int, what: str) -> None:
-    """Refuse values that are not one number for each record.
-
-    Raises:
-        InvalidValueError: if they are not.
-    """
+    """Refuse values that are not one number for each record."""
     if not isinstance(values, Tensor) or values.shape != (count,):
         found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise InvalidValueError(f"Expected one {what} for each record, shape ({count},), got {found}.")
 
 
 def tensors_of(outputs: Any) -> Any:
-    """A model's outputs without what is no tensor, such as the None of an output that was not asked for."""
+    """A model's outputs that are tensors, without the None of an output that was not asked for."""
     if isinstance(outputs, Tensor):
         return outputs
     return {name: value for name, value in outputs.items() if isinstance(value, Tensor)}

@@ -1,7 +1,7 @@
 """Ghost clipping by Opacus, for large models.
 
-Opacus hangs hooks and attributes on a model. Here they are there during one call only, so that the user's
-model stays a plain module; clipping, accumulation over micro-batches and noise are this package's own.
+Opacus hangs hooks and attributes on a model. They stay there for one call only, so the user's model remains a plain
+module. Clipping, accumulation over micro-batches and noise are this package's own.
 """
 
 import copy
@@ -18,18 +18,17 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each, length
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import ClippedSum, GradientEngine
+from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.norms import row_norms
 
-_ROWS = 256
 _SHARE = 0.9
 
 
 class _ContiguousHooks(GradSampleHooks):  # type: ignore[misc]
-    """Opacus' hooks, right for any memory layout.
+    """Opacus' hooks, made right for any memory layout.
 
-    Its rule for convolutions (1.6.0) takes tensors with channels last for contiguous ones, and returns wrong
-    gradients without a word: 39 % off on a small network.
+    Its rule for convolutions (1.6.0) takes tensors with channels last for contiguous ones, and silently returns wrong
+    gradients: 39 % off on a small network.
     """
 
     def rearrange_grad_samples(
@@ -44,8 +43,8 @@ class _ContiguousHooks(GradSampleHooks):  # type: ignore[misc]
 def _linear_norms(layer: nn.Linear, activations: list[Tensor], backprops: Tensor) -> dict[Tensor, Tensor]:
     """Norm of each record's gradient of a Linear on inputs (n, ..., d), as Opacus' norm samplers return them.
 
-    Opacus multiplies sums of squares. In float32 these underflow below 1e-45, and a record of tiny
-    backpropagated gradients and huge activations would pass unclipped; so both are scaled to 1 first.
+    Opacus multiplies sums of squares. In float32 these underflow below 1e-45, and a record with tiny backpropagated
+    gradients and huge activations would pass unclipped; so both are scaled to 1 first.
     """
     inputs = activations[0].to(backprops.dtype).flatten(1, -2) if backprops.dim() > 2 else activations[0].unsqueeze(1)
     outer = backprops.flatten(1, -2) if backprops.dim() > 2 else backprops.unsqueeze(1)
@@ -77,45 +76,44 @@ class GhostEngine(GradientEngine):
     """Ghost clipping: norms in a first backward pass, the clipped sum in a second. See `GradientEngine`.
 
     The second pass adds records up inside of layers, in the dtype of the model. So both passes are made on a copy of
-    the model in float64: twice the time of float32, and memory for a model twice as large.
+    the model in float64, which takes twice the time of float32 and twice the memory of the model.
 
     Layers for which Opacus has no norm rule, such as convolutions, get per-sample gradients for a moment.
     """
 
+    _rows = 256
+
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
-    ) -> ClippedSum:
+    ) -> list[Tensor]:
         """See `GradientEngine.clipped_sum`."""
         if all(parameter.dtype == torch.float64 for parameter in self.parameters):
             return super().clipped_sum(inputs, targets, clipping, indices)
-        twin = GhostEngine(copy.deepcopy(self.model).double(), self.loss, self._micro_batch_size)
-        result = twin.clipped_sum(inputs, targets, clipping, indices)
-        return ClippedSum(result.gradients, result.losses.to(self._dtype))
+        twin = type(self)(copy.deepcopy(self.model).double(), self.loss)
+        return twin.clipped_sum(inputs, targets, clipping, indices)
 
-    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
         with warnings.catch_warnings(), torch.enable_grad(), self._attached() as hooks:
             # Inputs need no gradient here; the hooks of the first layer fire all the same.
             warnings.filterwarnings("ignore", "Full backward hook is firing")
             return self._clip_with(hooks, self._fast_layout(inputs), targets, clipping)
 
-    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
+    def _clip_with(self, hooks: GradSampleHooks, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
         losses = self._per_sample_loss(inputs, targets)
         torch.autograd.grad(losses.sum(), self.parameters, retain_graph=True, allow_unused=True)
         with torch.no_grad():
-            norms = row_norms(torch.stack(self._collected("_norm_sample"), dim=1))
+            norms = row_norms(torch.stack(self._collected(), dim=1))
             finite = norms.isfinite()
         if not finite.all():
             # A factor of 0 does not silence nan in a backward pass, so those records are left out. Norms
             # are taken anew: with dropout, another forward pass has other gradients. The clipping rule has not
             # been asked yet: rules may count records, and each must come by once.
             x, y = (each(lambda tensor: tensor[finite], tensors) for tensors in (inputs, targets))
-            rest = self._clip_with(hooks, x, y, clipping).gradients if length(x) else self._zeros()
-            return ClippedSum(rest, losses.detach())
+            return self._clip_with(hooks, x, y, clipping) if length(x) else self._zeros()
         with torch.no_grad():
             factors = clipping.factors(norms).to(losses.dtype)
         hooks.disable_hooks()
-        total = torch.autograd.grad((factors * losses).sum(), self.parameters)
-        return ClippedSum(list(total), losses.detach())
+        return list(torch.autograd.grad((factors * losses).sum(), self.parameters))
 
     @contextmanager
     def _attached(self) -> Iterator[GradSampleHooks]:
@@ -138,31 +136,24 @@ class GhostEngine(GradientEngine):
                 for attribute in ("activations", "max_batch_len"):
                     module.__dict__.pop(attribute, None)
 
-    def _collected(self, attribute: str) -> list[Tensor]:
-        """What Opacus left on every parameter. One without it would be trained unclipped."""
-        found = [getattr(parameter, attribute, None) for parameter in self.parameters]
-        missing = [
-            name
-            for name, parameter in self.model.named_parameters()
-            if parameter.requires_grad and getattr(parameter, attribute, None) is None
-        ]
-        if missing:
-            raise InvalidValueError(
-                f"Opacus has no per-sample gradient of {missing[0]!r}: its layer is not called in the "
-                "forward pass. Freeze it."
-            )
-        return [tensor for tensor in found if tensor is not None]
-
-    def _default_rows(self) -> int:
-        return _ROWS
+    def _collected(self) -> list[Tensor]:
+        """The norms that Opacus left on every parameter. One without a norm would be trained unclipped."""
+        found = {n: getattr(p, "_norm_sample", None) for n, p in self.model.named_parameters() if p.requires_grad}
+        for name, norms in found.items():
+            if norms is None:
+                raise InvalidValueError(
+                    f"Opacus has no per-sample gradient of {name!r}: its layer is not called in the forward pass. "
+                    "Freeze it."
+                )
+        return [norms for norms in found.values() if norms is not None]
 
 
 def ghost_pays(model: nn.Module) -> bool:
     """Whether ghost clipping keeps nearly all per-sample gradients out of memory.
 
-    True if layers with a norm rule hold 90 % of the trainable parameters, none of them shared, and every
-    other trainable parameter sits in a leaf layer: Opacus treats a container with parameters of its own as
-    one layer.
+    True if layers with a norm rule hold 90 % of the trainable parameters, none of them shared, and every other one sits
+    in
+    a leaf layer: Opacus treats a container with parameters of its own as one layer.
     """
     ruled, total = 0, 0
     for module in model.modules():

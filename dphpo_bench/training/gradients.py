@@ -1,9 +1,9 @@
-"""The way in: the right engine for a model.
+"""The right engine for a model.
 
-Measured on one CPU core with sums in float32 (ratio to a step without privacy): a linear head costs 1.1 in closed
-form; small convolutional networks and transformers cost 1.2 to 2 by vmap. Sums in float64 take 1.1 to 1.4 times as
-long (docs/accounting.md, sums over records). Ghost clipping pays only where the per-sample gradients of a small
-micro-batch do not fit in memory: it is ten times faster than vmap on a perceptron of 10 million weights.
+Measured on one CPU core with sums in float32 (ratio to a step without privacy): a linear head costs 1.1 in closed form;
+small convolutional networks and transformers cost 1.2 to 2 by vmap. Sums in float64 take 1.1 to 1.4 times as long
+(docs/accounting.md, sums over records). Ghost clipping pays only where the per-sample gradients of a small micro-batch
+do not fit in memory: it is ten times faster than vmap on a perceptron of 10 million weights.
 """
 
 from torch import nn

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, single
+from dphpo_bench.base.tensors import Tensors, single, take
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import ClippedSum, GradientEngine
+from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.norms import add_product, row_norms
 
@@ -40,15 +40,15 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
 class LinearEngine(GradientEngine):
     """Closed form for linear classifiers. See `GradientEngine`.
 
-    The norms of a dataset's rows are kept from the second call with the same tensor on. As autograd does,
-    this trusts the version counter of the tensor: do not change a dataset in place behind torch's back.
+    The norms of a dataset's rows are kept from the second call with the same tensor on. Like autograd, this trusts the
+    version counter of the tensor: do not change a dataset in place behind torch's back.
 
     Raises:
         InvalidValueError: if the model is not a linear classifier.
     """
 
-    def __init__(self, model: nn.Module, micro_batch_size: int | None = None) -> None:
-        super().__init__(model, cross_entropy, micro_batch_size)
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, cross_entropy)
         layer = linear_layer(model)
         if layer is None:
             raise InvalidValueError(
@@ -60,10 +60,10 @@ class LinearEngine(GradientEngine):
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
-    ) -> ClippedSum:
+    ) -> list[Tensor]:
         """See `GradientEngine.clipped_sum`."""
-        (gradients,), losses = clipped_sums([self], single(inputs), single(targets), [clipping], indices)
-        return ClippedSum(gradients, losses[0])
+        (gradients,) = clipped_sums([self], single(inputs), single(targets), [clipping], indices)
+        return gradients
 
     def losses_along(
         self,
@@ -86,7 +86,7 @@ class LinearEngine(GradientEngine):
                 bias = torch.cat([layer.bias, moves.get(layer.bias, torch.zeros_like(layer.bias))])
             h = torch.tensor(list(steps), dtype=self._dtype, device=self._device)
             curve = []
-            for rows in self._micro_batches(inputs, indices, self._rows(inputs, indices)):
+            for rows in self._micro_batches(inputs, indices, self._rows_at_once(inputs, indices)):
                 logits, slopes = _logits(self._flat(inputs, rows), stacked, bias).tensor_split(2)
                 # Where h is 0 the slope must not matter, even if it is not finite.
                 moved = torch.where(h[:, None, None] == 0, logits, logits - h[:, None, None] * slopes)
@@ -95,27 +95,12 @@ class LinearEngine(GradientEngine):
         n = len(targets) if indices is None else len(indices)
         return torch.cat(curve, dim=1) if curve else h.new_empty(len(h), n)
 
-    def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
-        """See `GradientEngine.losses`."""
-        inputs, targets = single(inputs), single(targets)
-        losses = []
-        with torch.no_grad():
-            for rows in self._micro_batches(inputs, indices, self._rows(inputs, indices)):
-                logits = _logits(self._flat(inputs, rows), self._layer.weight, self._layer.bias)
-                losses.append(_cross_entropy(logits, self._gather(targets, rows)))
-        return self._join(losses)
-
-    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
         return self.clipped_sum(inputs, targets, clipping)
 
-    def _rows(self, inputs: Tensor, indices: Tensor | None, trials: int = 1) -> int:
-        if self._micro_batch_size is not None:
-            return self._micro_batch_size
+    def _rows_at_once(self, inputs: Tensor, indices: Tensor | None, trials: int = 1) -> int:
         copied = indices is not None or inputs.dtype != self._dtype
-        return self._default_rows(_COPY_BYTES if copied else _CPU_BYTES, trials)
-
-    def _default_rows(self, size: int = _COPY_BYTES, trials: int = 1) -> int:
-        size = size if self._device.type == "cpu" else _GPU_BYTES
+        size = (_COPY_BYTES if copied else _CPU_BYTES) if self._device.type == "cpu" else _GPU_BYTES
         width = max(self._layer.in_features, trials * self._layer.out_features)
         return max(32, size // (_FLOAT_BYTES * width))
 
@@ -137,20 +122,15 @@ class LinearEngine(GradientEngine):
                 self._copy = torch.empty(n, features, dtype=self._dtype)
         copy = self._copy[:n]
         records = copy.view(n, *inputs.shape[1:])
-        if isinstance(rows, slice):
-            records.copy_(inputs[rows])
-        elif converted:
-            records.copy_(inputs.index_select(0, rows.to(inputs.device)))
+        if converted or isinstance(rows, slice):
+            records.copy_(take(inputs, rows))
         else:
             torch.index_select(inputs, 0, rows.to(inputs.device), out=records)
         return copy
 
     def _row_norms(self, inputs: Tensor) -> Tensor:
-        pieces = self._micro_batches(inputs, None, self._rows(inputs, None))
+        pieces = self._micro_batches(inputs, None, self._rows_at_once(inputs, None))
         return self._join([row_norms(self._flat(inputs, rows)) for rows in pieces])
-
-    def _known(self, norms: Tensor, rows: slice | Tensor) -> Tensor:
-        return norms[rows if isinstance(rows, slice) else rows.to(norms.device)]
 
 
 def clipped_sums(
@@ -159,18 +139,10 @@ def clipped_sums(
     targets: Tensor,
     clippings: Sequence[Clipping],
     indices: Tensor | None = None,
-) -> tuple[list[list[Tensor]], Tensor]:
-    """Clipped sums of M linear classifiers over one batch, which is read once for all of them.
+) -> list[list[Tensor]]:
+    """`GradientEngine.clipped_sum` of M linear classifiers over one batch, which is read once for all of them.
 
-    Args:
-        engines: M engines whose layers have the same shape, dtype, device and trainable parameters.
-        inputs: as in `GradientEngine.clipped_sum`.
-        targets: as in `GradientEngine.clipped_sum`.
-        clippings: M clipping rules.
-        indices: as in `GradientEngine.clipped_sum`.
-
-    Returns:
-        For each engine the gradients of its parameters, float64; and losses of shape (M, n).
+    The layers of the M engines have the same shape, dtype, device and trainable parameters. Each has a clipping rule.
     """
     reader, trials = engines[0], len(engines)
     layers = [engine._layer for engine in engines]
@@ -179,13 +151,11 @@ def clipped_sums(
         biases = _joined([layer.bias for layer in layers]) if layers[0].bias is not None else None
         weight_sums = torch.zeros_like(weights, dtype=torch.float64)
         bias_sums = torch.zeros_like(weight_sums[:, 0])
-        losses = [weights.new_empty(trials, 0)]
         known = reader._norms.of(inputs, reader._row_norms)
-        for rows in reader._micro_batches(inputs, indices, reader._rows(inputs, indices, trials)):
+        for rows in reader._micro_batches(inputs, indices, reader._rows_at_once(inputs, indices, trials)):
             x, y = reader._flat(inputs, rows), reader._gather(targets, rows)
-            norms = row_norms(x) if known is None else reader._known(known, rows)
-            residuals, loss = _residuals(_logits(x, weights, biases).view(trials, -1, len(x)), y)
-            losses.append(loss)
+            norms = row_norms(x) if known is None else take(known, rows)
+            residuals = _residuals(_logits(x, weights, biases).view(trials, -1, len(x)), y)
             x, residuals = _clip(x, residuals, norms, layers[0], clippings)
             add_product(weight_sums, residuals.flatten(0, 1), x)
             bias_sums += residuals.sum(2).flatten()
@@ -193,7 +163,7 @@ def clipped_sums(
     for engine, weight, bias in zip(engines, weight_sums.chunk(trials), bias_sums.chunk(trials), strict=True):
         sums = {engine._layer.weight: weight, engine._layer.bias: bias}
         gradients.append([sums[parameter] for parameter in engine.parameters])
-    return gradients, torch.cat(losses, dim=1)
+    return gradients
 
 
 def _joined(tensors: list[Tensor]) -> Tensor:
@@ -209,8 +179,8 @@ def _clip(
     float32 the square of a residual below 1e-23 underflows, and that record would pass unclipped however large its
     input.
 
-    A record of bad inputs is silenced in both factors, since 0 · inf is not 0. One whose residuals alone are
-    bad, as in a trial that diverged, is silenced in that trial's residuals, and other trials do not notice.
+    A record of bad inputs is silenced in both factors, since 0 · inf is not 0. A record of bad residuals alone, as in a
+    trial that diverged, is silenced in that trial's residuals only; other trials are not affected.
     """
     squared = norms.square() if layer.weight.requires_grad else torch.zeros_like(norms)
     if layer.bias is not None and layer.bias.requires_grad:
@@ -232,8 +202,8 @@ def _clip(
 class _KnownNorms:
     """Norms of all rows of the dataset in use, once it has been seen twice.
 
-    They depend on the data alone and would cost a fifth of a step. A tensor seen once may be a batch that
-    was gathered for one call, so nothing is computed ahead for it.
+    They depend on the data alone and would cost a fifth of a step. A tensor seen once may be a batch that was gathered
+    for one call, so nothing is computed ahead for it.
     """
 
     def __init__(self) -> None:
@@ -260,27 +230,12 @@ def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return functional.linear(x, weight, bias).t().contiguous()
 
 
-def _residuals(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities minus one-hot targets, and cross-entropies, of several trials. Overwrites `logits`.
-
-    Args:
-        logits: shape (trials, classes, n).
-        targets: shape (n,).
-
-    Returns:
-        Shapes (trials, classes, n) and (trials, n).
-    """
+def _residuals(logits: Tensor, targets: Tensor) -> Tensor:
+    """Probabilities minus one-hot targets, shape (trials, classes, n). Overwrites `logits`, of the same shape."""
     target = targets.expand(len(logits), 1, -1)
-    at_target = logits.gather(1, target)
-    largest = logits.amax(1, keepdim=True)
-    exponentials = logits.sub_(largest).exp_()
+    exponentials = logits.sub_(logits.amax(1, keepdim=True)).exp_()
     exponential_at_target = exponentials.gather(1, target)
     # Not p - 1, which cancels where the prediction is sure: minus the probability of all other classes.
     others = exponentials.scatter_(1, target, 0.0).sum(1, keepdim=True)
     total = others + exponential_at_target
-    losses = (total.log() + (largest - at_target)).squeeze(1)
-    return exponentials.scatter_(1, target, -others).div_(total), losses
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    return logits.logsumexp(0) - logits.gather(0, targets[None])[0]
+    return exponentials.scatter_(1, target, -others).div_(total)

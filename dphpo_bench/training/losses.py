@@ -58,9 +58,7 @@ def binary_cross_entropy(outputs: Tensor | Mapping[str, Tensor], targets: Tensor
 
 def squared_error(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
     """Squared error, shape (n,) or (n, values) as the targets; its mean over a record's values."""
-    found = matched(outputs, targets)
-    _same_shape(found, targets)
-    return _mean((found - targets).square())
+    return _mean((_alike(outputs, targets) - targets).square())
 
 
 def token_cross_entropy(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
@@ -82,8 +80,7 @@ def correct(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
 
 def correct_labels(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
     """The share of a record's labels that are right: positive logits are for 1. Shapes as `binary_cross_entropy`."""
-    found = matched(outputs, targets)
-    _same_shape(found, targets)
+    found = _alike(outputs, targets)
     return _mean((((found > 0) == (targets > 0.5)) & found.isfinite()).to(found.dtype))
 
 
@@ -107,9 +104,7 @@ def one_minus_error(bound: float) -> PerRecord:
         raise InvalidValueError(f"Expected bound > 0, got {bound}.")
 
     def scores(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
-        found = matched(outputs, targets)
-        _same_shape(found, targets)
-        return _mean((1 - (found - targets).abs() / bound).clamp(0, 1))
+        return _mean((1 - (_alike(outputs, targets) - targets).abs() / bound).clamp(0, 1))
 
     return scores
 
@@ -120,7 +115,7 @@ READY: dict[str, Objective] = {
     "multilabel": Objective(binary_cross_entropy, correct_labels),
     "tokens": Objective(token_cross_entropy, correct_tokens),
 }
-"""By kind of task. Of "regression" the loss is `squared_error`, and the score needs a bound."""
+"""By kind of task. For "regression" the loss is `squared_error`, and the score needs a bound."""
 
 
 def _mean(values: Tensor) -> Tensor:
@@ -134,8 +129,11 @@ def _share(values: Tensor, counts: Tensor) -> Tensor:
     return torch.where(counts, values, 0.0).sum(1) / counts.sum(1).clamp(min=1)
 
 
-def _same_shape(outputs: Tensor, targets: Tensor) -> None:
-    if outputs.shape != targets.shape:  # they would be broadcast: each record would count in all the others
+def _alike(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
+    """`matched`, refused where broadcasting would let each record count in all the others."""
+    found = matched(outputs, targets)
+    if found.shape != targets.shape:
         raise InvalidValueError(
-            f"Expected outputs of the targets' shape {tuple(targets.shape)}, got {tuple(outputs.shape)}."
+            f"Expected outputs of the targets' shape {tuple(targets.shape)}, got {tuple(found.shape)}."
         )
+    return found

@@ -1,11 +1,11 @@
-"""What a model must not do with private records: watch them, keep them, or let one change what is computed of another.
+"""What a model must not do with private records: watch them, keep them, or let one affect the results of another.
 
-Clipping bounds what a record does to its own gradient, loss or prediction. A model that mixes records, by a layer
-that no engine knows by name, makes one record count in all the others'.
+Clipping bounds what a record does to its own gradient, loss or prediction. If a model mixes records, by a layer that
+no engine knows by name, one record counts in all the others' results.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,23 +17,22 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
-from dphpo_bench.training.evaluation import check_one_each, tensors_of
+from dphpo_bench.training.evaluation import check_one_each, evaluating, tensors_of
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord
-from dphpo_bench.training.modes import evaluating
 
-# Records of different lengths, so that statistics of a batch differ from those of a record.
+# Records differ in size, so that statistics of a batch differ from those of a record.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
 _TOLERANCE = 1e-3
 _OWN = ("torch", "opacus")
 
 
 def refuse_watchers(model: nn.Module | None = None) -> None:
-    """Refuse hooks and modes of torch, which would see the records. Those of torch itself are left alone.
+    """Refuse hooks and modes of torch, which would see the records. Torch's own are left alone.
 
     Raises:
-        InvalidValueError: if a module or a parameter has a hook, all modules have a global one, or a mode is active
-            that sees every operation, or every tensor that is kept for a backward pass; None: there is no model yet.
+        InvalidValueError: if a module or a parameter of the model, if there is one yet, or all modules have a hook; or
+            if a mode is active that sees every operation, or every tensor that is kept for a backward pass.
     """
     modes = [*_get_current_dispatch_mode_stack(), *_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
     watching = [type(mode).__name__ for mode in modes if type(mode) is not DeviceContext]
@@ -50,7 +49,8 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
         )
     where: list[tuple[str, Mapping[int, Any] | None]] = []
     for name, module in model.named_modules() if model is not None else ():
-        where += [(name or "the model", hooks) for hooks in _hooks_of(module)]
+        own = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+        where += [(name or "the model", hooks) for hooks in own]
     for name, parameter in model.named_parameters() if model is not None else ():
         where += [(name, parameter._backward_hooks), (name, getattr(parameter, "_post_accumulate_grad_hooks", None))]
     registry = vars(nn.modules.module)
@@ -62,27 +62,12 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
                 raise InvalidValueError(f"Expected a model without hooks, which would see the records; {name} has one.")
 
 
-def _hooks_of(module: nn.Module) -> "Iterable[Mapping[int, Any]]":
-    return (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-
-
 def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
     """Refuse a model whose outputs for one record depend on others of the batch, or that keeps what it sees.
 
-    Tried on made-up inputs with a copy whose weights are perturbed: initial weights of zero would hide much. In the
-    mode that the model is in, and in that of evaluation. Where it draws random numbers, outputs are not compared.
-
-    Args:
-        model: to be used on private records.
-        inputs: of which names, the shape of a record, the type and the device are taken, not the values.
-
-    Raises:
-        InvalidValueError: if it mixes or keeps records.
+    It is tried on made-up inputs, in its own mode and in that of evaluation, with a copy whose weights are perturbed,
+    since initial weights of zero would hide much. Where it draws random numbers, outputs are not compared. Of `inputs`
+    only the names, the shape of a record, the type and the device are used, not the values.
     """
     if linear_layer(model) is not None:
         return
@@ -100,17 +85,9 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
 def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records: Records) -> None:
     """Refuse losses or scores that are not one number for each record, or that depend on the others of a batch.
 
-    Tried on made-up outputs and targets: all records together, each alone, half of them, in the opposite order, and
-    with one replaced by another.
-
-    Args:
-        values: (outputs, targets) → shape (n,).
-        what: "loss" or "score".
-        model: whose outputs' names, shapes and types are taken, not the values.
-        records: of which names, shapes, types and the device are taken, not the values.
-
-    Raises:
-        InvalidValueError: if they are, or if they cannot be computed.
+    They are tried on made-up outputs and targets: all records together, each alone, half of them, in the opposite
+    order, and with one replaced by another. Of the model's outputs and of `records` only names, shapes, types and the
+    device are used, not the values. `what` is "loss" or "score".
     """
     generator = torch.Generator().manual_seed(2)
     count, like = len(_SCALES), next(model.parameters())
@@ -152,11 +129,8 @@ def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records
 def made_up(model: nn.Module, inputs: Tensors) -> Tensors:
     """Six inputs of several sizes; integers are 0 and 1, which every vocabulary has.
 
-    So are real numbers for a model that does not take others, such as one that converts them to token ids itself.
-
-    Args:
-        model: the model.
-        inputs: of which names, the shape of a record, the type and the device are taken, not the values.
+    Floating-point inputs are 0 and 1 too for a model that takes no others, such as one that converts them to token ids
+    itself. Of `inputs` only the names, the shape of a record, the type and the device are used.
     """
     generator = torch.Generator().manual_seed(1)
     like = next(model.parameters())
@@ -177,7 +151,7 @@ def made_up(model: nn.Module, inputs: Tensors) -> Tensors:
 
 
 def _zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Six made-up rows like those of a tensor."""
+    """Six made-up rows of the shape and type of a tensor's."""
     generator = generator or torch.Generator().manual_seed(3)
     return torch.randint(2, (len(_SCALES), *tensor.shape[1:]), generator=generator).to(tensor)
 
@@ -217,7 +191,7 @@ def _differ(together: Tensor, again: Tensor, alone: Tensor) -> bool:
 
 
 def _state(model: nn.Module) -> list[tuple[str, object]]:
-    """Values of buffers, and which objects the attributes are."""
+    """The values of buffers, and which objects the attributes are."""
     state: list[tuple[str, object]] = [(name, buffer.flatten().tolist()) for name, buffer in model.named_buffers()]
     for name, module in model.named_modules():
         for key, value in vars(module).items():

@@ -19,24 +19,21 @@ from dphpo_bench.training.secure_noise import (
 def add_gaussian_noise(
     gradients: Sequence[Tensor], noise_multiplier: float, sensitivity: float, generator: AnyGenerator
 ) -> list[Tensor]:
-    """Gradients plus independent Gaussian noise, added in float64, as new tensors.
+    """Gradients plus independent Gaussian noise of deviation `noise_multiplier` · `sensitivity`, as new tensors.
 
-    One vector is drawn for all tensors, so the noise depends on the generator and the total size only. With a
-    torch generator this is not safe against an adversary who sees the low bits of floating point numbers; with a
-    secure one it is (see `secure_noise`).
+    One vector is drawn for all tensors, in float64 and on the generator's device, so the noise depends on the generator
+    and the total size only. With a torch generator this is not safe against an adversary who sees the low bits of
+    floating point numbers; with a secure one it is (see `secure_noise`).
 
     Args:
         gradients: tensors of any shapes.
         noise_multiplier: standard deviation of each coordinate's noise / sensitivity; 0 adds none.
         sensitivity: L2 sensitivity of all tensors together.
-        generator: source of randomness; the noise is drawn on its device.
-
-    Returns:
-        Tensors of the shapes, dtypes and devices of `gradients`.
+        generator: source of randomness.
 
     Raises:
-        InvalidValueError: if the standard deviation is negative or not finite, or, with a secure generator, far
-            out of the range of numbers.
+        InvalidValueError: if the standard deviation is negative or not finite, or too small or large for a secure
+            generator.
     """
     std = noise_multiplier * sensitivity
     if not (math.isfinite(std) and noise_multiplier >= 0 and sensitivity >= 0):
@@ -58,11 +55,11 @@ def add_gaussian_noise(
 
 
 class AboveThreshold:
-    """One instance of AboveThreshold; ε-DP as a whole, however many thresholds it is asked about.
+    """One instance of AboveThreshold, ε-DP as a whole, however many thresholds it is asked about.
 
     Noise Laplace(2Δ/ε) on the threshold, drawn once, and fresh Laplace(4Δ/ε) on each value at each threshold, for
-    values that need not be monotone (Dwork and Roth 2014, Theorem 3.23; a query there is a value minus a threshold
-    that was chosen from earlier answers). An answer "none" costs nothing; the first index ends the instance.
+    values that need not be monotone (Dwork and Roth 2014, Theorem 3.23; a query there is a value minus a threshold that
+    was chosen from earlier answers). An answer "none" costs nothing; the first index ends the instance.
 
     Args:
         sensitivity: Δ > 0, of each value.
@@ -82,14 +79,11 @@ class AboveThreshold:
         self._is_open = True
 
     def first(self, values: Sequence[float], threshold: float) -> int | None:
-        """The first value whose noisy version reaches the noisy threshold.
+        """The index of the first value whose noisy version reaches the noisy threshold; None if none does.
 
         Args:
-            values: private; the same ones, or others of the same sensitivity.
+            values: private; the same ones each time, or others of the same sensitivity.
             threshold: public.
-
-        Returns:
-            The index of that value, or None if there is none.
 
         Raises:
             InvalidValueError: if an index was given before, or the threshold is not finite.
@@ -115,7 +109,7 @@ class AboveThreshold:
         return draws
 
     def _placed(self, value: float) -> float:
-        """The value itself; with a secure generator, in steps of the grid, a whole number."""
+        """The value itself; with a secure generator, the whole number of grid steps nearest to it."""
         return round(math.ldexp(value, -self._exponent)) if isinstance(self._generator, SecureGenerator) else value
 
 

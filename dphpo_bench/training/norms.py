@@ -1,8 +1,8 @@
-"""Norms of per-sample gradients and their sums, in float64: what the sensitivity is about.
+"""Norms of per-sample gradients and their sums, in float64, which the sensitivity relies on.
 
 In float32 one more record changes how all later ones are rounded, and moves the sum by more than its own gradient
-(Casacuberta et al. 2022): by 1.001 times the clipping norm where 50,000 are nearly equal. In float64 the excess is
-5e8 times smaller.
+(Casacuberta et al. 2022): by 1.001 times the clipping norm where 50,000 are nearly equal. In float64 the excess is 5e8
+times smaller.
 
 Converting a whole matrix would cost more than the sums, so it is done in tiles that stay in cache.
 """
@@ -18,13 +18,9 @@ _GPU_TILE = 2**25
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each row, with a relative error below 1e-11.
+    """L2 norm of each row of a matrix (n, d) with a relative error below 1e-11: shape (n,), float64.
 
-    Args:
-        rows: shape (n, d), a floating dtype.
-
-    Returns:
-        Shape (n,), float64. Not finite where a row is not, or where a square overflows.
+    Not finite where a row is not, or where a square overflows.
     """
     squares = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for records, _, tile in _tiles(rows):
@@ -35,10 +31,7 @@ def row_norms(rows: Tensor) -> Tensor:
 def add_product(total: Tensor, weights: Tensor, rows: Tensor) -> None:
     """Add weights · rows to a total, in place. No product or sum is rounded to less than float64.
 
-    Args:
-        total: shape (m, d), float64.
-        weights: shape (m, n), float64.
-        rows: shape (n, d), a floating dtype.
+    `total` has shape (m, d) and `weights` (m, n), both float64; `rows` has shape (n, d), any floating dtype.
     """
     for records, columns, tile in _tiles(rows):
         total[:, columns].addmm_(weights[:, records], tile)

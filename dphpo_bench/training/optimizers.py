@@ -26,12 +26,12 @@ _DEFAULTS: dict[str, dict[str, object]] = {"sgd": {"momentum": 0.9}}
 class UpdateRule:
     """An optimiser that proposes a direction and leaves the step size to the caller.
 
-    `direction` followed by `apply(direction, lr)` at each step is the trajectory of the optimiser at that
-    learning rate. The state of the optimiser (momentum and the like) advances with `direction`.
+    `direction` followed by `apply(direction, lr)` at each step is the trajectory of the optimiser at that learning
+    rate. The state of the optimiser (momentum and the like) advances with `direction`.
 
     Args:
-        optimizer: name of a `torch.optim` class, in any case; or a callable that takes a list of tensors and
-            `lr` and returns an optimiser whose step is proportional to `lr`.
+        optimizer: name of a `torch.optim` class, in any case; or a callable that takes a list of tensors and `lr` and
+            returns an optimiser whose step is proportional to `lr`.
         parameters: the tensors that `apply` moves.
         options: keyword arguments of the optimiser except `lr`. SGD gets momentum 0.9 unless it is given.
 
@@ -52,7 +52,8 @@ class UpdateRule:
         given = {**_DEFAULTS.get(key, {}), **(options or {})}
         if "lr" in given:
             raise InvalidValueError("Expected options without 'lr': the step size is an argument of apply.")
-        weight_decay = given.get("weight_decay", _default(factory, "weight_decay"))
+        default = inspect.signature(factory).parameters.get("weight_decay")
+        weight_decay = given.get("weight_decay", default.default if default else None)
         self._weight_free = key in _WEIGHT_FREE and not weight_decay
         # The optimiser steps on stand-ins. Where the weights do not matter they start each step at 0, which makes the
         # step exact. Elsewhere they are float64 copies: a difference of nearby float32 weights is mostly rounding.
@@ -65,13 +66,10 @@ class UpdateRule:
 
     @torch.no_grad()
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The update at learning rate 1: weights before minus weights after. Moves no weights.
+        """The update at learning rate 1: weights before minus weights after, as fresh tensors. Moves no weights.
 
         Args:
             gradients: one tensor for each parameter, of its shape.
-
-        Returns:
-            Fresh tensors of the shapes and dtypes of the parameters.
         """
         for stand_in, parameter, gradient in zip(self._stand_ins, self.parameters, gradients, strict=True):
             if self._weight_free:
@@ -105,8 +103,3 @@ def _find(name: str) -> OptimizerFactory:
     if key in _REFUSED:
         raise InvalidValueError(f"Optimiser {name!r} cannot be used here: {_REFUSED[key]}. Use 'adamw' or 'sgd'.")
     return known[key]
-
-
-def _default(factory: OptimizerFactory, option: str) -> object:
-    parameter = inspect.signature(factory).parameters.get(option)
-    return parameter.default if parameter is not None else None

@@ -1,7 +1,7 @@
-"""The engine's own copy of a model: of a method's model it takes the numbers, and runs none of its code.
+"""The engine's own copy of a model: it takes the numbers of a method's model, and runs none of its code.
 
-A method can do to its model what it likes: exchange a layer, give it another `forward`, hang hooks on it. Private
-records are seen by the copy alone, which the task made and no method has ever held.
+A method may do anything to its model: exchange a layer, give it another `forward`, hang hooks on it. Private records
+are seen by the copy alone, which the task made and no method has ever held.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,7 @@ from dphpo_bench.training.model_checks import made_up, refuse_mixing, refuse_mix
 class OwnModel:
     """A model that the task made for the engine.
 
-    Args:
-        build: makes it.
-        records: of which names, shapes, types and the device are taken, not the values.
-        objective: the task's losses and scores.
+    Of `records`, names, shapes, types and the device are used, not the values.
     """
 
     def __init__(self, build: Callable[[], nn.Module], records: Records, objective: Objective) -> None:
@@ -47,14 +44,14 @@ class OwnModel:
         """The model with the weights, the buffers, the modes and the trained parameters of a method's model.
 
         Raises:
-            InvalidValueError: if the method's model is built otherwise, or the task's is unfit for private records.
+            InvalidValueError: if the method's model has another structure, or the task's is unfit for private records.
         """
         self._take(theirs)
         self._check()
         return self.model
 
     def engine(self, theirs: nn.Module) -> GradientEngine:
-        """An engine for the model at these weights. What it has measured of the records, it keeps.
+        """An engine for the model at these weights. It keeps what it has measured of the records.
 
         Raises:
             InvalidValueError: as `like`, and if there is no engine for the model.
@@ -76,11 +73,7 @@ class OwnModel:
         return self._engines[trained]
 
     def scored(self, theirs: nn.Module) -> nn.Module:
-        """`like`, for a model whose scores are shown to be one for each record, and of that record alone.
-
-        Raises:
-            InvalidValueError: as `like`, and if they are not.
-        """
+        """`like`, for a model whose scores have been checked: one for each record, and of that record alone."""
         model = self.like(theirs)
         if not self._scores:
             refuse_mixing_values(self._objective.scores, "score", model, self._records)
@@ -113,11 +106,7 @@ class OwnModel:
 
 
 def plain(tensor: object) -> Tensor:
-    """The tensor, if it is torch's own: one of a subclass sees whatever it meets.
-
-    Raises:
-        InvalidValueError: if it is something else.
-    """
+    """The tensor, unless it is of a subclass, whose code would see any tensor that it is combined with."""
     if type(tensor) not in (Tensor, nn.Parameter):
         raise InvalidValueError(
             f"Expected a torch.Tensor, got a {type(tensor).__name__}. Convert it to a plain tensor."

@@ -1,7 +1,7 @@
 """Named random streams: every mechanism draws from its own, so results do not depend on the order of calls.
 
-A stream's seed is a hash of (seed, axis names). Two methods that run at one seed share splits and initial
-weights, because those axes do not name the method; their noise is independent, because its axes do.
+A stream's seed is a hash of (seed, axis names). Two methods that run at one seed share splits and initial weights,
+because those axes do not name the method; their noise is independent, because its axes do.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ class Streams:
     """A family of random streams.
 
     Attributes:
-        seed: any non-negative integer. Whoever knows it can subtract the noise, so runs on data that
-            are not public take theirs from the operating system's entropy.
+        seed: any non-negative integer. Whoever knows it can subtract the noise, so runs on data that are not public
+            take theirs from the operating system's entropy.
         axes: names that every stream of this family carries.
-        secure: whether mechanisms draw from cryptographic generators; the seed must be a secret of 256 bits then.
+        secure: whether mechanisms draw from cryptographic generators; then the seed must be a secret of 256 bits.
     """
 
     seed: int
@@ -43,9 +43,9 @@ class Streams:
     def generator(self, *axes: str, device: "torch.device | str" = "cpu") -> "torch.Generator":
         """A torch generator at the start of the stream of these axes.
 
-        On a CPU, `manual_seed` looks at 32 bits of a seed, so few that all the noise there can be is tried in
-        hours. The state of the generator is therefore filled from the hash of the stream's name. Other devices
-        take 64 bits. Neither the Mersenne Twister nor Philox is a cryptographic generator; see `source`.
+        On a CPU, `manual_seed` uses 32 bits of a seed, so few that all possible noise can be tried in hours. The state
+        of the generator is therefore filled from the hash of the stream's name. Other devices take 64 bits. Neither the
+        Mersenne Twister nor Philox is a cryptographic generator; see `source`.
         """
         import torch
 
@@ -69,8 +69,8 @@ class Streams:
 def _filled(state: "torch.Tensor", words: bytes) -> "torch.Tensor":
     """The state of a freshly seeded Mersenne Twister with its 624 words replaced.
 
-    torch keeps, as bytes: the seed (8), how many words are left (4), whether it is seeded (4), the next word
-    (8), the words, each in 8 bytes, and a cached normal.
+    torch keeps, as bytes: the seed (8), how many words are left (4), whether it is seeded (4), the next word (8), the
+    words, each in 8 bytes, and a cached normal.
     """
     import torch
 

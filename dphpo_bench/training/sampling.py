@@ -8,30 +8,16 @@ from dphpo_bench.training.secure_noise import AnyGenerator, SecureGenerator
 
 
 def uniform(count: int, generator: AnyGenerator) -> Tensor:
-    """Uniform numbers in [0, 1): shape (count,), float64, on the generator's device.
-
-    Args:
-        count: how many.
-        generator: source of randomness.
-    """
+    """Uniform numbers in [0, 1): shape (count,), float64, on the generator's device."""
     if isinstance(generator, SecureGenerator):
         return generator.uniform(count)
     return torch.rand(count, dtype=torch.float64, generator=generator, device=generator.device)
 
 
 def poisson_sample(n_records: int, rate: float, generator: AnyGenerator) -> Tensor:
-    """Indices of a Poisson sample, in ascending order.
+    """Indices of a Poisson sample, ascending, int64 on the generator's device. There may be none.
 
-    Args:
-        n_records: number of records N.
-        rate: probability q of each record, from 0 to 1; 1 gives every record and draws nothing.
-        generator: source of randomness.
-
-    Returns:
-        Shape (k,), int64, on the generator's device; k is binomial and may be 0.
-
-    Raises:
-        InvalidValueError: if a value is out of range.
+    Each of `n_records` records enters with probability `rate`, from 0 to 1; 1 gives every record and draws nothing.
     """
     if n_records < 0:
         raise InvalidValueError(f"Expected n_records={n_records} >= 0.")

@@ -1,19 +1,20 @@
 """Hardened randomness, `--secure-noise`: exact noise on a grid, draws from cryptographic generators.
 
-A Gaussian number in floating point has gaps, and which numbers are possible depends on the value that it was
-added to: whoever sees all bits of a release can rule values out (Mironov 2012). Here values are rounded to a
-public grid of spacing g, a power of two, and noise is a whole number of grid steps, drawn exactly by OpenDP from
-OpenSSL's generator, which the operating system seeds. The set of possible outputs is the same for all values.
+A Gaussian number in floating point has gaps, and which numbers are possible depends on the value that it was added to:
+whoever sees all bits of a release can rule values out (Mironov 2012). Here values are rounded to a public grid of
+spacing g, a power of two, and noise is a whole number of grid steps, drawn exactly by OpenDP from OpenSSL's generator,
+which the operating system seeds. The set of possible outputs is the same for all values.
 
-Two differences from the mechanism that is accounted for, and how they are paid (docs/accounting.md, secure noise):
+This differs from the mechanism that is accounted for in two ways, which are paid for (docs/accounting.md, secure
+noise):
 
 1. *Rounding.* Each of d coordinates moves by at most g/2, so the L2 sensitivity of the rounded vector is at most
-   Δ + g √d. The noise grows with it: the noise multiplier that was charged stays what it was.
-2. *Discrete instead of rounded.* Rounding a Gaussian is post-processing. The discrete Gaussian of standard
-   deviation s ≥ 2^48 grid steps differs from the rounded one by less than 1/(8 s²) ≤ 2^-99 in total variation.
+   Δ + g √d. The noise grows with it, so the noise multiplier that was charged stays the same.
+2. *Discrete instead of rounded.* Rounding a Gaussian is post-processing. The discrete Gaussian of standard deviation
+   s ≥ 2^48 grid steps differs from the rounded one by less than 1/(8 s²) ≤ 2^-99 in total variation.
 
-What remains: sums are rounded to float64, which errs by less than a millionth of the sensitivity
-(docs/accounting.md, sums over records), and how long drawing takes depends on what is drawn.
+Two things remain: sums are rounded to float64, which errs by less than a millionth of the sensitivity
+(docs/accounting.md, sums over records), and the time that drawing takes depends on what is drawn.
 """
 
 import hashlib
@@ -49,12 +50,10 @@ _OLDEST = (0, 15)
 class SecureGenerator:
     """Uniform draws of one stream: SHAKE-256 of the stream's name, which holds the secret of the run.
 
-    A secret of 256 bits from the operating system makes this a cryptographic generator, yet the same name gives
-    the same draws: the parts of a partition fit together, and a number of trials is not drawn twice. Noise does
-    not come from here; it comes from OpenDP and is never the same again.
-
-    Args:
-        name: of the stream, secret included.
+    A secret of 256 bits from the operating system makes this a cryptographic generator. Yet the same name gives the
+    same
+    draws: the parts of a partition fit together, and a number of trials is not drawn twice. Noise does not come from
+    here; it comes from OpenDP and is never the same again.
     """
 
     device = torch.device("cpu")
@@ -68,12 +67,10 @@ class SecureGenerator:
         return torch.from_numpy((self._words(count) >> np.uint64(11)) * 2.0**-53)
 
     def bernoulli(self, count: int, probability: float) -> Tensor:
-        """Independent coins, shape (count,), bool.
+        """Independent coins of a probability in [0, 1), shape (count,), bool.
 
-        Args:
-            count: how many.
-            probability: of True, in [0, 1). The true one is a multiple of 2^-64, not above this and less than
-                2^-64 below it: a smaller sampling rate is never less private.
+        The true probability is a multiple of 2^-64, at most the given one and less than 2^-64 below it: a smaller
+        sampling rate is never less private.
         """
         return torch.from_numpy(self._words(count) < np.uint64(int(math.ldexp(probability, 64))))
 
@@ -89,11 +86,7 @@ AnyGenerator: TypeAlias = torch.Generator | SecureGenerator
 
 
 def require_opendp() -> str:
-    """The version of OpenDP.
-
-    Raises:
-        InvalidValueError: if it is missing, or too old to be trusted.
-    """
+    """The version of OpenDP, unless it is missing, or too old to be trusted."""
     try:
         import opendp.measurements  # noqa: F401
 
@@ -112,12 +105,7 @@ def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tup
 
     Let x and x' be the sums of neighbouring datasets, ‖x − x'‖₂ ≤ Δ, and r rounding to the grid, |r(a) − a| ≤ g/2
     in each of d coordinates. Then ‖r(x) − r(x')‖₂ ≤ Δ + ‖r(x) − x‖₂ + ‖r(x') − x'‖₂ ≤ Δ + g √d. Noise of standard
-    deviation σ (Δ + g √d) on r(x) is thus a Gaussian mechanism of multiplier at least σ.
-
-    Args:
-        noise_multiplier: σ > 0, the one that is charged.
-        sensitivity: Δ > 0, L2.
-        size: d, how many coordinates.
+    deviation σ (Δ + g √d) on r(x) is thus a Gaussian mechanism of multiplier at least σ, the one that is charged.
 
     Returns:
         The exponent of g = 2^exponent, with g ≤ 2^-48 σ Δ; and σ (Δ + g √d)/g, rounded up.
@@ -142,19 +130,9 @@ def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tup
 def add_discrete_gaussian(values: Sequence[Tensor], noise_multiplier: float, sensitivity: float) -> list[Tensor]:
     """Values, rounded to a grid, plus discrete Gaussian noise (Canonne, Kamath and Steinke 2020).
 
-    Adding is exact: the sum of two integers, rounded once if it has more than 53 bits, which is post-processing.
-    A value that is not finite becomes 0 or a bound, coordinate by coordinate.
-
-    Args:
-        values: tensors of any shapes, which together have the sensitivity.
-        noise_multiplier: σ > 0, the one that is charged.
-        sensitivity: Δ > 0, L2, of all values together.
-
-    Returns:
-        Tensors of the shapes, dtypes and devices of `values`; multiples of g before they are cast.
-
-    Raises:
-        InvalidValueError: if the noise has no grid; see `gaussian_grid`.
+    Adding is exact: the sum of two integers, rounded once if it has more than 53 bits, which is post-processing. A
+    value that is not finite becomes 0 or a bound, coordinate by coordinate. The L2 sensitivity is that of all values
+    together. The results are multiples of g before they are cast to the dtypes of `values`.
     """
     sizes = [value.numel() for value in values]
     exponent, scale = gaussian_grid(noise_multiplier, sensitivity, sum(sizes))
@@ -169,20 +147,16 @@ def add_discrete_gaussian(values: Sequence[Tensor], noise_multiplier: float, sen
 def laplace_grid(sensitivity: float, epsilon: float) -> tuple[int, float]:
     """The grid for an AboveThreshold (Dwork and Roth 2014, Theorem 3.23) in integers, ε-DP with nothing added to δ.
 
-    The proof shifts the noise on the threshold by Δ and that on the last answer by 2Δ. Discrete Laplace noise of
-    scale b has probabilities that change by a factor of at most e^(k/b) under a shift by an integer k, so it holds as
-    it stands if Δ is an integer. In grid steps, values that differ by at most D differ by at most ⌊D⌋ + 1 once
-    rounded. One step more pays for float64 arithmetic in the values. Thresholds are public and rounded alike.
-
-    Args:
-        sensitivity: Δ > 0, of each value.
-        epsilon: ε ≥ 1e-6.
+    The proof shifts the noise on the threshold by Δ and that on the last answer by 2Δ. Discrete Laplace noise of scale
+    b has probabilities that change by a factor of at most e^(k/b) under a shift by an integer k, so the proof holds
+    unchanged if Δ is an integer. In grid steps, values that differ by at most D differ by at most ⌊D⌋ + 1 once rounded.
+    One step more pays for float64 arithmetic in the values. Thresholds are public and rounded alike.
 
     Returns:
         The exponent of the spacing g = 2^exponent ≤ 2^-30 Δ; and Δ/ε in steps, rounded up.
 
     Raises:
-        InvalidValueError: if the sensitivity or ε is out of range.
+        InvalidValueError: if the sensitivity of each value is out of range, or ε < 1e-6.
     """
     if not epsilon >= MIN_EPSILON:
         raise InvalidValueError(f"Expected epsilon >= {MIN_EPSILON:g} with secure noise, got {epsilon:g}.")
@@ -194,12 +168,7 @@ def laplace_grid(sensitivity: float, epsilon: float) -> tuple[int, float]:
 
 
 def discrete_gaussian(count: int, scale: float) -> list[int]:
-    """Independent integers k with probabilities proportional to e^(−k²/(2 s²)), exactly.
-
-    Args:
-        count: how many.
-        scale: s, which is taken for the rational number that it is.
-    """
+    """Independent integers k with probabilities proportional to e^(−k²/(2 s²)), exactly; s = `scale`, as a rational."""
     from opendp.measurements import make_gaussian
     from opendp.metrics import l2_distance
 
@@ -207,12 +176,7 @@ def discrete_gaussian(count: int, scale: float) -> list[int]:
 
 
 def discrete_laplace(count: int, scale: float) -> list[int]:
-    """Independent integers k with probabilities proportional to e^(−|k|/b), exactly.
-
-    Args:
-        count: how many.
-        scale: b, which is taken for the rational number that it is.
-    """
+    """Independent integers k with probabilities proportional to e^(−|k|/b), exactly; b = `scale`, as a rational."""
     from opendp.measurements import make_laplace
     from opendp.metrics import l1_distance
 
@@ -220,7 +184,7 @@ def discrete_laplace(count: int, scale: float) -> list[int]:
 
 
 def _integers() -> "Domain":
-    """Vectors of 64-bit integers; the samplers are experimental in OpenDP's terms, which it wants said."""
+    """Vectors of 64-bit integers; OpenDP calls their samplers experimental and asks for consent."""
     from opendp.domains import atom_domain, vector_domain
     from opendp.mod import enable_features
 
@@ -229,5 +193,5 @@ def _integers() -> "Domain":
 
 
 def _drawn(measurement: "Measurement", count: int) -> list[int]:
-    """Noise alone: the values are added by us, since sums may exceed 64 bits where OpenDP saturates."""
+    """Noise alone: we add the values ourselves, since sums may exceed 64 bits where OpenDP saturates."""
     return list(measurement([0] * count)) if count else []

@@ -1,8 +1,8 @@
 """Several linear classifiers trained on the same records at once.
 
-With one model of few classes a core mostly waits for memory: each record is read and then hardly used. The
-weights of M models, one below the other, are one matrix of M · classes rows, and each record is read, converted
-and multiplied once for all of them.
+With one model of few classes a core mostly waits for memory: each record is read and then hardly used. The weights of
+M models, one below the other, are one matrix of M · classes rows; each record is read, converted and multiplied once
+for all of them.
 
 This is for full batches. Where every trial draws its own Poisson batch at rate q, the union of the batches,
 1 - (1 - q)^M of the records, would have to be multiplied with all models, instead of q with each: no gain below
@@ -19,35 +19,22 @@ from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.linear import LinearEngine, clipped_sums, linear_layer
 
 
-def can_stack(models: Sequence[nn.Module]) -> bool:
-    """Whether `StackedLinear` takes these models."""
-    try:
-        StackedLinear(models)
-    except InvalidValueError:
-        return False
-    return True
-
-
 class StackedLinear:
-    """Clipped gradient sums of M linear classifiers over the same records.
+    """Clipped gradient sums of M ≥ 1 linear classifiers (see `linear_layer`) over the same records.
 
-    Weights are read at each call, so the models may be trained in between. Norms of the dataset's rows are
-    kept as `LinearEngine` keeps them.
-
-    Args:
-        models: M ≥ 1 linear classifiers (see `linear_layer`), alike in shape, dtype, device, and in which
-            parameters they have and train.
-        micro_batch_size: number of records worked on at once; None: as many as stay in cache.
+    Weights are read at each call, so the models may be trained in between. Norms of the dataset's rows are kept as
+    `LinearEngine` keeps them.
 
     Raises:
-        InvalidValueError: if the models are not alike, or `LinearEngine` refuses one.
+        InvalidValueError: if the models differ in shape, dtype, device, or in which parameters they have and train; or
+            if `LinearEngine` refuses one.
     """
 
-    def __init__(self, models: Sequence[nn.Module], micro_batch_size: int | None = None) -> None:
+    def __init__(self, models: Sequence[nn.Module]) -> None:
         if not models:
             raise InvalidValueError("Expected at least one model to stack.")
         self.models = list(models)
-        self._engines = [LinearEngine(model, micro_batch_size) for model in models]
+        self._engines = [LinearEngine(model) for model in models]
         kinds = {_kind(model) for model in models}
         if len(kinds) > 1:
             raise InvalidValueError(
@@ -58,25 +45,15 @@ class StackedLinear:
     def clipped_sums(
         self, inputs: Tensor, targets: Tensor, clippings: Sequence[Clipping], indices: Tensor | None = None
     ) -> list[list[Tensor]]:
-        """`LinearEngine.clipped_sum` of each model, up to rounding. A trial that diverged disturbs no other.
+        """`LinearEngine.clipped_sum` of each model, up to rounding, each with its own clipping rule.
 
-        Args:
-            inputs: shape (n, ...), with as many features a record as the models have; any floating dtype.
-            targets: shape (n,), classes.
-            clippings: M clipping rules.
-            indices: shape (k,), int64: the batch's records, the same for all models; None: all.
-
-        Returns:
-            For each model one tensor for each trainable parameter, in their order, of its shape, float64.
-
-        Raises:
-            InvalidValueError: if there is not one clipping rule for each model.
+        A trial that diverged disturbs no other. All models share the batch.
         """
         if len(clippings) != len(self._engines):
             raise InvalidValueError(
                 f"Expected one clipping rule for each of {len(self._engines)} models, got {len(clippings)}."
             )
-        return clipped_sums(self._engines, inputs, targets, clippings, indices)[0]
+        return clipped_sums(self._engines, inputs, targets, clippings, indices)
 
 
 def _kind(model: nn.Module) -> tuple[tuple[torch.Size, torch.dtype, torch.device, bool] | None, ...]:

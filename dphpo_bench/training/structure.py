@@ -16,10 +16,9 @@ _UNTOLD = object()
 def structure_hash(model: nn.Module) -> str:
     """A hash of everything about a model but its weights, 64 hexadecimal digits.
 
-    Modules: name, class, `extra_repr`, and the public attributes that are numbers, texts, functions, classes, or
-    lists of these, because some modules, such as `nn.MultiheadAttention`, have no `extra_repr`. Parameters and
-    buffers: name, shape, dtype, and whether they are trained. Shared ones count once. The code of `forward` does not
-    enter.
+    Modules: name, class, `extra_repr`, and the public attributes that are numbers, texts, functions, classes, or lists
+    of these, because some modules, such as `nn.MultiheadAttention`, have no `extra_repr`. Parameters and buffers: name,
+    shape, dtype, and whether they are trained; shared ones count once. The code of `forward` is not part of it.
     """
     modules = [
         [name, _full_name(type(module)), _ADDRESS.sub("", module.extra_repr()), _settings(module)]
@@ -47,7 +46,7 @@ def _full_name(one: Any) -> str:
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """Public attributes as JSON values, as far as they are values of their own."""
+    """Public attributes as JSON values, where they can be written as such."""
     values = {name: _told(value) for name, value in vars(module).items() if not name.startswith("_")}
     return {name: value for name, value in values.items() if value is not _UNTOLD}
 

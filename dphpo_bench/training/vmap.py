@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import functional_call, grad, vmap
 
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import ClippedSum, GradientEngine
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.evaluation import check_one_each
 from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import add_product, row_norms
 
@@ -27,25 +27,21 @@ _EFFICIENT_ROWS = 16
 class VmapEngine(GradientEngine):
     """Per-sample gradients by vmap. See `GradientEngine`. Dropout draws a mask for each record."""
 
-    def __init__(self, model: nn.Module, loss: PerRecord, micro_batch_size: int | None = None) -> None:
-        super().__init__(model, loss, micro_batch_size)
+    def __init__(self, model: nn.Module, loss: PerRecord) -> None:
+        super().__init__(model, loss)
+        self._rows = per_sample_rows(self.parameters)
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        gradients = grad_and_value(self._loss_of_one)
-        self._per_sample = vmap(gradients, in_dims=(None, None, 0, 0), randomness="different")
+        self._per_sample = vmap(grad(self._loss_of_one), in_dims=(None, None, 0, 0), randomness="different")
 
-    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> ClippedSum:
+    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
         weights = {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
         constants = {name: t.detach() for name, t in self.model.named_parameters() if not t.requires_grad}
         constants.update(self.model.named_buffers())
-        gradients, losses = self._per_sample(weights, constants, inputs, targets)
+        gradients = self._per_sample(weights, constants, inputs, targets)
         with torch.no_grad():
             rows = [gradients[name].flatten(1) for name in self._names]
             sums = sum_clipped(rows, clipping)
-        shaped = [part.view_as(parameter) for part, parameter in zip(sums, self.parameters, strict=True)]
-        return ClippedSum(shaped, losses.detach())
-
-    def _default_rows(self) -> int:
-        return per_sample_rows(self.parameters)
+        return [part.view_as(parameter) for part, parameter in zip(sums, self.parameters, strict=True)]
 
     def _loss_of_one(
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors
@@ -56,21 +52,12 @@ class VmapEngine(GradientEngine):
             self.model, (weights, constants), () if named else (inputs,), dict(inputs) if named else {}
         )
         losses = self.loss(outputs, targets)
-        if losses.shape != (1,):
-            raise InvalidValueError(f"Expected one loss for each record, got shape {tuple(losses.shape)} for one.")
+        check_one_each(losses, 1, "loss")
         return losses.squeeze(0)
 
 
 def sum_clipped(rows: list[Tensor], clipping: Clipping) -> list[Tensor]:
-    """Clip per-sample gradients and add them up.
-
-    Args:
-        rows: for each parameter its per-sample gradients, shape (n, numel).
-        clipping: the clipping rule.
-
-    Returns:
-        For each parameter the sum, shape (numel,), float64.
-    """
+    """Clip per-sample gradients, for each parameter of shape (n, numel); their sums, shape (numel,), float64."""
     norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
     factors = clipping.factors(norms)
     finite = norms.isfinite()
@@ -85,7 +72,7 @@ def sum_clipped(rows: list[Tensor], clipping: Clipping) -> list[Tensor]:
 def per_sample_rows(parameters: Sequence[Tensor]) -> int:
     """Records in a micro-batch whose per-sample gradients are all in memory.
 
-    On a CPU as many as fit in cache, at least 16 to keep the products efficient, at most `MEMORY_BYTES`.
+    On a CPU as many as fit in cache, at least 16 to keep the products efficient, if they fit in `MEMORY_BYTES`.
     """
     size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
     if parameters[0].device.type != "cpu":

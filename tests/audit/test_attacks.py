@@ -148,7 +148,7 @@ class Unclipped(bench.Method):
         raw = session._access.raw
         total = raw.own_model().engine(model).clipped_sum(raw.train.inputs, raw.train.targets, bench.AutoS())
         with torch.no_grad():
-            for weight, gradient in zip(model.parameters(), total.gradients, strict=True):
+            for weight, gradient in zip(model.parameters(), total, strict=True):
                 weight -= 0.01 * gradient
         return bench.Outcome(model)
 

@@ -195,7 +195,7 @@ def test_losses_along_the_direction(benchmark, threads, kind, fraction):
 
     def step() -> None:
         total = engine.clipped_sum(inputs, targets, AutoS(), batch)
-        noisy = add_gaussian_noise(total.gradients, 1.0, 1.0, noise)
+        noisy = add_gaussian_noise(total, 1.0, 1.0, noise)
         update.apply(update.direction([gradient / size for gradient in noisy]), 1e-3)
 
     times = interleaved(

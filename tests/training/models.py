@@ -15,10 +15,20 @@ BACKENDS = ("vmap", "ghost")
 
 
 def engine_by(backend: str, model: nn.Module, micro_batch_size: int | None = None) -> GradientEngine:
-    """An engine of this kind, whichever one suits the model."""
+    """An engine of this kind, whichever one suits the model; its micro-batches of this size, if one is given."""
     if backend == "linear":
-        return LinearEngine(model, micro_batch_size)
-    return {"vmap": VmapEngine, "ghost": GhostEngine}[backend](model, cross_entropy, micro_batch_size)
+        return cut(LinearEngine(model), micro_batch_size)
+    kind = {"vmap": VmapEngine, "ghost": GhostEngine}[backend]
+    if micro_batch_size is not None:  # of the class, as an engine may make a twin
+        kind = type("Cut", (kind,), {"_rows": property(lambda _: micro_batch_size, lambda *_: None)})
+    return kind(model, cross_entropy)
+
+
+def cut(engine: LinearEngine, micro_batch_size: int | None) -> LinearEngine:
+    """The engine, with micro-batches of this size, if one is given."""
+    if micro_batch_size is not None:
+        vars(engine)["_rows_at_once"] = lambda *_: micro_batch_size
+    return engine
 
 
 def linear(features: int = 20, classes: int = 5) -> nn.Module:

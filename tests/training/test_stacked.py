@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
 from dphpo_bench.training.linear import LinearEngine
-from dphpo_bench.training.stacked import StackedLinear, can_stack
-from tests.training.models import flat, flat_linear, linear, mlp, vectors
+from dphpo_bench.training.stacked import StackedLinear
+from tests.training.models import cut, flat, flat_linear, linear, mlp, vectors
 
 RULES = (Abadi(1.0), AutoS(), AutoV(), Abadi(0.1), AutoS(1.0))
 
@@ -30,9 +30,15 @@ def alone(
     indices: Tensor | None = None,
 ) -> list[list[Tensor]]:
     return [
-        LinearEngine(model).clipped_sum(inputs, targets, rule, indices).gradients
+        LinearEngine(model).clipped_sum(inputs, targets, rule, indices)
         for model, rule in zip(models, rules, strict=True)
     ]
+
+
+def stack_of(models: list[nn.Module], micro_batch_size: int | None) -> StackedLinear:
+    stack = StackedLinear(models)
+    cut(stack._engines[0], micro_batch_size)
+    return stack
 
 
 def assert_same(actual: list[list[Tensor]], expected: list[list[Tensor]], tolerance: float = 1e-6) -> None:
@@ -51,7 +57,7 @@ def test_each_sum_is_that_of_the_model_alone(n, kind, micro_batch_size):
     models, rules = layers(n, **kind), list(RULES[:n])
     inputs, targets = vectors(30)
     indices = torch.tensor([0, 3, 4, 11, 12, 13, 20, 28])
-    stack = StackedLinear(models, micro_batch_size)
+    stack = stack_of(models, micro_batch_size)
     tolerance = 1e-13 if kind.get("dtype") == torch.float64 else 1e-6
     for _ in range(3):  # norms of the data are kept from the second call on
         assert_same(stack.clipped_sums(inputs, targets, rules), alone(models, inputs, targets, rules), tolerance)
@@ -77,7 +83,7 @@ def test_pictures_in_half_precision_and_in_any_memory_layout():
     chosen = alone(models, pictures[indices].float(), targets[indices], rules)
     for data in (pictures, pictures.float()):
         for given in (data, data.contiguous(memory_format=torch.channels_last)):
-            stack = StackedLinear(models, micro_batch_size=7)
+            stack = stack_of(models, 7)
             assert_same(stack.clipped_sums(given, targets, rules), expected)
             assert_same(stack.clipped_sums(given, targets, rules, indices), chosen)
 
@@ -186,15 +192,15 @@ def test_memory_used_in_inference_mode_serves_outside_of_it():
 )
 def test_models_that_do_not_stack(other):
     models = [linear(), other()]
-    assert not can_stack(models)
     with pytest.raises(InvalidValueError):
         StackedLinear(models)
 
 
 def test_what_stacks():
-    assert can_stack([linear()])
-    assert can_stack([linear(), nn.Sequential(nn.Flatten(), linear())])
-    assert not can_stack([])
+    StackedLinear([linear()])
+    StackedLinear([linear(), nn.Sequential(nn.Flatten(), linear())])
+    with pytest.raises(InvalidValueError, match="at least one model"):
+        StackedLinear([])
     with pytest.raises(InvalidValueError, match="2 kinds"):
         StackedLinear([linear(), linear(classes=4)])
     with pytest.raises(InvalidValueError, match="each of 2 models, got 1"):

@@ -35,17 +35,11 @@ _MAX_INTERVAL = 20.0
 
 @dataclass(frozen=True)
 class Rules:
-    """How a distribution is computed.
+    """How a distribution is computed. A millionth of δ may be moved to an infinite loss."""
 
-    Attributes:
-        bound: the theorem used for private selection, if any.
-        coarseness: how much wider than usual the grids are.
-        delta: the δ that the answer is for; a millionth of it may be moved to an infinite loss.
-    """
-
-    bound: Bound | None
-    coarseness: float
-    delta: float
+    bound: Bound | None  # the theorem for private selection, if any
+    coarseness: float  # how much wider than usual the grids are
+    delta: float  # the δ that the answer is for
 
 
 class LossesTooLargeError(ArithmeticError):
@@ -68,7 +62,7 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
         raise InaccurateError(f"is not accurate at delta={rules.delta} over {composed.releases} releases")
     try:
         if composed.only is not None and composed.only.curve is not None:
-            # Solved from the formula: no grid lies between it and the answer.
+            # Solved from the curve itself, without a grid.
             curve = composed.only.curve()
             return selection.first_epsilon(curve, rules.delta * (1 - 1e-9), profiles.MAX_EPSILON)
         distribution = composed.distribution(rough_epsilon)
@@ -78,12 +72,7 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
 
 
 def profile(event: DpEvent, rules: Rules) -> Profile:
-    """The profile of a simplified tree.
-
-    Raises:
-        RefusedError: if a part has no rule here.
-        LossesTooLargeError: if its losses cannot be represented.
-    """
+    """The profile of a simplified tree. Raises what `epsilon` does, and `LossesTooLargeError`."""
     return _Composition.of(event, rules).profile()
 
 
@@ -185,11 +174,7 @@ class _Composition:
 
     @classmethod
     def of(cls, event: DpEvent, rules: Rules) -> "_Composition":
-        """The composition of a simplified tree.
-
-        Raises:
-            RefusedError: if a part has no rule.
-        """
+        """The composition of a simplified tree, unless a part has no rule."""
         mechanisms = of_parts(event, lambda part: _mechanism(part, rules))
         return cls(event, rules, mechanisms, dict(event_rules.multiset(event)))
 
@@ -231,21 +216,13 @@ class _Composition:
         return sum(n * self.mechanisms[part].largest for part, n in self.counts.items())
 
     def profile(self) -> Profile:
-        """The profile of the whole.
-
-        Raises:
-            LossesTooLargeError: if the losses cannot be represented.
-        """
+        """The profile of the whole."""
         if self.only is not None and self.only.profile is not None:
             return self.only.profile()
         return profiles.from_distribution(self.distribution(), self.own_rounding)
 
     def distribution(self, rough_epsilon: float | None = None) -> PrivacyLossDistribution:
-        """The privacy loss distribution of the whole.
-
-        Raises:
-            LossesTooLargeError: if the losses cannot be represented.
-        """
+        """The privacy loss distribution of the whole, unless its losses cannot be represented."""
         interval = self.rules.coarseness * self._loss_interval(rough_epsilon)
         if interval > _MAX_INTERVAL:
             raise LossesTooLargeError

@@ -27,12 +27,7 @@ _MOST_POINTS = 100_000
 
 @dataclass(frozen=True)
 class Points:
-    """A curve through given points, linear in e^ε between them and constant after the last.
-
-    Attributes:
-        epsilons: shape (n,), increasing from 0.
-        deltas: shape (n,), non-increasing.
-    """
+    """A curve through given points at ascending ε from 0, linear in e^ε between them and constant after the last."""
 
     epsilons: Array
     deltas: Array
@@ -51,12 +46,9 @@ class Points:
 
 @dataclass(frozen=True)
 class Profile:
-    """The curves of a mechanism for a record that is removed, and for one that is added.
+    """The curves of a mechanism for a record that is removed (P has it) and for one that is added (Q has it).
 
-    Attributes:
-        removal: the curve if P has the record and Q has not.
-        addition: the curve if Q has it.
-        reach: an ε from which on both are nearly constant.
+    `reach` is an ε from which on both are nearly constant.
     """
 
     removal: Curve
@@ -125,7 +117,7 @@ def _points(pmf: Any, rounding: float) -> Points:
 
 
 def _reach(points: Points) -> float:
-    # Up to a hundredth above where it ends: what is left out changes nothing that is asked.
+    # Where it is within a hundredth of its limit; the rest changes no answer.
     index = int(np.argmax(points.deltas <= 1.01 * points.deltas[-1]))
     return max(float(points.epsilons[index]), 1e-3)
 
@@ -149,13 +141,8 @@ def to_distribution(profile: Profile, interval: float, *, negligible: float, siz
 
     The curve is evaluated at multiples of the interval, and the distribution is the one whose curve is the lower convex
     envelope of these points (Doroshenko et al. 2022, Connect the Dots). The true curve is convex in e^ε and lies below
-    the points, hence also below their envelope's chords between the points it touches.
-
-    Args:
-        profile: the curves of both directions.
-        interval: of the grid of losses.
-        negligible: the probability that may be moved to an infinite loss.
-        size: about how many points on each side of 0 are used at most.
+    the points, hence also below their envelope's chords between the points it touches. About `size` points on each side
+    of 0 are used at most; the probability `negligible` may be moved to an infinite loss.
     """
     reach = max(end_of(curve, negligible) for curve in (profile.removal, profile.addition))
     step = max(1, math.ceil(reach / interval / size))

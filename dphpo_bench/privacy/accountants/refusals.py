@@ -25,8 +25,7 @@ def no_rule(event: DpEvent) -> RefusedError:
 def of_parts(event: DpEvent, rule: Callable[[DpEvent], T]) -> dict[DpEvent, T]:
     """What `rule` says of each event that is composed at the top of a simplified tree.
 
-    Raises:
-        RefusedError: if it refuses one. The message names that event, even if something inside it is to blame.
+    A refusal names that event, even if something inside it is to blame.
     """
     found = {}
     for part in multiset(event):

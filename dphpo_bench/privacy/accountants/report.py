@@ -20,11 +20,8 @@ from dphpo_bench.privacy.accountants import pld as distributions
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.pld import Bound, Rules
 from dphpo_bench.privacy.accountants.profiles import Profile
-from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
 from dphpo_bench.privacy.accountants.refusals import RefusedError
 from dphpo_bench.privacy.event_kinds import has_selection
-
-__all__ = ["ACCOUNTANTS", "RDP_ORDERS", "EpsilonReport", "epsilon", "epsilon_by"]
 
 ACCOUNTANTS: Mapping[str, str] = MappingProxyType(
     {
@@ -86,13 +83,8 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coar
 def epsilon_by(event: DpEvent, delta: float, accountant: str) -> float:
     """What `epsilon` of all accountants says of this one, without asking the others.
 
-    The number is the same to the last bit. `epsilon(..., accountant=name)` may differ a little, since there PLD is not
-    told how wide its grid should be.
-
-    Raises:
-        InvalidValueError: if δ is out of range.
-        UnknownNameError: if there is no accountant of this name.
-        UnsupportedEventError: if it does not bound the event.
+    The number is the same to the last bit. `epsilon(..., accountant=name)` raises the same kinds of errors, but its
+    number may differ a little, since there PLD is not told how wide its grid should be.
     """
     _check_name(accountant)
     report = _report(_exposures(event, delta), delta, tuple({"rdp": 0, accountant: 0}), 1.0)
@@ -152,15 +144,11 @@ def _is_extreme(event: DpEvent) -> bool:
 
 @lru_cache(maxsize=1024)  # calibration asked each part of a plan by itself before the harness asks for all
 def _one(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None) -> float:
-    """ε of one simplified tree without parts, by one accountant.
-
-    Raises:
-        RefusedError: if the accountant does not support it.
-    """
+    """ε of one simplified tree without parts, by one accountant that supports it."""
     if _is_extreme(event):
         return 0.0 if isinstance(event, dp_event.NoOpDpEvent) else math.inf
     if name == "rdp":
-        return renyi.epsilon(event, delta, RDP_ORDERS if coarseness <= 1 else renyi.ROUGH_ORDERS)
+        return renyi.epsilon(event, delta, renyi.ORDERS if coarseness <= 1 else renyi.ROUGH_ORDERS)
     if name == "liu_talwar":
         return _liu_talwar(event, delta, coarseness)
     try:

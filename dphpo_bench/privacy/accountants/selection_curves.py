@@ -43,9 +43,12 @@ def first_epsilon(curve: Curve, delta: float, largest: float) -> float:
 def best_of_profile(base: Profile, runs: TruncatedNegativeBinomial | Poisson, low: float, high: float) -> Curve:
     """The curve of the best of K runs, from two values of the base curve.
 
-    For a truncated negative binomial K and all ε₁: δ(ε) ≤ C E[K] δ_Q(ε − ρ) with ρ = (η+2) ln(C/c) + (η+1) ln(e^ε₁ +
-    (1/γ − 1) δ_Q(ε₁)). For a Poisson K of mean μ: ρ = ln(C/c) + μ (C − c + C δ_Q(0)). For independent proposals, c =
-    `low` = 1 and C = `high` = 1, this is the bound of Koskela, Redberg and Wang (2024, arXiv:2402.06701).
+    For a truncated negative binomial K and all ε₁: δ(ε) ≤ C E[K] δ_Q(ε − ρ) with
+    ρ = (η+2) ln(C/c) + (η+1) ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁)). For a Poisson K of mean μ:
+    ρ = ln(C/c) + μ (C − c + C δ_Q(0)).
+
+    For independent proposals, c = `low` = 1 and C = `high` = 1, this is the bound of Koskela, Redberg and Wang (2024,
+    arXiv:2402.06701).
     """
     spread = math.log(high / low)
     if isinstance(runs, TruncatedNegativeBinomial):

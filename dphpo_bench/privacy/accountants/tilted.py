@@ -40,13 +40,9 @@ _LARGEST_SIZE = 2**20
 
 @dataclass(frozen=True)
 class _Losses:
-    """Masses of one release's privacy loss at multiples of an interval, from above.
+    """Masses of one release's privacy loss at the multiples `first`, `first` + 1, ... of an interval, from above.
 
-    Attributes:
-        first: the multiple at which `masses` starts.
-        masses: shape (n,); slightly more than 1 in total.
-        infinite: mass of an infinite loss.
-        count: how often the release is composed.
+    They add up to slightly more than 1 with the mass of an infinite loss. The release is composed `count` times.
     """
 
     first: int
@@ -155,19 +151,13 @@ def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, re
     """The privacy loss of one release: P = (1−q) N(0, σ²) + q N(1, σ²) and Q = N(0, σ²), or the other way round.
 
     Between two multiples of the interval, the masses of P and of Q are kept and moved to the two ends (Doroshenko et
-    al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity.
-
-    Args:
-        part: a Gaussian, sampled or not.
-        count: how often it is composed.
-        interval: of the grid.
-        reach: from how many standard deviations on outputs are in the tails.
-        removal: whether P has the record.
+    al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity. Outputs
+    are in the tails from `reach` standard deviations on. For `removal`, P has the record.
     """
     rate, noise = _of(part)
     least, greatest = (math.floor(end / interval) for end in _range(part, reach))
     edges = np.arange(least, greatest + 2) * interval
-    # The output at which the loss is that of an edge; errors of it are as errors of a unit or so of the loss.
+    # The outputs at which the loss equals an edge; an error here is like one of about a unit in the loss.
     with np.errstate(divide="ignore", invalid="ignore"):
         raised = np.log1p(np.maximum(-(1 - rate) * np.exp(-edges), -1.0)) if rate < 1 else 0.0
     outputs = np.r_[-np.inf, noise**2 * (edges + raised - math.log(rate)) + 0.5, np.inf]
@@ -181,7 +171,7 @@ def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, re
     p = p + p_error
     inner, low_end = p[1:-1], edges[:-1]
     growth = np.exp(np.minimum(low_end, 700.0))
-    # What goes to the upper end, (P − e^l Q)/(1 − e^−h), with the errors of both, is rather too much.
+    # The share of the upper end, (P − e^l Q)/(1 − e^−h), is made larger by the errors of both.
     error = 2 * p_error[1:-1] + growth * q_error[1:-1] + 8 * _UNIT * inner
     to_upper = np.clip((inner - growth * q[1:-1] + error) / -math.expm1(-interval), 0.0, inner)
     masses = np.zeros(len(edges))

@@ -15,7 +15,8 @@ from opacus.accountants.analysis import rdp as opacus_rdp
 from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
-from dphpo_bench.privacy.accountants.report import ACCOUNTANTS, RDP_ORDERS, epsilon, epsilon_by
+from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
+from dphpo_bench.privacy.accountants.report import ACCOUNTANTS, epsilon, epsilon_by
 from dphpo_bench.privacy.events import (
     best_of,
     compose,

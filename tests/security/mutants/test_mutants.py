@@ -108,7 +108,7 @@ def raw_sum(rule: Any, records: bench.Records) -> torch.Tensor:
     """The same sum by an engine that believes the rule."""
     session = session_on(Blobs(), records, Ledger(), Streams(0))
     total = gradient_engine(session.build_model()).clipped_sum(records.inputs, records.targets, rule)
-    return torch.cat([part.flatten() for part in total.gradients])
+    return torch.cat([part.flatten() for part in total])
 
 
 def records(draw: int = 1, outlier: bool = False) -> bench.Records:

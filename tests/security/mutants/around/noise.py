@@ -17,7 +17,7 @@ def raw_sum(
     batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
     batch._account.charge(bench.gaussian(noise))
     train, engine = session._access.raw.train, session._access.raw.own_model().engine(model)
-    return engine.clipped_sum(train.inputs, train.targets, rule, indices=batch._indices).gradients
+    return engine.clipped_sum(train.inputs, train.targets, rule, indices=batch._indices)
 
 
 def noised(total: "list[Tensor]", session: "bench.Session", deviation: float, size: float) -> "list[Tensor]":
