@@ -204,9 +204,7 @@ def row_columns(measure: Measure | None) -> tuple[Column, ...]:
 
 def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
     """The columns of an overall table; None: the metrics of its tables differ."""
-    closed = (
-        "Share of the way from untuned auto_clipping to the oracle, summed over the tables; empty if they may be equal."
-    )
+    way = "the way from untuned auto_clipping to the oracle, summed over the tables"
     mean_rank = "Mean of its ranks in the tables, with the middle 95 % when tasks and seeds are resampled."
     metric = measure.header if measure else "metric"
     return _columns(
