@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,3 +64,12 @@ def value_text(value: Any) -> str:
 def compact_json(value: Any) -> str:
     """JSON text without spaces, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def finite_json(value: Any) -> Any:
+    """The JSON value with NaN and infinities, for which JSON has no word, as texts: "NaN", "Infinity", "-Infinity"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: finite_json(one) for name, one in value.items()}
+    return [finite_json(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,7 +1,7 @@
 """The command line: run, plan, list, data, sweep, results, leaderboard, audit, check, new.
 
-A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and
-warnings to standard error, so that output can be piped. Imports wait until a command needs them.
+A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
+standard error. Imports wait until a command needs them.
 """
 
 import sys
@@ -13,23 +13,10 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.cli import options
 from dphpo_bench.cli.audit import audit_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
 from dphpo_bench.cli.new import app as new_app
-from dphpo_bench.cli.options import (
-    DataDirOption,
-    DeltaOption,
-    DeviceOption,
-    EpsilonOption,
-    JsonOption,
-    MethodOption,
-    ModelOption,
-    QuietOption,
-    SetOption,
-    TaskOption,
-    parse_seed,
-    resolve,
-)
 from dphpo_bench.cli.output import complain, show, show_json
 from dphpo_bench.cli.results import results_command
 
@@ -50,10 +37,10 @@ app.add_typer(new_app, name="new")
 
 @app.command("run")
 def run_command(
-    method: MethodOption,
-    task: TaskOption,
-    epsilon: EpsilonOption = 3.0,
-    delta: DeltaOption = None,
+    method: options.MethodOption,
+    task: options.TaskOption,
+    epsilon: options.EpsilonOption = 3.0,
+    delta: options.DeltaOption = None,
     seed: Annotated[
         str | None,
         typer.Option(
@@ -62,34 +49,33 @@ def run_command(
         ),
     ] = None,
     secure_noise: Annotated[
-        bool, typer.Option("--secure-noise", help="Exact noise from cryptographic generators, no seed; slow.")
+        bool, typer.Option("--secure-noise", help="Exact noise from cryptographic generators, without a seed; slow.")
     ] = False,
-    model: ModelOption = None,
-    settings: SetOption = None,
-    data_dir: DataDirOption = None,
+    model: options.ModelOption = None,
+    settings: options.SetOption = None,
+    data_dir: options.DataDirOption = None,
     results_dir: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results"),
-    device: DeviceOption = "auto",
-    as_json: JsonOption = False,
-    quiet: QuietOption = False,
+    device: options.DeviceOption = "auto",
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Tune and train under one budget, verify what was released, test, and write a record.
 
     Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the method exceeded its plan, 130 interrupted.
     """
-    from dphpo_bench.base.progress import SilentProgress
-    from dphpo_bench.cli.progress import TerminalProgress
+    from dphpo_bench.cli.progress import make_progress
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.run import run
     from dphpo_bench.harness.seeds import default_seed
 
-    made_method, made_task, budget = resolve(method, task, model, epsilon, delta, settings)
-    progress = SilentProgress() if quiet else TerminalProgress()
+    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings)
+    progress = make_progress(quiet)
     result = run(
         made_method,
         made_task,
         budget,
-        seed=parse_seed(seed, None if secure_noise else default_seed(made_task)),
+        seed=options.parse_seed(seed, None if secure_noise else default_seed(made_task)),
         source=DataSource.resolve(data_dir, progress=progress),
         results_dir=results_dir,
         device=device,
@@ -108,19 +94,19 @@ def run_command(
 
 @app.command("plan")
 def plan_command(
-    method: MethodOption,
-    task: TaskOption,
-    epsilon: EpsilonOption = 3.0,
-    delta: DeltaOption = None,
-    model: ModelOption = None,
-    settings: SetOption = None,
-    as_json: JsonOption = False,
+    method: options.MethodOption,
+    task: options.TaskOption,
+    epsilon: options.EpsilonOption = 3.0,
+    delta: options.DeltaOption = None,
+    model: options.ModelOption = None,
+    settings: options.SetOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
-    """Show what a run would release and cost, with its ε. Reads no data."""
+    """Show what a run would release and cost, and its ε. Reads no data."""
     from dphpo_bench.cli.run_tables import plan_json, plan_tables
     from dphpo_bench.harness.plan import plan
 
-    checked = plan(*resolve(method, task, model, epsilon, delta, settings))
+    checked = plan(*options.resolve(method, task, model, epsilon, delta, settings))
     if as_json:
         show_json(plan_json(checked))
     else:
@@ -128,7 +114,7 @@ def plan_command(
 
 
 @app.command("list")
-def list_command(as_json: JsonOption = False) -> None:
+def list_command(as_json: options.JsonOption = False) -> None:
     """List methods and tasks, and where each plug-in comes from."""
     from dphpo_bench.contract.registry import methods, tasks
 
@@ -148,7 +134,7 @@ def list_command(as_json: JsonOption = False) -> None:
 
 
 @app.command("data")
-def data_command(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
+def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOption = False) -> None:
     """Show which datasets are here, which are missing, and how to get them."""
     from dphpo_bench.cli.listing import dataset_status
     from dphpo_bench.contract.registry import make_task, tasks
@@ -182,7 +168,7 @@ def sweep_command(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Plan every cell and print its ε and cost; run none.")
+        bool, typer.Option("--dry-run", help="Plan every cell and print its ε and cost, but run none.")
     ] = False,
     retry_failed: Annotated[
         bool, typer.Option("--retry-failed", help="Run cells again whose failure is recorded.")
@@ -193,16 +179,16 @@ def sweep_command(
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default: as many as fit.")] = None,
     address: Annotated[
         str | None,
-        typer.Option(help="Of the Ray cluster that this machine is a node of: auto or HOST:PORT; default: a new Ray."),
+        typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray."),
     ] = None,
-    data_dir: DataDirOption = None,
-    results_dir: Annotated[Path, typer.Option(help="Where records are, and are written.")] = Path("results"),
+    data_dir: options.DataDirOption = None,
+    results_dir: Annotated[Path, typer.Option(help="Where records are read and written.")] = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the dry run as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show failures and the summary only.")] = False,
 ) -> None:
-    """Run methods × tasks × ε × seeds; run it again to go on where it ended.
+    """Run methods × tasks × ε × seeds; run it again to continue where it ended.
 
-    Cells with a record are skipped, also those that failed. Each cell runs in a process of its own.
+    Cells with a record are skipped, even if they failed. Each cell runs in a process of its own.
 
     Exit code: 0 every cell is done, 1 some failed or cannot be planned, 2 a mistake in the call or a full disk,
     130 interrupted.
@@ -244,7 +230,7 @@ def check_command(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
-    """Run the contract of methods and tasks on a plug-in: a line for each test, with the reason where it fails.
+    """Run the contract tests on a plug-in: a line for each test, with the reason if it fails.
 
     Exit code: 0 all tests pass, 1 some do not, 2 a mistake in the call.
     """
@@ -254,7 +240,7 @@ def check_command(
 
 
 def main() -> None:
-    """Entry point: turns errors into one line and an exit code."""
+    """The entry point, which turns errors into one line and an exit code."""
     warnings.showwarning = _show_warning
     try:
         code = app(standalone_mode=False)

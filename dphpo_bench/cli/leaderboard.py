@@ -1,28 +1,23 @@
 """The commands `leaderboard build` and `leaderboard validate`."""
 
-import json
-import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from dphpo_bench.base.progress import Progress
+from dphpo_bench.cli.options import QuietOption
+from dphpo_bench.cli.output import say, show_json
+from dphpo_bench.cli.progress import make_progress
 
 EXTRA = ("altair", "vl_convert", "jinja2")
 MAX_LISTED = 20
 STANDARD = Path("suites") / "core.toml"
-"""The suite whose tables count overall; without it, all tables may."""
+"""The suite whose tables count overall, in the leaderboard's folder. Without it, all tables may count."""
 
-app = typer.Typer(
-    help="Check records of strangers; make tables, plots and a page of all records.", no_args_is_help=True
-)
-
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
+app = typer.Typer(help="Check strangers' records; make tables, plots and a page of all records.", no_args_is_help=True)
 
 
 @app.command("build")
@@ -47,7 +42,7 @@ def build_command(
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.leaderboard.submissions import read_submissions
 
-    progress = _progress(quiet)
+    progress = make_progress(quiet)
     submissions = read_submissions([folder / "results"], _cache(), progress)
     suite = folder / STANDARD
     standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
@@ -55,19 +50,19 @@ def build_command(
     if check:
         old = stale(folder, files)
         for name in old:
-            _say(f"Stale: {folder / name}")
+            say(f"Stale: {folder / name}")
         if old:
-            _say(f"{len(old)} of {len(files)} files are stale. Run dphpo-bench leaderboard build {folder}.")
+            say(f"{len(old)} of {len(files)} files are stale. Run dphpo-bench leaderboard build {folder}.")
             raise typer.Exit(1)
-        _say(f"{len(files)} files are up to date.")
+        say(f"{len(files)} files are up to date.")
         return
     changed = write(folder, files)
     counts = f"{len(submissions.runs)} records, {len(submissions.rejected)} rejected"
-    _say(f"{counts}: {len(changed)} of {len(files)} files changed in {folder}.")
+    say(f"{counts}: {len(changed)} of {len(files)} files changed in {folder}.")
     for refused in submissions.rejected[:MAX_LISTED]:
-        _say(f"Rejected: {refused.path}: {refused.reason}")
+        say(f"Rejected: {refused.path}: {refused.reason}")
     if len(submissions.rejected) > MAX_LISTED:
-        _say(f"Rejected: {len(submissions.rejected) - MAX_LISTED} more; dphpo-bench leaderboard validate lists all.")
+        say(f"Rejected: {len(submissions.rejected) - MAX_LISTED} more; dphpo-bench leaderboard validate lists all.")
 
 
 @app.command("validate")
@@ -78,22 +73,21 @@ def validate_command(
 ) -> None:
     """Check records as the leaderboard will: types, sizes, place, and ε computed again from the ledger.
 
-    A file counts as lying where its last two folders say: <task>/<method>/<key>.json. What cannot be checked is
-    whether a run took place.
+    The place is what a file's last two folders say: <task>/<method>/<key>.json. Whether a run took place cannot be
+    checked.
 
     Exit code: 0 all pass, 1 some do not, 2 a mistake in the call.
     """
     from dphpo_bench.leaderboard.submissions import read_submissions
 
-    submissions = read_submissions(paths, _cache(), _progress(quiet))
+    submissions = read_submissions(paths, _cache(), make_progress(quiet))
     if as_json:
-        rejected = [{"path": refused.path, "reason": refused.reason} for refused in submissions.rejected]
-        _say(json.dumps({"passed": len(submissions.runs), "rejected": rejected}, indent=1))
+        show_json({"passed": len(submissions.runs), "rejected": [asdict(one) for one in submissions.rejected]})
     else:
         for refused in submissions.rejected:
-            _say(f"Rejected: {refused.path}: {refused.reason}")
+            say(f"Rejected: {refused.path}: {refused.reason}")
         failed = f" ({len(submissions.failed)} of them failed runs)" if submissions.failed else ""
-        _say(f"{len(submissions.runs)} records pass{failed}, {len(submissions.rejected)} are rejected.")
+        say(f"{len(submissions.runs)} records pass{failed}, {len(submissions.rejected)} are rejected.")
     if submissions.rejected:
         raise typer.Exit(1)
     if not submissions.runs:
@@ -117,14 +111,3 @@ def _cache() -> Path:
     from dphpo_bench.data.source import DataSource
 
     return DataSource.resolve(None).cache_dir / "epsilons"
-
-
-def _progress(quiet: bool) -> "Progress":
-    from dphpo_bench.base.progress import SilentProgress
-    from dphpo_bench.cli.progress import TerminalProgress
-
-    return SilentProgress() if quiet else TerminalProgress()
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")

@@ -1,52 +1,31 @@
-"""What `list` and `data` print."""
+"""Which datasets are here."""
 
 from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.data.datasets import download_command
+from dphpo_bench.data.source import DataSource
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.task import Task
 
-from dphpo_bench.data.datasets import HubDataset, HubSplit, download_command
-from dphpo_bench.data.source import DataSource
-
 
 def dataset_status(task: "Task", source: DataSource) -> list[dict[str, Any]]:
-    """What is here of the datasets a task reads, one JSON-ready row per split; reads no record.
-
-    Returns:
-        Rows with the keys task, split, rows, state ("mirror", "downloaded", "missing" or "not needed"),
-        bytes (of the file), where (its path, or how to get it), licence and source (where it was published).
-    """
-    return [
-        _split_status(task.name, dataset, split, source) for dataset in task.datasets for split in dataset.splits
-    ] or [
-        {
-            "task": task.name,
-            "split": "all",
-            "rows": task.facts.n_records,
-            "state": "not needed",
-            "bytes": 0,
-            "where": "no download",
-            "licence": "",
-            "source": "",
-        }
-    ]
+    """What is here of the datasets that a task reads, as one JSON-ready row for each split. Reads no record."""
+    rows = []
+    for dataset in task.datasets:
+        for split in dataset.splits:
+            path = source.find(dataset, split)
+            if path:
+                state, where = "mirror" if source.data_dir else "downloaded", str(path)
+            elif source.data_dir:
+                state, where = "missing", download_command(dataset, str(source.data_dir))
+            else:
+                state, where = "missing", f"downloaded on first use from {dataset.repo_id} on the Hugging Face hub"
+            size = path.stat().st_size if path else 0
+            rows.append(_row(task, split.name, split.rows, state, size, where, dataset.licence, dataset.homepage))
+    return rows or [_row(task, "all", task.facts.n_records, "not needed", 0, "no download", "", "")]
 
 
-def _split_status(task: str, dataset: HubDataset, split: HubSplit, source: DataSource) -> dict[str, Any]:
-    path = source.find(dataset, split)
-    if path:
-        state, where = ("mirror" if source.data_dir else "downloaded"), str(path)
-    elif source.data_dir:
-        state, where = "missing", download_command(dataset, str(source.data_dir))
-    else:
-        state, where = "missing", f"downloaded on first use from {dataset.repo_id} on the Hugging Face hub"
-    return {
-        "task": task,
-        "split": split.name,
-        "rows": split.rows,
-        "state": state,
-        "bytes": path.stat().st_size if path else 0,
-        "where": where,
-        "licence": dataset.licence,
-        "source": dataset.homepage,
-    }
+def _row(task: "Task", *values: Any) -> dict[str, Any]:
+    names = ("split", "rows", "state", "bytes", "where", "licence", "source")
+    return {"task": task.name, **dict(zip(names, values, strict=True))}

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, and the objects they stand for."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,10 +41,10 @@ def resolve(
     delta: float | None,
     settings: list[str] | None,
 ) -> "tuple[Method, Task, PrivacyBudget]":
-    """Method, task and budget by what the command line says.
+    """The method, task and budget that the command line names.
 
     Raises:
-        DphpoBenchError: if it says what there is not.
+        DphpoBenchError: if there is no such method, task, model, parameter or budget.
     """
     from dphpo_bench.contract.registry import make_method, make_task
     from dphpo_bench.privacy.budget import PrivacyBudget
@@ -68,10 +68,10 @@ def _parse_settings(settings: list[str]) -> dict[str, str]:
 
 
 def parse_seed(text: str | None, default: int | None) -> int | None:
-    """The seed; "none" is for none, and None for the default.
+    """The seed that --seed names: "none" means no seed, and None the default.
 
     Raises:
-        InvalidValueError: if it is no integer from 0.
+        InvalidValueError: if it is not a non-negative integer.
     """
     if text is None:
         return default

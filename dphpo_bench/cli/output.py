@@ -1,11 +1,10 @@
-"""How commands print: results on standard output, one line for whoever watches on standard error."""
+"""Commands print results on standard output, and lines for whoever watches on standard error."""
 
 import json
-import math
 import sys
 from typing import Any
 
-from dphpo_bench.base.text import one_line
+from dphpo_bench.base.text import finite_json, one_line
 
 MAX_COMPLAINT = 4000
 
@@ -20,18 +19,14 @@ def show(*renderables: Any) -> None:
 
 
 def show_json(value: Any) -> None:
-    """Print JSON; infinities are texts, as in records."""
+    """Print JSON, with infinities as texts, as in records."""
+    say(json.dumps(finite_json(value), indent=1))
 
-    def plain(item: Any) -> Any:
-        if isinstance(item, float) and not math.isfinite(item):
-            return "Infinity" if item > 0 else str(item)
-        if isinstance(item, dict):
-            return {key: plain(inner) for key, inner in item.items()}
-        if isinstance(item, list | tuple):
-            return [plain(inner) for inner in item]
-        return item
 
-    sys.stdout.write(json.dumps(plain(value), indent=1) + "\n")
+def say(line: str) -> None:
+    """Print a line."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def complain(message: str) -> None:

@@ -1,4 +1,4 @@
-"""What people see: progress as a live bar or plain lines, and strangers' texts made safe."""
+"""Progress for people: live bars on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -6,24 +6,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dphpo_bench.base.progress import Advance
+from dphpo_bench.base.progress import Advance, Progress, SilentProgress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
 
 LOG_SECONDS = 10.0
+
+
+def make_progress(quiet: bool) -> Progress:
+    """Progress for people, or none."""
+    return SilentProgress() if quiet else TerminalProgress()
 
 
 class TerminalProgress:
     """Reports to standard error: bars if it is a terminal, else a line every ten seconds.
 
-    Work inside other work, such as the training of one trial of many, has a bar below the other's, for as long
-    as it lasts; in a log it is silent unless it is long.
+    Work inside other work, such as the training of one of many trials, has a bar below the other's while it lasts. In
+    a log it is silent unless it is long.
     """
 
     def __init__(self) -> None:
-        self._bars: Progress | None = None
+        self._bars: Bars | None = None
         self._depth = 0
 
     @contextmanager
@@ -56,8 +61,7 @@ class TerminalProgress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True)) as self._bars:
             try:
-                task = self._bars.add_task(description, total=total)
-                yield _advance(self._bars, task)
+                yield _advance(self._bars, self._bars.add_task(description, total=total))
             finally:
                 self._bars = None
 
@@ -80,7 +84,7 @@ class TerminalProgress:
             _write(f"{description}: done in {time.monotonic() - start:.1f} s")
 
 
-def _advance(bars: "Progress", task: "TaskID") -> Advance:
+def _advance(bars: "Bars", task: "TaskID") -> Advance:
     def advance(amount: int = 1) -> None:
         bars.update(task, advance=amount)
 

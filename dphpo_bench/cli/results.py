@@ -22,17 +22,17 @@ def results_command(
             help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable.",
         ),
     ] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="One row a setting: seeds, mean, range.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="One row for each setting: seeds, mean, range.")] = False,
     form: Annotated[
         Literal["table", "csv", "parquet", "json"] | None,
-        typer.Option("--format", help="Default: what the name of the output file says, else a table."),
+        typer.Option("--format", help="Default: by the output file's suffix, else a table."),
     ] = None,
     as_json: JsonOption = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; default: standard output.")] = None,
 ) -> None:
     """List run records, all or some, as a table or as data.
 
-    What is not a valid record is skipped, with a line on standard error.
+    Files that are not valid records are skipped, with a line on standard error.
 
     In CSV, a text that a spreadsheet would take for a formula has an apostrophe in front.
     """

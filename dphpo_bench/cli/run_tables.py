@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from dphpo_bench.audit.attacks import Audit
     from dphpo_bench.harness.plan import CheckedPlan
     from dphpo_bench.harness.run import RunResult
-    from dphpo_bench.privacy.accountants.report import EpsilonReport
 
 
 def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
-    """A plan as JSON values."""
+    """A plan as a JSON value."""
     from dataclasses import asdict
 
     from dphpo_bench.privacy.event_texts import to_json
@@ -40,7 +39,7 @@ def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
 
 
 def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
-    """A plan, and what it releases."""
+    """A table of a plan, and one of what it releases."""
     from rich.table import Table
 
     from dphpo_bench.privacy.event_texts import describe
@@ -48,7 +47,8 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     made, facts = checked.plan, checked.facts
     summary = _two_columns(f"Plan: {checked.method.name} on {facts.task} ({facts.model})")
     summary.add_row("budget", f"ε = {made.budget.epsilon:g}, δ = {made.budget.delta:.3g}")
-    summary.add_row("ε of the whole procedure", _epsilon_text(checked.epsilon))
+    epsilon = _bounds_text(checked.epsilon.by_accountant, checked.epsilon.quoted)
+    summary.add_row("ε of the whole procedure", epsilon)
     summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
     for name, value in _flat(made.to_json()["parameters"] or {}):
         summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
@@ -57,12 +57,8 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     summary.add_row("event", describe(made.event))
     releases = Table("what is released", "times", "noise multiplier", "sample rate", title="Releases")
     for release in made.releases:
-        releases.add_row(
-            release.name,
-            f"{release.count:,}",
-            f"{release.noise_multiplier:.5g}",
-            f"{release.sample_rate:.5g}",
-        )
+        numbers = f"{release.count:,}", f"{release.noise_multiplier:.5g}", f"{release.sample_rate:.5g}"
+        releases.add_row(release.name, *numbers)
     return summary, releases
 
 
@@ -76,12 +72,11 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def run_table(result: "RunResult") -> "Table":
-    """What a run has measured and spent."""
+    """A table of what a run measured and spent."""
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
-    title = f"{identity.method} on {identity.task} ({identity.model}), {seed}: {record.status}"
-    table = _two_columns(title)
+    table = _two_columns(f"{identity.method} on {identity.task} ({identity.model}), {seed}: {record.status}")
     for name, value in record.metrics.items():
         measure = Measure(name)
         table.add_row(f"test {measure.title}", measure.text(value))
@@ -103,15 +98,13 @@ def run_table(result: "RunResult") -> "Table":
 
 
 def audit_table(found: "Audit", title: str, path: Path) -> "Table":
-    """What each attack has shown."""
+    """A table of what each attack has shown."""
     from rich.table import Table
 
     table = Table("attack", "guesses", "right", "ε at least", title=title, title_justify="left")
     for name, bound in found.by_attack.items():
-        guesses = bound.guesses
-        table.add_row(
-            name, f"{guesses.guessed:,} of {guesses.canaries:,}", f"{guesses.correct:,}", f"{bound.epsilon:.3f}"
-        )
+        guessed = f"{bound.guesses.guessed:,} of {bound.guesses.canaries:,}"
+        table.add_row(name, guessed, f"{bound.guesses.correct:,}", f"{bound.epsilon:.3f}")
     table.caption = (
         f"Claimed: ε = {found.claimed:.6g} at δ = {found.delta:.3g}. All bounds hold at once with confidence "
         f"{found.bound.confidence:g}. Record: {path}"
@@ -129,11 +122,7 @@ def _two_columns(title: str) -> "Table":
     return table
 
 
-def _epsilon_text(report: "EpsilonReport") -> str:
-    return _bounds_text(report.by_accountant, report.quoted)
-
-
-def _bounds_text(by_accountant: Any, quoted: str) -> str:
-    """All bounds, the quoted one first and named as such."""
+def _bounds_text(by_accountant: Mapping[str, float], quoted: str) -> str:
+    """All bounds, first the quoted one, which is marked."""
     names = sorted(by_accountant, key=lambda name: (name != quoted, name))
     return ", ".join(f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names)

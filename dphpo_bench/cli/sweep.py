@@ -1,4 +1,4 @@
-"""The command `sweep`: from names on the command line to a sweep, a dry run, and what is printed of them."""
+"""The command `sweep`: executors by name, sweeps, and dry runs."""
 
 import os
 import signal
@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Literal
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -15,9 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.text import one_line
-from dphpo_bench.cli.progress import TerminalProgress
+from dphpo_bench.cli.progress import make_progress
 from dphpo_bench.cli.sweep_progress import SweepDisplay, changed_parameters, print_summary, stock_text
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.store import RecordStore
@@ -27,20 +25,18 @@ from dphpo_bench.sweep.dry_run import PlannedCells, plan_all, total_seconds
 from dphpo_bench.sweep.estimates import duration_text
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
 
-ExecutorName = Literal["process", "serial", "ray"]
 
-
-def make_executor(name: ExecutorName, workers: int | None, address: str | None, cells: Sequence[Cell]) -> Executor:
-    """The executor of this name.
+def make_executor(name: str, workers: int | None, address: str | None, cells: Sequence[Cell]) -> Executor:
+    """The executor "process", "serial" or "ray".
 
     Args:
         name: of the executor.
-        workers: processes at a time, for "process"; None: as many as this machine has room for.
+        workers: processes at a time, for "process"; None for as many as this machine has room for.
         address: of the Ray cluster; None starts a Ray on this machine.
-        cells: what it will have to run.
+        cells: that it will run.
 
     Raises:
-        InvalidValueError: if the options do not fit together, or the cells ask for more than there is.
+        InvalidValueError: if the options do not fit together, or the cells need more than there is.
     """
     if workers is not None and name != "process":
         raise InvalidValueError(f"Expected --workers with --executor process only, got --executor {name}.")
@@ -72,11 +68,7 @@ def run_sweep(
     retry_failed: bool,
     quiet: bool,
 ) -> int:
-    """Run the cells and print a summary.
-
-    Returns:
-        The exit code: 0 if every cell has a record of status "ok", else 1.
-    """
+    """Run the cells, print a summary, and return the exit code: 0 if every cell has a record of status "ok", else 1."""
     start = time.monotonic()
     with _terminable(), SweepDisplay(executor.capacity, quiet=quiet) as display:
         summary = sweep(cells, store, executor, source, display, retry_failed=retry_failed)
@@ -93,23 +85,28 @@ def run_dry(
     retry_failed: bool,
     quiet: bool,
 ) -> tuple[Stock, list[PlannedCells]]:
-    """What a sweep would run, plan and cost."""
+    """What a sweep would run, with the plans and their costs."""
     stock = take_stock(cells, store, retry_failed=retry_failed)
-    progress = SilentProgress() if quiet else TerminalProgress()
     with _terminable():
-        return stock, plan_all(stock, store, executor, source, progress)
+        return stock, plan_all(stock, store, executor, source, make_progress(quiet))
 
 
 def print_dry(stock: Stock, groups: Sequence[PlannedCells], workers: int) -> None:
-    """Print the plans, and what they cost for so many workers."""
+    """Print the plans, and their cost for this number of workers."""
     console = _console()
     console.print(_dry_table(groups))
-    console.print(_cost_line(stock, groups, workers))
+    examples = sum(len(group.todo) * group.plan.examples for group in groups if group.plan)
+    seconds = total_seconds(groups)
+    if seconds is None:
+        time_text = "How long they take is not known before some are finished."
+    else:
+        time_text = f"About {duration_text(seconds)} for one worker, {duration_text(seconds / workers)} for {workers}."
+    console.print(f"{stock_text(stock)} To run: {examples:,.0f} example passes. {time_text}")
 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Treat a polite request to end, as schedulers send it, like an interrupt."""
+    """Treat SIGTERM, which schedulers send to end a job, like an interrupt."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -122,7 +119,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _console() -> Console:
-    """Standard output; wide where it is a file, unless COLUMNS says otherwise."""
+    """Standard output, which is wide if it is a file, unless COLUMNS says otherwise."""
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=160 if wide else None, highlight=False, markup=False)
 
@@ -146,16 +143,6 @@ def _dry_table(groups: Sequence[PlannedCells]) -> Table:
             f"{len(group.todo)} of {cells}{f', {len(group.failed)} failed' if group.failed else ''}",
         )
     return table
-
-
-def _cost_line(stock: Stock, groups: Sequence[PlannedCells], workers: int) -> str:
-    examples = sum(len(group.todo) * group.plan.examples for group in groups if group.plan)
-    seconds = total_seconds(groups)
-    if seconds is None:
-        time_text = "How long they take is not known before some are finished."
-    else:
-        time_text = f"About {duration_text(seconds)} for one worker, {duration_text(seconds / workers)} for {workers}."
-    return f"{stock_text(stock)} To run: {examples:,.0f} example passes. {time_text}"
 
 
 def json_rows(group: PlannedCells) -> Iterator[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: a live table on a terminal, plain lines elsewhere, a summary at the end."""
+"""A sweep on the screen: a live table on a terminal, plain lines elsewhere, a summary at the end."""
 
 import shlex
 import sys
@@ -27,12 +27,7 @@ _ESTIMATE_SECONDS = 5.0
 
 
 class SweepDisplay:
-    """A `Watcher` for people. Use it as a context, so that the terminal is left as it was.
-
-    Args:
-        workers: how many cells run at a time, for the time that is left.
-        quiet: show failures only.
-    """
+    """A `Watcher` for people; quiet, it shows failures only. Use it as a context, so that the terminal is restored."""
 
     def __init__(self, workers: int, *, quiet: bool = False) -> None:
         self._workers = workers
@@ -64,7 +59,7 @@ class SweepDisplay:
             self._live = None
 
     def stock(self, stock: Stock) -> None:
-        """Say what there is to do."""
+        """Show what there is to do."""
         self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
         self._totals = Counter(cell.identity.method for cell in stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
@@ -75,7 +70,7 @@ class SweepDisplay:
             self._line(stock_text(stock))
 
     def preparing(self, tasks: Sequence[str]) -> None:
-        """Say whose data are being prepared."""
+        """Show which tasks' data are being prepared."""
         self._phase = f"Preparing the data of {', '.join(sorted(set(tasks)))}."
         self._phase_start = time.monotonic()
         if not self._quiet:
@@ -104,7 +99,7 @@ class SweepDisplay:
         self._line(one_line(text))
 
     def tick(self) -> None:
-        """Renew the table, or write a line now and then."""
+        """Refresh the table, or write a line from time to time."""
         now = time.monotonic()
         if self._live is not None:
             if now - self._last >= REFRESH_SECONDS:
@@ -136,7 +131,7 @@ class SweepDisplay:
         return ", ".join(part for part in parts if part)
 
     def _time_left(self) -> str:
-        """By the kinds of cells that are left; renewed every few seconds, as there may be many."""
+        """An estimate from the cells that are left, every few seconds, since there may be many."""
         now = time.monotonic()
         if not self._left[1] or now - self._left[0] >= _ESTIMATE_SECONDS:
             total = self._estimates.total(self._todo)
@@ -171,7 +166,7 @@ def stock_text(stock: Stock) -> str:
 
 
 def print_summary(summary: Summary, store: RecordStore, seconds: float, console: "Console") -> None:
-    """Say what was done, what failed, and how to look at it."""
+    """Print what was done, what failed, and how to look at it."""
     stock, failures = summary.stock, summary.failures
     done = summary.run - len(failures)
     console.print(
@@ -194,7 +189,7 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
 
 
 def command_of(cell: Cell) -> str:
-    """The command that repeats a cell by itself, and leaves the sweep's record as it is."""
+    """The command that repeats one cell and leaves the sweep's record as it is."""
     identity = cell.identity
     words = ["env", f"OMP_NUM_THREADS={cell.resources.threads}", "dphpo-bench", "run", "--results-dir", "alone"]
     words += ["--device", device_of(cell), "-m", identity.method, "-t", identity.task, "--model", identity.model]

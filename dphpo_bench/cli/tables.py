@@ -2,23 +2,24 @@
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.text import one_line
+from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
+from dphpo_bench.records.measure import ACCURACY, Measure
+from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import Identity
+from dphpo_bench.records.tables import summary_rows
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-from dphpo_bench.base.text import compact_json, value_text, varying_names
-from dphpo_bench.records.measure import ACCURACY, Measure
-from dphpo_bench.records.reading import Result
-from dphpo_bench.records.tables import summary_rows
-
 MAX_SHOWN = 20
 MAX_CELL = 60
 UNLIMITED_WIDTH = 1000
+
+Columns = list[tuple[str, Callable[[Any], str]]]
+"""Headers, and what gives the cell of a row. A header that starts with `>` aligns its column to the right."""
 
 
 def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = None, styled: bool = False) -> str:
@@ -26,7 +27,7 @@ def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = N
 
     Args:
         results: what to show.
-        summarise: one row a setting rather than one a run.
+        summarise: one row for each setting rather than for each run.
         width: of the terminal; None makes lines as long as they need to be.
         styled: whether to use a terminal's colours.
     """
@@ -42,94 +43,86 @@ def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = N
 
 
 def _run_table(results: Sequence[Result]) -> "Table":
-    shared, scores = _SharedColumns(results), _Scores(results)
-    table = _table(
-        *shared.headers,
-        ">seed",
-        "status",
-        f">{scores.header}",
-        ">ε\nrecomputed",
-        ">ε\nquoted",
-        ">seconds",
-    )
-    for result in results:
-        record = result.record
-        privacy = record.privacy
-        recomputed = privacy.recomputed if privacy else None
-        cells = [
-            *shared.cells(result),
-            "none" if record.identity.seed is None else str(record.identity.seed),
-            record.status,
-            "" if result.value is None else scores.text(result.measure, result.value),
-            f"{recomputed.epsilon:.6g}" if recomputed else "",
-            f"{privacy.epsilon:.6g}" if privacy else "",
-            "" if result.seconds is None else f"{result.seconds:,.1f}",
-        ]
-        _add(table, cells, style="" if record.status == "ok" else "red")
-    return table
+    scores = _Scores(results)
+    columns: Columns = [
+        *_setting_columns(results),
+        (">seed", lambda one: "none" if one.record.identity.seed is None else str(one.record.identity.seed)),
+        ("status", lambda one: one.record.status),
+        (f">{scores.header}", lambda one: scores.text(one.measure, one.value)),
+        (">ε\nrecomputed", lambda one: _epsilon_text(one.record.privacy and one.record.privacy.recomputed)),
+        (">ε\nquoted", lambda one: _epsilon_text(one.record.privacy)),
+        (">seconds", lambda one: "" if one.seconds is None else f"{one.seconds:,.1f}"),
+    ]
+    return _table(columns, results, lambda one: one.record.status != "ok")
 
 
 def _summary_table(results: Sequence[Result]) -> "Table":
-    shared, scores = _SharedColumns(results), _Scores(results)
-    first = {result.setting: result for result in sorted(results, key=lambda result: result.order)}  # one of each
-    rows = summary_rows(results)
-    repeated = any(row["ok"] != row["seeds"] for row in rows)  # copies
-    any_failed = any(row["failed"] for row in rows)
-    counts = [">seeds", *([">runs"] if repeated else []), *([">failed"] if any_failed else [])]
-    table = _table(*shared.headers, *counts, f">mean\n{scores.header}", ">min .. max", ">ε\nquoted")
-    for result, row in zip(first.values(), rows, strict=True):
-        told = row["mean"] is not None
-        measure = Measure(row["metric"] or "")
-        cells = [
-            *shared.cells(result),
-            str(row["seeds"]),
-            *([str(row["ok"])] if repeated else []),
-            *([str(row["failed"] or "")] if any_failed else []),
-            scores.text(measure, row["mean"]) if told else "",
-            " .. ".join(measure.text(row[name]) for name in ("min", "max")) if told else "",
-            "" if row["epsilon"] is None else f"{row['epsilon']:.6g}",
-        ]
-        _add(table, cells, style="red" if row["failed"] else "")
-    return table
+    scores, rows = _Scores(results), summary_rows(results)
+
+    def range_text(row: dict[str, Any]) -> str:
+        form = Measure(row["metric"] or "").text
+        return "" if row["mean"] is None else f"{form(row['min'])} .. {form(row['max'])}"
+
+    columns: Columns = [
+        *((header, lambda row, cell=cell: cell(row["first"])) for header, cell in _setting_columns(results)),
+        (">seeds", lambda row: str(row["seeds"])),
+    ]
+    if any(row["ok"] != row["seeds"] for row in rows):  # there are copies
+        columns.append((">runs", lambda row: str(row["ok"])))
+    if any(row["failed"] for row in rows):
+        columns.append((">failed", lambda row: str(row["failed"] or "")))
+    columns += [
+        (f">mean\n{scores.header}", lambda row: scores.text(Measure(row["metric"] or ""), row["mean"])),
+        (">min .. max", range_text),
+        (">ε\nquoted", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:.6g}"),
+    ]
+    return _table(columns, rows, lambda row: row["failed"])
 
 
-class _SharedColumns:
-    """The first columns of both tables: the setting of a run, without what is the same for all.
+def _epsilon_text(bound: Any) -> str:
+    return f"{bound.epsilon:.6g}" if bound else ""
 
-    Args:
-        results: all that will be shown.
-    """
 
-    def __init__(self, results: Sequence[Result]) -> None:
-        identities = [result.record.identity for result in results]
-        self._models = len({identity.model for identity in identities}) > 1
-        deltas = {(identity.task, identity.delta) for identity in identities}
-        self._deltas = len(deltas) > len({task for task, _ in deltas})
-        self._varying = _varying_parameters(identities)
-        self._details = _varying_details(identities)
+def _setting_columns(results: Sequence[Result]) -> Columns:
+    """The first columns of both tables: the settings of the results, without what all of them share."""
+    identities = [result.record.identity for result in results]
+    deltas = {(identity.task, identity.delta) for identity in identities}
+    several_deltas = len(deltas) > len({task for task, _ in deltas})
+    several_models = len({identity.model for identity in identities}) > 1
+    parameters = _differences(
+        identities,
+        lambda identity: identity.method,
+        lambda identity: {name: value_text(value) for name, value in identity.parameters.items()},
+    )
+    details = _differences(identities, lambda identity: (identity.task, identity.model, identity.method), _details)
+    columns: list[tuple[str, Callable[[Result], str] | None]] = [
+        ("task", lambda one: one.record.identity.task),
+        ("model", (lambda one: one.record.identity.model) if several_models else None),
+        (">ε\ntarget", lambda one: f"{one.record.identity.epsilon:g}"),
+        (">δ", (lambda one: f"{one.record.identity.delta:.3g}") if several_deltas else None),
+        ("method", lambda one: one.record.identity.method),
+        ("parameters", parameters),
+        ("what else\ndiffers", details),
+    ]
+    return [(header, cell) for header, cell in columns if cell]
 
-    @property
-    def headers(self) -> list[str]:
-        """Headers; a `>` in front aligns to the right."""
-        optional = [*(["model"] if self._models else []), ">ε\ntarget", *([">δ"] if self._deltas else [])]
-        parameters = ["parameters"] if any(self._varying.values()) else []
-        return ["task", *optional, "method", *parameters, *(["what else\ndiffers"] if self._details else [])]
 
-    def cells(self, result: Result) -> list[str]:
-        """The cells of a result, or of all results of its setting."""
-        identity = result.record.identity
-        names = self._varying[identity.method]
-        parameters = ((name, identity.parameters[name]) for name in names if name in identity.parameters)
-        changed = ", ".join(f"{name}={value_text(value)}" for name, value in parameters)
-        return [
-            identity.task,
-            *([identity.model] if self._models else []),
-            f"{identity.epsilon:g}",
-            *([f"{identity.delta:.3g}"] if self._deltas else []),
-            identity.method,
-            *([changed] if any(self._varying.values()) else []),
-            *([_details_text(identity, self._details)] if self._details else []),
-        ]
+def _differences(
+    identities: Iterable[Identity], group: Callable[[Identity], Any], values: Callable[[Identity], dict[str, str]]
+) -> Callable[[Result], str] | None:
+    """What gives the values that differ within the groups, such as "rate=0.5, steps=20"; None if none does."""
+    groups: dict[Any, dict[str, dict[str, str]]] = {}
+    for identity in identities:
+        named = values(identity)
+        groups.setdefault(group(identity), {})[compact_json(named)] = named
+    varying = {key: varying_names(list(different.values())) for key, different in groups.items()}
+
+    def text(result: Result) -> str:
+        named = values(result.record.identity)
+        names = varying[group(result.record.identity)]
+        return ", ".join(f"{name}={named[name]}" for name in names if name in named)
+
+    return text if any(varying.values()) else None
 
 
 def _details(identity: Identity) -> dict[str, str]:
@@ -141,38 +134,6 @@ def _details(identity: Identity) -> dict[str, str]:
         "model_fingerprint": identity.model_fingerprint[:12],
         "data_fingerprint": identity.data_fingerprint[:12],
     }
-
-
-def _varying_details(identities: Sequence[Identity]) -> dict[tuple[str, str, str], list[str]]:
-    """Of each task, model and method, the details that not all its runs share, if there are any."""
-    groups: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
-    for identity in identities:
-        who = identity.task, identity.model, identity.method
-        details = _details(identity)
-        groups.setdefault(who, {})[compact_json(details)] = details
-    varying = {who: varying_names(list(different.values())) for who, different in groups.items()}
-    return {who: names for who, names in varying.items() if names}
-
-
-def _details_text(identity: Identity, varying: Mapping[tuple[str, str, str], list[str]]) -> str:
-    details = _details(identity)
-    names = varying.get((identity.task, identity.model, identity.method), [])
-    return ", ".join(f"{name}={details[name]}" for name in names if name in details)
-
-
-def _varying_parameters(identities: Iterable[Identity]) -> dict[str, list[str]]:
-    """Of each method, the parameters that not all its runs share."""
-    by_method: dict[str, dict[str, Identity]] = {}
-    for identity in identities:
-        by_method.setdefault(identity.method, {})[compact_json(identity.parameters)] = identity
-    varying = {}
-    for method, different in by_method.items():
-        settings = [
-            {name: compact_json(value) for name, value in identity.parameters.items()}
-            for identity in different.values()
-        ]
-        varying[method] = varying_names(settings)
-    return varying
 
 
 def _closing_lines(results: Sequence[Result]) -> Iterator[str]:
@@ -187,37 +148,33 @@ def _closing_lines(results: Sequence[Result]) -> Iterator[str]:
 
 
 class _Scores:
-    """How metrics are shown: by name in the header if all results have the same, else in each cell.
-
-    Args:
-        results: all that will be shown.
-    """
+    """How metrics are shown: by name in the header if all results have the same, else in each cell."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         names = {result.measure.name for result in results if result.value is not None}
         self._same = len(names) <= 1
-        self.header = Measure(min(names, default=ACCURACY.name)).title if self._same else "metric"
+        self.header = one_line(Measure(min(names, default=ACCURACY.name)).title, MAX_CELL) if self._same else "metric"
 
-    def text(self, measure: Measure, value: float) -> str:
-        """The cell."""
+    def text(self, measure: Measure, value: float | None) -> str:
+        """The cell, empty without a value."""
+        if value is None:
+            return ""
         return measure.text(value) if self._same else f"{measure.name} {measure.text(value)}"
 
 
-def _table(*headers: str) -> "Table":
+def _table(columns: Columns, rows: Iterable[Any], failed: Callable[[Any], object]) -> "Table":
+    """A table in which nothing is markup; rows with failures are red."""
     from rich import box
     from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=0)
-    for header in headers:
-        if header.startswith(">"):
-            table.add_column(header.removeprefix(">"), justify="right", no_wrap=True)
-        else:  # where it is narrow, long names are broken rather than numbers
-            table.add_column(header, overflow="fold")
-    return table
-
-
-def _add(table: "Table", cells: Iterable[str], style: str) -> None:
-    """Add a row of texts in which nothing is markup."""
     from rich.text import Text
 
-    table.add_row(*(Text(one_line(cell, MAX_CELL)) for cell in cells), style=style)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=0)
+    for header, _ in columns:
+        if header.startswith(">"):
+            table.add_column(Text(header.removeprefix(">")), justify="right", no_wrap=True)
+        else:  # on a narrow terminal, long names are broken rather than numbers
+            table.add_column(Text(header), overflow="fold")
+    for row in rows:
+        cells = (Text(one_line(cell(row), MAX_CELL)) for _, cell in columns)
+        table.add_row(*cells, style="red" if failed(row) else "")
+    return table

@@ -1,9 +1,10 @@
 """What the leaderboard shows, as values: tables, rows, estimates. `scoring` computes them.
 
-Everything here is made from verified records alone. Names and labels are one line of printable characters, but
-still strangers' texts: whoever writes Markdown or HTML escapes them.
+Everything here is made from verified records. Names and labels are one line of printable characters, but they are still
+strangers' texts: whoever writes Markdown or HTML escapes them.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dphpo_bench.records.measure import Measure
@@ -13,13 +14,7 @@ FEW_SEEDS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds with its 95 % interval.
-
-    Attributes:
-        mean: the mean.
-        low: lower end of the interval; None, like
-        high: the upper end, where one seed says nothing about the others.
-    """
+    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have."""
 
     mean: float
     low: float | None = None
@@ -28,12 +23,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks that resampling gives to a contestant, 1 is best.
-
-    Attributes:
-        low: the best of the middle 95 %.
-        high: the worst of them.
-    """
+    """The best and the worst of the middle 95 % of the ranks that resampling gives to a contestant; 1 is best."""
 
     low: int
     high: int
@@ -41,12 +31,9 @@ class Ranks:
 
 @dataclass(frozen=True)
 class PathPoint:
-    """What a method that adapts while it trains released at one step.
+    """What a method that adapts while it trains released at one step, counted from 0.
 
-    Attributes:
-        step: of the training, from 0.
-        learning_rate: η.
-        loss_bound: clipping threshold of the privatised losses, if it released one.
+    `loss_bound` is the clipping threshold of the privatised losses, if it released one.
     """
 
     step: int
@@ -63,7 +50,7 @@ class Contestant:
         label: the name, and the parameters in which contestants of this method differ.
         parameters: all parameters, as compact JSON.
         end_to_end_private: whether its ε covers tuning.
-        reference: whether it stands apart, as a line to compare with rather than a method to choose.
+        reference: whether it is a line to compare with rather than a method to choose.
     """
 
     method: str
@@ -73,52 +60,38 @@ class Contestant:
     reference: bool
 
 
-@dataclass(frozen=True)
-class Row:
-    """A contestant on one task at one ε.
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What the tables show of a contestant. An overall standing sums up its rows in several tables.
 
     Attributes:
         contestant: who.
-        method_version: of the method.
-        task_version: of the task.
-        seeds: finished runs.
-        failed: runs that failed; they count as the worst value in ranks and gaps, not in `utility`.
-        utility: the table's metric on test data; None if no run finished.
-        ranks: None for references.
-        gap_to_oracle: by how much the oracle is better, over the seeds both have.
-        gap_to_untuned: by how much this one is better than untuned `auto_clipping`.
-        gap_closed: share of the distance from untuned to oracle; None where that distance may be zero.
-        epsilon: the largest ε of the runs, those that failed included, as borne out by their ledgers; ∞ for what is
-            not private; None if no run could say.
-        accountant: whose bound it is.
-        audited: the largest lower bound on ε that an attack has shown, if there was one.
+        seeds: finished runs; overall, the fewest in any table.
+        failed: failed runs. They count as the worst value in ranks and gaps, not in `utility`.
+        utility: the metric on test data, overall its mean over the tables. None if no run finished; overall also if the
+            contestant is not in all tables, or their metrics differ.
+        ranks: overall, the places by mean rank. None for references and for contestants that are not ranked.
+        gap_closed: share of the distance from untuned to oracle, overall both summed over the tables. None if that
+            distance may be zero; overall also if metrics differ.
         contradicted: whether an attack on a run has shown more than that run's ε.
-        tuning_share: share of ε spent on tuning, in [0, 1]; median.
-        runs: training runs in expectation; median.
-        examples: examples processed in expectation; median.
-        seconds: of all phases, median of the runs that tell; None if none does.
-        path: what the run of the smallest seed released on its way, thinned out; often empty.
+        tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
+            tables.
+        runs: training runs, in expectation.
+        examples: examples processed, in expectation.
+        seconds: of all phases; None if no run tells.
     """
 
     contestant: Contestant
-    method_version: int
-    task_version: int
     seeds: int
     failed: int
     utility: Estimate | None
     ranks: Ranks | None
-    gap_to_oracle: Estimate | None
-    gap_to_untuned: Estimate | None
     gap_closed: Estimate | None
-    epsilon: float | None
-    accountant: str
-    audited: float | None
     contradicted: bool
     tuning_share: float
     runs: float
     examples: float
     seconds: float | None
-    path: tuple[PathPoint, ...] = ()
 
     @property
     def few_seeds(self) -> bool:
@@ -126,19 +99,35 @@ class Row:
         return self.seeds < FEW_SEEDS
 
 
-@dataclass(frozen=True)
-class Table:
-    """All contestants on one task at one ε.
+@dataclass(frozen=True, kw_only=True)
+class Row(Standing):
+    """A contestant on one task at one ε.
 
     Attributes:
-        task: name.
-        model: name.
-        epsilon: the target ε.
-        delta: δ.
-        setting: task and model, and what else tells this setting from others; shared by its tables at other ε.
-        measure: the metric that its rows are compared by.
-        rows: who is ranked, best first.
-        references: who stands apart, best first.
+        gap_to_oracle: by how much the oracle is better, over the seeds that both have.
+        gap_to_untuned: by how much this one is better than untuned `auto_clipping`.
+        epsilon: the largest ε of the runs, failed ones included, as their ledgers confirm it; ∞ if it is not private;
+            None if no run could say.
+        accountant: whose bound it is.
+        audited: the largest lower bound on ε that an attack has shown, if there was one.
+        path: what the run of the smallest seed released while it trained, thinned out; often empty.
+    """
+
+    method_version: int
+    task_version: int
+    gap_to_oracle: Estimate | None
+    gap_to_untuned: Estimate | None
+    epsilon: float | None
+    accountant: str
+    audited: float | None
+    path: tuple[PathPoint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """All contestants on one task at one target ε, best first, with the references apart.
+
+    `setting` is the task, the model, and whatever else tells this setting from others. Tables at other ε share it.
     """
 
     task: str
@@ -155,54 +144,31 @@ class Table:
         """Setting and ε."""
         return f"{self.setting}, ε = {self.epsilon:g}"
 
+    @property
+    def everyone(self) -> tuple[Row, ...]:
+        """All rows, references included."""
+        return self.rows + self.references
 
-@dataclass(frozen=True)
-class OverallRow:
+
+@dataclass(frozen=True, kw_only=True)
+class OverallRow(Standing):
     """A contestant over several tables.
 
     Attributes:
-        contestant: who.
-        tables: in how many of the counted tables it is.
-        seeds: the fewest finished runs in any of them.
-        failed: failed runs in all of them.
-        mean_rank: mean of its ranks in the tables, with the middle 95 % of what resampling makes of it; None if it
-            is not in all of them, or a reference.
-        ranks: its places by mean rank in the resamplings; None likewise.
-        utility: mean of the tables' metric; None if it is not in all of them, or their metrics differ.
-        gap_closed: share of the distance from untuned to oracle, both summed over the tables that have them; None
-            where that distance may be zero, or metrics differ.
-        epsilon_ratio: the largest ε of its runs as a share of the target's; ∞ for what is not private; None if no
-            run could say.
+        tables: how many of the counted tables it is in.
+        mean_rank: mean of its ranks in the tables, with the middle 95 % of its resampled values; None if it is a
+            reference, or not in all tables.
+        epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
+            say.
         accountants: whose bounds these are.
-        contradicted: whether an attack has shown more than the ε of one of its rows.
-        tuning_share: median over tables.
-        runs: median over tables.
-        examples: median over tables.
-        seconds: median over tables.
         relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
     """
 
-    contestant: Contestant
     tables: int
-    seeds: int
-    failed: int
     mean_rank: Estimate | None
-    ranks: Ranks | None
-    utility: Estimate | None
-    gap_closed: Estimate | None
     epsilon_ratio: float | None
     accountants: tuple[str, ...]
-    contradicted: bool
-    tuning_share: float
-    runs: float
-    examples: float
-    seconds: float | None
     relative_cost: float | None
-
-    @property
-    def few_seeds(self) -> bool:
-        """Whether there are too few seeds to conclude much."""
-        return self.seeds < FEW_SEEDS
 
 
 @dataclass(frozen=True)
@@ -215,7 +181,7 @@ class Overall:
         measure: the metric of all of them; None if they differ.
         rows: who is in all of them, best mean rank first.
         incomplete: who is not, the most complete first.
-        references: who stands apart.
+        references: by label.
     """
 
     epsilon: float | None
@@ -230,15 +196,15 @@ class Overall:
         """Which tables it is over."""
         return "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
 
+    @property
+    def everyone(self) -> tuple[OverallRow, ...]:
+        """All rows, references included."""
+        return self.rows + self.incomplete + self.references
+
 
 @dataclass(frozen=True)
 class Refused:
-    """A record that is not on the board.
-
-    Attributes:
-        path: relative to the folder of records.
-        reason: one line.
-    """
+    """A record that is not on the board: its path below the folder of records, and the reason in one line."""
 
     path: str
     reason: str
@@ -246,12 +212,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two that the data support.
-
-    Attributes:
-        title: a few words.
-        text: plain text.
-    """
+    """A sentence or two that the data support, as plain text, with a title of a few words."""
 
     title: str
     text: str
@@ -265,10 +226,10 @@ class Board:
         findings: what a reader should know first.
         overalls: over all tables, then for each ε.
         tables: by task, then ε.
-        missing: settings and ε of the core suite which do not count, because too few of its methods were run.
-        rejected: records that did not pass, with the reason.
-        failed: records of runs that failed, with their error.
-        superseded: number of records of older versions of a method or a task, where a newer one has run.
+        missing: settings and ε of the core suite that do not count, because too few of its methods were run.
+        rejected: records that did not pass.
+        failed: records of failed runs, with their errors.
+        superseded: number of records of older versions of a method or a task.
         records: number of records that were read, good or bad.
     """
 
@@ -284,5 +245,10 @@ class Board:
     @property
     def measure(self) -> Measure | None:
         """The metric of all tables; None if they differ."""
-        measures = {table.measure for table in self.tables}
-        return measures.pop() if len(measures) == 1 else None
+        return common_measure(table.measure for table in self.tables)
+
+
+def common_measure(measures: Iterable[Measure]) -> Measure | None:
+    """The metric that all have; None if they differ."""
+    found = set(measures)
+    return found.pop() if len(found) == 1 else None

@@ -17,7 +17,7 @@ PLOTS = "plots"
 
 
 def render(board: Board, progress: Progress) -> dict[str, str]:
-    """The files by their names below the leaderboard's folder, a pure function of the board."""
+    """The contents of all files by their names in the leaderboard's folder, a pure function of the board."""
     drawn = charts(board)
     files = {
         "README.md": to_markdown(board, drawn),
@@ -34,14 +34,12 @@ def render(board: Board, progress: Progress) -> dict[str, str]:
 def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
     """Names of files that are missing, differ, or should not be there; in order."""
     different = [name for name, content in files.items() if _content(folder / name) != content.encode()]
-    return sorted([*different, *_left_over(folder, files)])
+    plots = (f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg"))
+    return sorted([*different, *(name for name in plots if name not in files)])
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Write what changed, and remove plots of what is no more.
-
-    Returns:
-        Names of the files that changed.
+    """Write the files that changed, remove plots that are no longer made, and return the names of all these.
 
     Raises:
         InvalidValueError: if a file cannot be written.
@@ -56,11 +54,6 @@ def write(folder: Path, files: Mapping[str, str]) -> list[str]:
         except OSError as error:
             raise InvalidValueError(f"Cannot write {folder / name}: {error.strerror}.") from None
     return changed
-
-
-def _left_over(folder: Path, files: Mapping[str, str]) -> list[str]:
-    found = (f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg"))
-    return [name for name in found if name not in files]
 
 
 def _content(path: Path) -> bytes | None:

@@ -3,50 +3,43 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from dphpo_bench.leaderboard.board import Estimate, OverallRow, Ranks, Row
 from dphpo_bench.records.measure import Measure
-
-AnyRow = TypeVar("AnyRow", Row, OverallRow)
 
 NOTHING = "–"
 NOT_AUDITED = "not audited"
 
 
 @dataclass(frozen=True)
-class Column(Generic[AnyRow]):
+class Column:
     """A column.
 
     Attributes:
         key: a name for programs.
         header: a few words.
         explanation: a sentence.
-        text: what a cell shows: plain text, not yet escaped.
-        value: what a cell is sorted by; None goes last.
-        ascending: whether small is good, hence first when somebody sorts by it.
+        text: gives the text of a row's cell, not yet escaped.
+        value: gives what the row is sorted by; None goes last.
+        ascending: whether small values come first when a reader sorts by this column.
     """
 
     key: str
     header: str
     explanation: str
-    text: Callable[[AnyRow], str]
-    value: Callable[[AnyRow], float | str | None]
+    text: Callable[[Any], str]
+    value: Callable[[Any], float | str | None]
     ascending: bool = True
 
 
-def percent_text(value: float, digits: int = 1) -> str:
-    """A share as percent, such as 64.7 %."""
-    return f"{100 * value:.{digits}f} %"
-
-
 def estimate_text(estimate: Estimate | None, digits: int = 2) -> str:
-    """Mean and half width of the interval in percent; both ends where the interval is lopsided."""
+    """Mean and half width of the interval in percent; both ends if the interval is lopsided."""
     return _interval_text(estimate, lambda value: f"{100 * value:.{digits}f}")
 
 
 def measure_text(estimate: Estimate | None, measure: Measure | None) -> str:
-    """The same of a metric: in percent if it is a share, else with four digits; nothing without a metric."""
+    """The same of a metric: in percent if it is a share, else with four digits."""
     if measure is None:
         return NOTHING
     return estimate_text(estimate) if measure.share else _interval_text(estimate, measure.text)
@@ -69,7 +62,7 @@ def _interval_text(estimate: Estimate | None, form: Callable[[float], str]) -> s
 
 
 def ranks_text(ranks: Ranks | None) -> str:
-    """Such as 1–3, or 2 where both ends are the same."""
+    """Such as 1–3, or 2 if both ends are the same."""
     if ranks is None:
         return NOTHING
     return str(ranks.low) if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
@@ -93,16 +86,15 @@ def epsilon_text(epsilon: float | None) -> str:
         return NOTHING
     if math.isinf(epsilon):
         return "∞"
-    # Computed values differ in their last bits between machines; what is a rounding error is not rounded up.
+    # The last bits of computed values differ between machines: rounding errors are not rounded up.
     return f"{math.ceil(epsilon * 1e4 * (1 - 1e-9)) / 1e4:.4f}"
 
 
 def count_text(value: float) -> str:
-    """A count with thin precision, such as 161, 12.4 k, 2.30 M."""
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if value >= size:
-            scale = 1e3 if unit == "k" else size
-            return f"{value / scale:.3g} {unit}"
+    """A count with few digits, such as 161, 12.4 k, 2.3 M."""
+    for unit, size, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
+        if value >= least:
+            return f"{value / size:.3g} {unit}"
     return f"{value:.4g}"
 
 
@@ -116,8 +108,12 @@ def seconds_text(seconds: float | None) -> str:
     return f"{seconds:.3g} s"
 
 
+def _ratio_text(ratio: float | None) -> str:
+    return NOTHING if ratio is None else f"{ratio:.3g} ×"
+
+
 def label_text(row: Row | OverallRow) -> str:
-    """The label, marked where there are few seeds, failures, or an audit that contradicts ε."""
+    """The label, with marks for few seeds, failures, and an audit that contradicts ε."""
     marks = ("†" if row.few_seeds else "") + ("‡" if row.failed else "") + ("!" if row.contradicted else "")
     return row.contestant.label + (f" {marks}" if marks else "")
 
@@ -130,7 +126,7 @@ MARKS = (
 
 
 def audited_text(audited: float | None) -> str:
-    """An audited lower bound, rounded down, or that there is none."""
+    """An audited lower bound, rounded down."""
     return NOT_AUDITED if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
@@ -146,112 +142,88 @@ def _private_text(row: Row | OverallRow) -> str:
     return "yes" if row.contestant.end_to_end_private else "no"
 
 
-def _field(name: str, header: str, explanation: str, text: Callable[[Any], str], ascending: bool = True) -> Column[Any]:
-    """A column that shows a field of its rows."""
-    return Column(
-        name, header, explanation, lambda row: text(getattr(row, name)), lambda row: getattr(row, name), ascending
-    )
+def _accountants(row: Row | OverallRow) -> str:
+    return row.accountant if isinstance(row, Row) else ", ".join(row.accountants)
 
 
-def _measure_column(measure: Measure | None, explanation: str) -> Column[Any]:
-    return Column(
-        "metric",
-        measure.header if measure else "metric",
-        explanation,
-        lambda row: measure_text(row.utility, measure),
-        lambda row: _mean(row.utility),
-        ascending=measure is not None and not measure.higher_is_better,
-    )
+_CELLS: dict[str, tuple[Callable[[Any], str], Callable[[Any], float | str | None]]] = {
+    "method": (label_text, label_text),
+    "rank": (lambda row: ranks_text(row.ranks), lambda row: _middle(row.ranks)),
+    "mean_rank": (lambda row: mean_rank_text(row.mean_rank), lambda row: _mean(row.mean_rank)),
+    "gap_closed": (lambda row: estimate_text(row.gap_closed, 0), lambda row: _mean(row.gap_closed)),
+    "epsilon": (lambda row: epsilon_text(row.epsilon), lambda row: row.epsilon),
+    "epsilon_ratio": (lambda row: epsilon_text(row.epsilon_ratio), lambda row: row.epsilon_ratio),
+    "accountant": (lambda row: _accountants(row) or NOTHING, _accountants),
+    "audited": (lambda row: audited_text(row.audited), lambda row: row.audited),
+    "tuning_share": (lambda row: f"{100 * row.tuning_share:.1f} %", lambda row: row.tuning_share),
+    "runs": (lambda row: count_text(row.runs), lambda row: row.runs),
+    "examples": (lambda row: count_text(row.examples), lambda row: row.examples),
+    "relative_cost": (lambda row: _ratio_text(row.relative_cost), lambda row: row.relative_cost),
+    "seconds": (lambda row: seconds_text(row.seconds), lambda row: row.seconds),
+    "private": (_private_text, _private_text),
+    "tables": (lambda row: str(row.tables), lambda row: row.tables),
+    "seeds": (lambda row: str(row.seeds), lambda row: row.seeds),
+}
+"""By the key of a column, what gives the text of a row's cell, and what gives the value that it is sorted by."""
+
+_LARGE_FIRST = {"gap_closed", "tables", "seeds"}
 
 
-def _gap_column(explanation: str) -> Column[Any]:
-    return Column(
-        "gap_closed",
-        "gap closed, %",
-        explanation,
-        lambda row: estimate_text(row.gap_closed, 0),
-        lambda row: _mean(row.gap_closed),
-        ascending=False,
-    )
+def _columns(measure: Measure | None, texts: dict[str, tuple[str, str]]) -> tuple[Column, ...]:
+    """Columns with their headers and explanations, by key."""
+    metric = lambda row: measure_text(row.utility, measure), lambda row: _mean(row.utility)
+    large_first = _LARGE_FIRST | ({"metric"} if measure is None or measure.higher_is_better else set())
+    cells = {**_CELLS, "metric": metric}
+    return tuple(Column(key, *texts[key], *cells[key], ascending=key not in large_first) for key in texts)
 
 
-def _rank_column(explanation: str) -> Column[Any]:
-    return Column("rank", "rank", explanation, lambda row: ranks_text(row.ranks), lambda row: _middle(row.ranks))
-
-
-_METHOD: Column[Any] = Column(
-    "method", "method", "With the parameters in which runs of it differ.", label_text, label_text
-)
-_PRIVATE: Column[Any] = Column(
-    "private", "end to end", "Whether ε covers tuning and training.", _private_text, _private_text
-)
-
-
-def row_columns(measure: Measure | None) -> tuple[Column[Row], ...]:
+def row_columns(measure: Measure | None) -> tuple[Column, ...]:
     """The columns of a table of one task at one ε; None: of several tables, whose metrics differ."""
-    return (
-        _METHOD,
-        _measure_column(measure, "Mean over seeds ± half of its 95 % interval (Student's t)."),
-        _rank_column("95 % of the ranks when seeds are resampled, the same for all."),
-        _gap_column("Share of the way from untuned auto_clipping to the oracle; none where the two may be equal."),
-        _field(
-            "epsilon",
-            "ε recomputed",
-            "Of tuning and training, from the ledger of releases; never rounded down.",
-            epsilon_text,
-        ),
-        _field("accountant", "by", "Accountant of this ε.", lambda name: name or NOTHING),
-        _field("audited", "audited ε ≥", "Lower bound that an attack has shown.", audited_text),
-        _field("tuning_share", "on tuning", "Share of ε that finding hyperparameters takes.", percent_text),
-        _field("runs", "runs", "Training runs, in expectation.", count_text),
-        _field("examples", "examples", "Examples processed, in expectation.", count_text),
-        _field("seconds", "time", "Median over seeds, on the machines that ran them.", seconds_text),
-        _PRIVATE,
-        _field("seeds", "seeds", "Finished runs, each with a seed of its own.", str, ascending=False),
+    closed = "Share of the way from untuned auto_clipping to the oracle; empty if they may be equal."
+    recomputed = "ε of tuning and training, from the ledger of releases; never rounded down."
+    metric = measure.header if measure else "metric"
+    return _columns(
+        measure,
+        {
+            "method": ("method", "Its name, and the parameters in which its runs differ."),
+            "metric": (metric, "Mean over seeds ± half of its 95 % interval (Student's t)."),
+            "rank": ("rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all."),
+            "gap_closed": ("gap closed, %", closed),
+            "epsilon": ("ε recomputed", recomputed),
+            "accountant": ("by", "Accountant of this ε."),
+            "audited": ("audited ε ≥", "Lower bound that an attack has shown."),
+            "tuning_share": ("on tuning", "Share of ε that finding hyperparameters takes."),
+            "runs": ("runs", "Training runs, in expectation."),
+            "examples": ("examples", "Examples processed, in expectation."),
+            "seconds": ("time", "Median over seeds, on the machines that ran them."),
+            "private": ("end to end", "Whether ε covers tuning and training."),
+            "seeds": ("seeds", "Finished runs, each with a seed of its own."),
+        },
     )
 
 
-def overall_columns(measure: Measure | None) -> tuple[Column[OverallRow], ...]:
-    """The columns of an overall table; without a metric where those of its tables differ."""
-    return (
-        _METHOD,
-        _rank_column("95 % of the places, by mean rank, when tasks and seeds are resampled."),
-        Column(
-            "mean_rank",
-            "mean rank",
-            "Mean of the ranks in the tables, and 95 % of what it is when tasks and seeds are resampled.",
-            lambda row: mean_rank_text(row.mean_rank),
-            lambda row: _mean(row.mean_rank),
-        ),
-        _measure_column(measure, "Mean over the tables ± half of its 95 % interval over seeds."),
-        _gap_column(
-            "Share of the way from untuned auto_clipping to the oracle, both summed over the tables; none where the "
-            "two may be equal."
-        ),
-        _field(
-            "epsilon_ratio",
-            "ε / target",
-            "The largest recomputed ε as a share of the target's; never rounded down.",
-            epsilon_text,
-        ),
-        Column(
-            "accountant",
-            "by",
-            "Accountants of these ε.",
-            lambda row: ", ".join(row.accountants) or NOTHING,
-            lambda row: ", ".join(row.accountants),
-        ),
-        _field("tuning_share", "on tuning", "Share of ε that finding hyperparameters takes; median.", percent_text),
-        _field("runs", "runs", "Training runs; median.", count_text),
-        _field("examples", "examples", "Examples processed; median.", count_text),
-        _field(
-            "relative_cost",
-            "cost",
-            "Examples processed, relative to one untuned run; median.",
-            lambda cost: NOTHING if cost is None else f"{cost:.3g} ×",
-        ),
-        _field("seconds", "time", "Median.", seconds_text),
-        _PRIVATE,
-        _field("tables", "tables", "In how many of the tables that count.", str, ascending=False),
-        _field("seeds", "seeds", "The fewest in any table.", str, ascending=False),
+def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
+    """The columns of an overall table; None: the metrics of its tables differ."""
+    way = "the way from untuned auto_clipping to the oracle, summed over the tables"
+    mean_rank = "Mean of its ranks in the tables, with the middle 95 % when tasks and seeds are resampled."
+    metric = measure.header if measure else "metric"
+    return _columns(
+        measure,
+        {
+            "method": ("method", "Its name, and the parameters in which its runs differ."),
+            "rank": ("rank", "The middle 95 % of its places by mean rank when tasks and seeds are resampled."),
+            "mean_rank": ("mean rank", mean_rank),
+            "metric": (metric, "Mean over the tables ± half of its 95 % interval over seeds."),
+            "gap_closed": ("gap closed, %", f"Share of {way}; empty if they may be equal."),
+            "epsilon_ratio": ("ε / target", "The largest recomputed ε as a share of the target's; never rounded down."),
+            "accountant": ("by", "Accountants of these ε."),
+            "tuning_share": ("on tuning", "Share of ε that finding hyperparameters takes; median."),
+            "runs": ("runs", "Training runs; median."),
+            "examples": ("examples", "Examples processed; median."),
+            "relative_cost": ("cost", "Examples processed, relative to one untuned run; median."),
+            "seconds": ("time", "Median over the tables."),
+            "private": ("end to end", "Whether ε covers tuning and training."),
+            "tables": ("tables", "How many of the counted tables it is in."),
+            "seeds": ("seeds", "The fewest in any table."),
+        },
     )

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-import statistics as plain
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -15,7 +15,6 @@ from dphpo_bench.leaderboard.board import Contestant
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
 from dphpo_bench.leaderboard.statistics import Integers, Scores, draw
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, Setting
-from dphpo_bench.records.measure import Measure
 
 MIN_SEEDS_TO_RANK = 2
 MAX_LABEL = 60
@@ -23,13 +22,7 @@ MAX_LABEL = 60
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant on one task at one ε.
-
-    Attributes:
-        contestant: who.
-        runs: by seed.
-        worst: the score of a run that failed.
-    """
+    """A contestant on one task at one ε: its runs by seed, and the score of those that failed."""
 
     contestant: Contestant
     runs: Mapping[int, Run]
@@ -37,7 +30,7 @@ class Entry:
 
     @property
     def finished(self) -> list[Run]:
-        """Those that did not fail."""
+        """The runs that did not fail."""
         return [run for run in self.runs.values() if run.value is not None]
 
     @property
@@ -46,7 +39,7 @@ class Entry:
         return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK
 
     def score(self, seed: int) -> float | None:
-        """The score of this seed's run, None if there is none."""
+        """The score of this seed's run; None if there is none."""
         run = self.runs.get(seed)
         return None if run is None else self.worst if run.value is None else score_of(run, run.value)
 
@@ -59,13 +52,8 @@ class Cell:
     title: str
     target: float
     entries: Sequence[Entry]
-    untuned: "Entry | None"
-    oracle: "Entry | None"
-
-    @property
-    def measure(self) -> Measure:
-        """The metric."""
-        return self.setting.measure
+    untuned: Entry | None
+    oracle: Entry | None
 
     @property
     def ranked(self) -> list[Entry]:
@@ -73,39 +61,42 @@ class Cell:
         return [entry for entry in self.entries if entry.ranked]
 
     @cached_property
-    def by_contestant(self) -> "Mapping[Contestant, Entry]":
+    def by_contestant(self) -> Mapping[Contestant, Entry]:
         """The entries by contestant."""
         return {entry.contestant: entry for entry in self.entries}
 
 
 def score_of(run: Run, value: float) -> float:
-    """The metric's value if higher is better, else its negative: what is compared."""
+    """The score to compare: the metric's value if higher is better, else its negative."""
     return value if run.setting.measure.higher_is_better else -value
 
 
 def _worst(setting: Setting, runs: Iterable[Run]) -> float:
-    """The score of a run that failed: the worst that the metric can be, or else that a run of the table has."""
+    """The score of a failed run: the worst possible value of a share, else the worst value in the table."""
     if setting.measure.share:
         return 0.0 if setting.measure.higher_is_better else -1.0
     return min((score_of(run, run.value) for run in runs if run.value is not None), default=0.0)
 
 
 def newest(runs: Sequence[Run]) -> tuple[list[Run], int]:
-    """The runs of the newest version of their task, with its model, and of their method; and how many others there are.
+    """The runs of the newest versions, and how many others there are.
 
-    A method's newest version is that of a contestant on one setting at one ε.
+    A task's newest version counts for each of its models, a method's for each contestant on one setting at one ε.
     """
-    tasks: Counter[tuple[object, ...]] = Counter()
-    for run in runs:
-        place = run.setting.task, run.setting.model
-        tasks[place] = max(tasks[place], run.task_version)
-    current = [run for run in runs if run.task_version == tasks[run.setting.task, run.setting.model]]
-    groups: defaultdict[tuple[object, ...], list[Run]] = defaultdict(list)
-    for run in current:
-        groups[run.setting, run.target, run.method, run.parameters].append(run)
-    versions = [(max(run.method_version for run in group), group) for group in groups.values()]
-    kept = [run for version, group in versions for run in group if run.method_version == version]
+    current = _of_highest(runs, lambda run: (run.setting.task, run.setting.model), lambda run: run.task_version)
+    kept = _of_highest(
+        current,
+        lambda run: (run.setting, run.target, run.method, run.parameters),
+        lambda run: run.method_version,
+    )
     return kept, len(runs) - len(kept)
+
+
+def _of_highest(runs: Iterable[Run], group: Callable[[Run], object], version: Callable[[Run], int]) -> list[Run]:
+    highest: dict[object, int] = {}
+    for run in runs:
+        highest[group(run)] = max(highest.get(group(run), 0), version(run))
+    return [run for run in runs if version(run) == highest[group(run)]]
 
 
 def cells_of(runs: Sequence[Run], standard: Standard) -> list[Cell]:
@@ -131,7 +122,7 @@ _PrivateWho = tuple[str, str, bool]
 
 
 def _privacy(runs: Iterable[Run]) -> dict[str, _PrivateWho]:
-    """Whose each run is, by its path. One that failed before it could say counts like most of the same parameters."""
+    """Whose each run is, by its path. A run that could not say whether it is private counts like most of its kind."""
     votes = Counter((run.method, run.parameters, run.end_to_end_private) for run in runs)
     found = {}
     for run in runs:
@@ -144,7 +135,7 @@ def _privacy(runs: Iterable[Run]) -> dict[str, _PrivateWho]:
 
 
 def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
-    """Contestants with their labels: the method, and the parameters in which its contestants differ."""
+    """The contestants. Their labels name the method, and the parameters in which its contestants differ."""
     everyone = sorted(set(found))
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
@@ -169,7 +160,7 @@ def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """The texts; those that occur more than once get numbers that make them differ from all others."""
+    """The texts, with numbers added to those that occur more than once, so that all differ."""
     counts = Counter(texts)
     taken = {text for text in texts if counts[text] == 1}
     found = []
@@ -186,7 +177,7 @@ def _flat(parameters: str) -> dict[str, str]:
 
 
 def _titles(settings: set[Setting]) -> dict[Setting, str]:
-    """Task and model; δ, data, structure and facts where these tell settings apart."""
+    """Task and model, and whichever of δ, data, structure and facts tell settings apart."""
     ordered = sorted(settings, key=astuple)
     titles = []
     for (task, model), same in groupby(ordered, key=lambda one: (one.task, one.model)):
@@ -198,7 +189,7 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
 
 
 def _told_apart(setting: Setting) -> tuple[str, ...]:
-    """What tells settings of one task and model apart; of hashes the beginning."""
+    """What tells settings of one task and model apart, with hashes cut to their beginnings."""
     data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
     by = f"by {setting.measure.header}"
     return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
@@ -213,7 +204,7 @@ class Draws:
 
 
 def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
-    """The draws of each setting, from the seeds of all who are ranked in it."""
+    """The draws of each setting, from the seeds of everyone who is ranked in it."""
     seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
     for cell in cells:
         for entry in cell.ranked:
@@ -222,12 +213,12 @@ def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
 
 
 def _stream(setting: Setting) -> int:
-    """A random stream of its own, so that new tasks do not change the tables of old ones."""
+    """Each setting has its own random stream, so that new tasks do not change the tables of old ones."""
     return int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8])
 
 
 def scores_of(entries: Sequence[Entry], draws: Draws) -> Scores:
-    """Scores by seed; those of a metric that is no share are divided by a power of ten, to at most one."""
+    """Scores by seed. If the metric is not a share, a power of ten divides them, so that they are at most one."""
     scores = [[entry.score(seed) for seed in draws.seeds] for entry in entries]
     largest = max((abs(one) for row in scores for one in row if one), default=1.0)
     share = all(run.setting.measure.share for entry in entries for run in entry.runs.values())
@@ -236,14 +227,14 @@ def scores_of(entries: Sequence[Entry], draws: Draws) -> Scores:
 
 
 def paired(*entries: Entry | None) -> Iterable[tuple[float, ...]]:
-    """Scores of the seeds that all of them have."""
+    """For each seed that all entries have, their scores. Entries that are None are left out."""
     present = [entry for entry in entries if entry]
     for seed in sorted(set.intersection(*(set(entry.runs) for entry in present))):
         scores = [entry.score(seed) for entry in present]
         yield tuple(one for one in scores if one is not None)
 
 
-def median(runs: Iterable[Run], value: Callable[[Run], float | None]) -> float | None:
-    """The median of what the runs tell; None if none does."""
-    known = [each for each in map(value, runs) if each is not None]
-    return float(plain.median(known)) if known else None
+def median(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(statistics.median(known)) if known else None

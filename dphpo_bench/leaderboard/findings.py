@@ -1,4 +1,4 @@
-"""What a reader should know first, at the smallest and the largest ε: who is first, and whether searching pays."""
+"""What a reader should know first: who is first, and whether searching pays, at the smallest and the largest ε."""
 
 import statistics as plain
 from collections.abc import Iterator, Sequence
@@ -9,12 +9,7 @@ UNTUNED = "untuned auto_clipping"
 
 
 def findings(tables: Sequence[Table], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
-    """The findings that the tables support; one without data is left out.
-
-    Args:
-        tables: of the board that count.
-        overalls: of the board.
-    """
+    """The findings that the tables that count, and the overall standings, have the data for."""
     epsilons = sorted({table.epsilon for table in tables})
     ends = list(dict.fromkeys([*epsilons[:1], *epsilons[-1:]]))
     found = {
@@ -25,7 +20,7 @@ def findings(tables: Sequence[Table], overalls: Sequence[Overall]) -> tuple[Find
 
 
 def _first(overall: Overall) -> str:
-    """Who has the best mean rank, and how many others could have it."""
+    """Who has the best mean rank, and how many others may really be as good."""
     best, *rest = overall.rows
     assert best.mean_rank is not None
     tied = [row for row in rest if row.mean_rank and row.mean_rank.mean == best.mean_rank.mean]

@@ -1,21 +1,21 @@
 """The leaderboard as Markdown, for people who read it where the code is.
 
-Texts of records come from strangers. `code` and `prose` are the only ways by which one gets into the page, whose
-template is `templates/README.md`.
+Texts in records come from strangers. They get into the page, whose template is `templates/README.md`, only through
+`code` and `prose`.
 """
 
 import html
 import re
 from collections.abc import Iterable, Sequence
 from itertools import count, groupby
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.board import Board, OverallRow, Row, Table
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import MARKS, NOT_AUDITED, NOTHING, Column, overall_columns, row_columns
+from dphpo_bench.leaderboard.page import TEMPLATES
 
 MAX_LISTED = 50
 MAX_TEXT = 2000
@@ -35,17 +35,10 @@ _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 def to_markdown(board: Board, charts: Sequence[Chart]) -> str:
     """The content of `leaderboard/README.md`, in GitHub-flavoured Markdown.
 
-    Args:
-        board: what to show.
-        charts: the drawings, each at `plots/<name>.svg`. Those about an overall or a setting stand in its section, the
-            others in one of their own.
+    Each chart is a drawing at `plots/<name>.svg`. Charts of ranks, metrics and costs stand in the sections of what they
+    are about, the others in a section of their own.
     """
-    environment = Environment(  # noqa: S701: Markdown has rules of its own, which `code` and `prose` know
-        loader=PackageLoader("dphpo_bench.leaderboard", "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(**TEMPLATES)  # nothing is escaped as HTML: `code` and `prose` know Markdown's own rules
     environment.filters |= {
         "code": code,
         "prose": prose,
@@ -55,10 +48,8 @@ def to_markdown(board: Board, charts: Sequence[Chart]) -> str:
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
         "by_setting": _by_setting,
     }
-    row_keys = _filled((row_columns(one.measure), (*one.rows, *one.references)) for one in board.tables)
-    overall_keys = _filled(
-        (overall_columns(one.measure), (*one.rows, *one.incomplete, *one.references)) for one in board.overalls
-    )
+    row_keys = _filled((row_columns(one.measure), one.everyone) for one in board.tables)
+    overall_keys = _filled((overall_columns(one.measure), one.everyone) for one in board.overalls)
     row_terms = _terms(row_columns(board.measure), row_keys)
     overall_terms = _terms(overall_columns(board.measure), overall_keys)
     sections = {("ranks", one.title) for one in (board.overalls if len(board.overalls) > 2 else board.overalls[:1])}
@@ -82,8 +73,8 @@ def to_markdown(board: Board, charts: Sequence[Chart]) -> str:
 def code(text: str) -> str:
     """A stranger's text as one code span: at most one line, for use anywhere but at the start of a line.
 
-    Within a code span nothing is Markdown, HTML, a link, an emoji or mathematics, and code hosts leave mentions and
-    references alone there. In a table the `|` is still to be escaped, which `_line` does.
+    Within a code span nothing is Markdown, HTML, a link, an emoji or mathematics, and code hosts ignore mentions and
+    references. In a table, `|` must still be escaped, which `_line` does.
     """
     text = one_line(text, MAX_TEXT)
     if not text:
@@ -99,10 +90,9 @@ def code(text: str) -> str:
 def prose(text: str) -> str:
     """A stranger's text as part of a sentence: at most one line, for use anywhere but at the start of a line.
 
-    Plain words, numbers and their punctuation stay as they are. Any other word becomes a code span, such as
-    `auto_clipping`, @name, #1, GH-1, :smile:, www.example.org, $x$, or what may be a commit's hash. What remains
-    outside is no markup by itself or with what is around it, in CommonMark and in GitHub's extensions. It is not
-    protected against extensions that look for ordinary words.
+    Plain words, numbers and their punctuation stay as they are. Any other word becomes a code span: `auto_clipping`,
+    @name, #1, GH-1, :smile:, www.example.org, $x$, and possible hashes of commits. The rest is not markup in CommonMark
+    or in GitHub's extensions, wherever it stands. Extensions that look for ordinary words would still find them.
     """
     return " ".join(_word(word) for word in one_line(text, MAX_TEXT).split(" "))
 
@@ -117,12 +107,12 @@ def _word(word: str) -> str:
 
 
 def _by_setting(tables: Sequence[Table]) -> list[tuple[str, list[Table]]]:
-    """Tables of one setting stand together."""
+    """The tables, grouped by setting."""
     return [(setting, list(group)) for setting, group in groupby(tables, key=lambda table: table.setting)]
 
 
-def _filled(tables: Iterable[tuple[Sequence[Column[Any]], Sequence[Row | OverallRow]]]) -> set[str]:
-    """Keys of the columns that say something about at least one row of a table."""
+def _filled(tables: Iterable[tuple[Sequence[Column], Sequence[Row | OverallRow]]]) -> set[str]:
+    """Keys of the columns that are not empty in all tables."""
     return {
         column.key
         for columns, rows in tables
@@ -131,11 +121,11 @@ def _filled(tables: Iterable[tuple[Sequence[Column[Any]], Sequence[Row | Overall
     }
 
 
-def _terms(columns: Iterable[Column[Any]], keys: set[str]) -> list[tuple[str, str]]:
+def _terms(columns: Iterable[Column], keys: set[str]) -> list[tuple[str, str]]:
     return [(column.header, column.explanation) for column in columns if column.key in keys]
 
 
-def _cell(column: Column[Any], row: Row | OverallRow, kind: str) -> str:
+def _cell(column: Column, row: Row | OverallRow, kind: str) -> str:
     text = column.text(row)
     if column.key in TEXT_COLUMNS[1:]:
         return prose(text)

@@ -1,22 +1,21 @@
-"""Ranks over all tasks and budgets."""
+"""Standings over all tasks and budgets."""
 
-import statistics as plain
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import numpy as np
 
-from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table
+from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table, common_measure
 from dphpo_bench.leaderboard.contestants import Cell, Draws, median, paired, scores_of
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import draw, mean, mean_interval, middle, middle_ranks, ranks
-from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
+from dphpo_bench.leaderboard.statistics import draw, mean_interval, middle, middle_ranks, ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Setting
 from dphpo_bench.records.measure import Measure
 
 
 def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
-    """The overall over all tables that count; then, if there are several ε, one for each."""
+    """The overall standings of all tables that count; if there are several ε, then also those of each ε."""
     targets = sorted({cell.target for cell, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
@@ -28,7 +27,7 @@ def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, D
 def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> list[tuple[Cell, Table]]:
     """The tables that count: those of the standard in which at least half of its methods are ranked.
 
-    Of several with one task and model at one ε, which differ in data or δ, that one in which most of its methods are.
+    Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
     """
     methods = standard.methods or {entry.contestant.method for cell, _ in pairs for entry in cell.ranked}
     best: dict[tuple[str, str, float], tuple[int, tuple[Cell, Table]]] = {}
@@ -43,7 +42,7 @@ def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> l
 
 
 def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ...]:
-    """Titles of the tables that the standard asks for and that do not count."""
+    """Titles of the tables that the standard asks for but that do not count."""
     present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
     return tuple(
         f"{task} ({model}), ε = {epsilon:g}"
@@ -60,30 +59,23 @@ def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws:
     mean_ranks, places = _overall_ranks(chosen, complete, draws)
     everyone: defaultdict[Contestant, list[tuple[Row, Cell]]] = defaultdict(list)
     for cell, table in counted:
-        for row in (*table.rows, *table.references):
+        for row in table.everyone:
             everyone[row.contestant].append((row, cell))
     rows = [_overall_row(who, found, chosen, mean_ranks.get(who), places.get(who)) for who, found in everyone.items()]
+    rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
-        measure=_common_measure(chosen),
+        measure=_measure(chosen),
         rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
-        incomplete=tuple(
-            sorted(
-                (row for row in rows if row.mean_rank is None and not row.contestant.reference),
-                key=lambda row: (-row.tables, row.contestant.label),
-            )
-        ),
-        references=tuple(
-            sorted((row for row in rows if row.contestant.reference), key=lambda row: row.contestant.label)
-        ),
+        incomplete=tuple(row for row in rows if row.mean_rank is None and not row.contestant.reference),
+        references=tuple(row for row in rows if row.contestant.reference),
     )
 
 
-def _common_measure(cells: Sequence[Cell]) -> Measure | None:
-    """The metric of all cells; None if they differ: then values cannot be averaged."""
-    measures = {cell.measure for cell in cells}
-    return measures.pop() if len(measures) == 1 else None
+def _measure(cells: Sequence[Cell]) -> Measure | None:
+    """The metric of all cells; None if they differ, so that values cannot be averaged."""
+    return common_measure(cell.setting.measure for cell in cells)
 
 
 def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
@@ -93,7 +85,7 @@ def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
 def _overall_ranks(
     cells: Sequence[Cell], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
 ) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
-    """Of each complete contestant its mean rank, and its place by mean rank when tasks and seeds are drawn."""
+    """Each complete contestant's mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
         return {}, {}
     tasks = sorted({cell.setting.task for cell in cells})
@@ -110,33 +102,33 @@ def _overall_ranks(
     tables = Counter(cell.setting.task for cell in cells)
     drawn /= (task_weights @ np.array([[tables[task]] for task in tasks])).astype(np.float64)
     mean_ranks = [
-        Estimate(mean(of_one), low, high)
+        Estimate(fmean(of_one), low, high)
         for of_one, (low, high) in zip(zip(*observed, strict=True), middle(drawn), strict=True)
     ]
     return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
 
 
 def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Mean of the metric over the cells; its interval from the seeds that all of them have."""
+    """Mean of the metric over the cells, and its interval, from the seeds that all of them have."""
     entries = [cell.by_contestant.get(who) for cell in cells]
-    if _common_measure(cells) is None or not all(entries):
+    if _measure(cells) is None or not all(entries):
         return None
     by_entry = [{run.seed: run.value for run in entry.finished} for entry in entries if entry]
     seeds = sorted(set.intersection(*map(set, by_entry)))
-    by_seed = [mean([values[seed] or 0.0 for values in by_entry]) for seed in seeds]
+    by_seed = [fmean([values[seed] or 0.0 for values in by_entry]) for seed in seeds]
     return mean_interval(by_seed) if by_seed else None
 
 
 def _overall_gap_closed(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Share of the gap closed, gaps summed over the cells with both anchors, from the seeds that all of them have."""
+    """Share of the gaps closed, summed over the cells with both anchors, from the seeds that all of them have."""
     trios = [(cell.by_contestant.get(who), cell.untuned, cell.oracle) for cell in cells if cell.untuned and cell.oracle]
-    if not trios or _common_measure(cells) is None:
+    if not trios or _measure(cells) is None:
         return None
     if any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
         return None
     by_seed = list(paired(*(entry for trio in trios for entry in trio)))
-    means = [[mean(scores[which::3]) for which in range(3)] for scores in by_seed]
-    return ratio([own - low for own, low, _ in means], [high - low for _, low, high in means])
+    means = [[fmean(scores[which::3]) for which in range(3)] for scores in by_seed]
+    return ratio_interval([own - low for own, low, _ in means], [high - low for _, low, high in means])
 
 
 def _overall_row(
@@ -150,9 +142,8 @@ def _overall_row(
     relative = [
         row.examples / once
         for row, cell in found
-        if cell.untuned and (once := median(cell.untuned.finished, lambda run: run.examples))
+        if cell.untuned and (once := median(run.examples for run in cell.untuned.finished))
     ]
-    seconds = [row.seconds for row in rows if row.seconds is not None]
     return OverallRow(
         contestant=who,
         tables=len(rows),
@@ -165,9 +156,9 @@ def _overall_row(
         epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         contradicted=any(row.contradicted for row in rows),
-        tuning_share=plain.median(row.tuning_share for row in rows),
-        runs=plain.median(row.runs for row in rows),
-        examples=plain.median(row.examples for row in rows),
-        seconds=plain.median(seconds) if seconds else None,
-        relative_cost=plain.median(relative) if relative else None,
+        tuning_share=median(row.tuning_share for row in rows) or 0.0,
+        runs=median(row.runs for row in rows) or 0.0,
+        examples=median(row.examples for row in rows) or 0.0,
+        seconds=median(row.seconds for row in rows),
+        relative_cost=median(relative),
     )

@@ -1,13 +1,14 @@
-"""The leaderboard as one HTML file: tables, filters and interactive charts. It opens from disk and asks no network.
+"""The leaderboard as one HTML file: tables, filters and interactive charts. It opens from disk and uses no network.
 
-Everything that comes from a record is escaped by Jinja; the charts' data are JSON in which `<`, `>`, `&`, quotes and
-line separators are escaped as well.
+Jinja escapes everything that comes from a record. The charts' data are JSON in which `<`, `>`, `&`, quotes and line
+separators are escaped, too.
 """
 
 import math
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,6 +18,14 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.frame import VEGA_LITE_VERSION, Chart
 from dphpo_bench.leaderboard.charts.looks import config
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns
+
+TEMPLATES: dict[str, Any] = {
+    "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
+    "undefined": StrictUndefined,
+    "trim_blocks": True,
+    "lstrip_blocks": True,
+}
+"""How templates are found and read."""
 
 MOST_REFUSED = 100
 FONT = "system-ui, sans-serif"
@@ -28,25 +37,18 @@ THEMES = {
 
 
 def to_html(board: Board, charts: Sequence[Chart]) -> str:
-    """The whole page; the same text for the same board and charts.
+    """The whole page, the same text for the same board and charts.
 
     Raises:
-        ValueError: a chart holds a number that JSON has no word for, such as NaN.
+        ValueError: if a chart holds a number that JSON cannot express, such as NaN.
     """
-    environment = Environment(
-        loader=PackageLoader("dphpo_bench.leaderboard", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters["sort_value"] = sort_value
     return environment.get_template("page.html").render(
         board=board,
         charts=charts,
-        # The page gives titles as headings.
+        # The page has titles as headings.
         specs={chart.name: {key: part for key, part in chart.spec.items() if key != "title"} for chart in charts},
         themes=THEMES,
         settings=list(dict.fromkeys(table.setting for table in board.tables)),
@@ -61,7 +63,7 @@ def to_html(board: Board, charts: Sequence[Chart]) -> str:
 
 
 def sort_value(value: float | str | None) -> str | None:
-    """What a cell is sorted by, as an attribute that JavaScript reads back; None for what goes last."""
+    """What a cell is sorted by, as an attribute that JavaScript reads back; cells with None go last."""
     if value is None or isinstance(value, str):
         return value
     if math.isnan(value):
@@ -71,6 +73,6 @@ def sort_value(value: float | str | None) -> str | None:
 
 @cache
 def _bundle() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed; its text cannot end the script element that it is put into."""
+    """Vega, Vega-Lite and Vega-Embed, as a text that cannot end the script element around it."""
     text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE_VERSION)
     return Markup(re.sub(r"<(?=/script|script|!--)", r"\\x3c", text, flags=re.IGNORECASE))

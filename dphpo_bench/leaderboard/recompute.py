@@ -1,4 +1,4 @@
-"""ε of many ledgers: each different one once, on all cores, kept on disk for the next time."""
+"""ε of many ledgers, on all cores, each different one once; the results are kept on disk."""
 
 import hashlib
 import json
@@ -24,20 +24,14 @@ logger = logging.getLogger(__name__)
 
 CPU_SECONDS = 60
 MEMORY_BYTES = 4 * 2**30
-"""What one ledger may take. Those of the built-in methods take less than a second, and no memory to speak of."""
+"""The limits of one ledger. Those of the built-in methods take less than a second, and little memory."""
 
 MAX_KEPT_BYTES = 100
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What an ε is claimed of.
-
-    Attributes:
-        ledger: its JSON text, compact.
-        delta: δ.
-        accountant: whose bound it is said to be.
-    """
+    """A ledger as compact JSON, δ, and the accountant whose bound the claimed ε is said to be."""
 
     ledger: str
     delta: float
@@ -45,19 +39,13 @@ class Claim:
 
     @property
     def key(self) -> str:
-        """Of the claim and of the code that examines it."""
+        """A hash of the claim and of the code that examines it."""
         text = json.dumps([engine_hash("privacy"), self.ledger, self.delta, self.accountant])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -> Mapping[Claim, float | str]:
-    """ε of each claim, or why there is none.
-
-    Args:
-        claims: in any order, repeated or not.
-        cache: a folder of earlier results of this very code, on this machine; None computes all.
-        progress: told while it computes.
-    """
+    """ε of each claim, or why there is none; `cache` is a folder of this machine's earlier results, if there is one."""
     found: dict[Claim, float | str] = {}
     missing = []
     for claim in dict.fromkeys(claims):
@@ -76,7 +64,7 @@ def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -
 
 
 def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, float | str]]:
-    """Compute in other processes, whose time and memory are limited. A claim that kills its process is tried alone."""
+    """Compute in processes with limited time and memory. Claims that may have killed their process are tried alone."""
     killed = []
     with _pool(min(len(os.sched_getaffinity(0)), len(claims))) as pool:
         futures = [(claim, pool.submit(_compute, claim)) for claim in claims]
@@ -95,7 +83,7 @@ def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, float | str]]
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
-    # New processes rather than forks: they have none of this one's threads, and a sweep has the only fork server.
+    # New processes rather than forks: they have none of this one's threads, and only a sweep has a fork server.
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(workers, mp_context=context, initializer=_limit_memory)
 
@@ -140,7 +128,7 @@ def _read(cache: Path | None, claim: Claim) -> float | None:
 
 
 def _keep(cache: Path | None, claim: Claim, value: float | str) -> None:
-    """Keep an ε. A failure may be this machine's, and is not kept."""
+    """Keep an ε, but not a failure, which may be this machine's."""
     if cache is None or isinstance(value, str):
         return
     try:

@@ -1,6 +1,7 @@
 """From verified runs to the board. The rule in words: docs/scoring.md."""
 
 import math
+from statistics import fmean
 
 from dphpo_bench.leaderboard.board import Board, Estimate, Ranks, Row, Table
 from dphpo_bench.leaderboard.contestants import (
@@ -17,13 +18,12 @@ from dphpo_bench.leaderboard.contestants import (
 from dphpo_bench.leaderboard.findings import findings
 from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import mean, mean_interval, middle_ranks
-from dphpo_bench.leaderboard.statistics import ratio_interval as ratio
+from dphpo_bench.leaderboard.statistics import mean_interval, middle_ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Submissions
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:
-    """The board of these runs; a pure function of them and of the standard, by default `Standard.builtin()`."""
+    """The board of these runs, a pure function of them and the standard, which is `Standard.builtin()` by default."""
     standard = standard or Standard.builtin()
     current, superseded = newest(submissions.runs)
     cells = cells_of(current, standard)
@@ -54,15 +54,15 @@ def _table(cell: Cell, draws: Draws) -> Table:
         epsilon=cell.target,
         delta=cell.setting.delta,
         setting=cell.title,
-        measure=cell.measure,
+        measure=cell.setting.measure,
         rows=tuple(row for row in rows if not row.contestant.reference),
         references=tuple(row for row in rows if row.contestant.reference),
     )
 
 
 def _best_first(entry: Entry) -> tuple[bool, float, str]:
-    """Failures count, as in the ranks; whose runs all failed is last."""
-    return not entry.finished, -round(mean([score for (score,) in paired(entry)]), 9), entry.contestant.label
+    """A key to sort by. Failures count, as in ranks; entries without a finished run go last."""
+    return not entry.finished, -round(fmean([score for (score,) in paired(entry)]), 9), entry.contestant.label
 
 
 def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
@@ -72,10 +72,11 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
     told = [(run.epsilon, run.accountant) for run in entry.runs.values() if run.epsilon is not None]
     epsilon, accountant = max(told, default=(None, ""))
     first = min(finished, key=lambda run: run.seed, default=None)
+    any_run = next(iter(entry.runs.values()))  # their versions are the same
     return Row(
         contestant=entry.contestant,
-        method_version=next(iter(entry.runs.values())).method_version,
-        task_version=next(iter(entry.runs.values())).task_version,
+        method_version=any_run.method_version,
+        task_version=any_run.task_version,
         seeds=len(finished),
         failed=len(entry.runs) - len(finished),
         utility=mean_interval(values) if values else None,
@@ -87,16 +88,16 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
         accountant=accountant if entry.contestant.end_to_end_private else "",
         audited=max((run.audited for run in finished if run.audited is not None), default=None),
         contradicted=any(run.audited > run.epsilon for run in finished if run.audited and run.epsilon is not None),
-        tuning_share=median(finished, lambda run: run.tuning_share) or 0.0,
-        runs=median(finished, lambda run: run.runs) or 0.0,
-        examples=median(finished, lambda run: run.examples) or 0.0,
-        seconds=median(finished, lambda run: run.seconds),
+        tuning_share=median(run.tuning_share for run in finished) or 0.0,
+        runs=median(run.runs for run in finished) or 0.0,
+        examples=median(run.examples for run in finished) or 0.0,
+        seconds=median(run.seconds for run in finished),
         path=first.released_path if first else (),
     )
 
 
 def _difference(better: Entry | None, worse: Entry | None) -> Estimate | None:
-    """By how much one is better over the seeds of both; None if they are one or share no seed."""
+    """By how much one is better over the seeds of both; None if they are the same or share no seed."""
     if better is None or worse is None or better is worse:
         return None
     differences = [a - b for a, b in paired(better, worse)]
@@ -107,4 +108,4 @@ def _gap_closed(entry: Entry, oracle: Entry | None, untuned: Entry | None) -> Es
     if oracle is None or untuned is None or entry is oracle or entry is untuned:
         return None
     triples = list(paired(entry, untuned, oracle))
-    return ratio([own - low for own, low, _ in triples], [high - low for _, low, high in triples])
+    return ratio_interval([own - low for own, low, _ in triples], [high - low for _, low, high in triples])

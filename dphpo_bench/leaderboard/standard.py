@@ -1,4 +1,4 @@
-"""What a board asks of the records it ranks."""
+"""What a board measures by."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,20 +12,19 @@ Who = tuple[str, str]
 """A method's name and its parameters as compact JSON."""
 
 REFERENCES = frozenset({"grid_composed"})
-"""Methods that stand apart although they are private from end to end. The others say that they are not."""
+"""Methods that are references although they are private from end to end. All methods that are not private are, too."""
 
 
 @dataclass(frozen=True)
 class Standard:
-    """What a board measures by. It comes with the code, so that no record can change what others are measured by.
+    """What a board measures by. It comes with the code, so that no record can change it.
 
     Attributes:
-        untuned: what tunes nothing, with its default parameters.
-        oracle: what tunes without privacy.
-        methods: names of the methods that make a table count if at least half of them are ranked in it; None for all
-            that are ranked anywhere.
+        untuned: the method that tunes nothing, with its default parameters.
+        oracle: the method that tunes without privacy.
+        methods: a table counts if at least half of these are ranked in it; None for all that are ranked anywhere.
         tasks: task and model of the tables that may count; None for all.
-        epsilons: target ε of these; None for all.
+        epsilons: target ε of the tables that may count; None for all.
     """
 
     untuned: Who
@@ -36,15 +35,15 @@ class Standard:
 
     @classmethod
     def builtin(cls) -> "Standard":
-        """By the built-in methods; every table may count."""
+        """The built-in methods as anchors; every table may count."""
         return cls(untuned=_default("auto_clipping"), oracle=_default("grid_oracle"))
 
     @classmethod
     def of_suite(cls, path: Path) -> "Standard":
-        """By the built-in methods; tables of this suite may count.
+        """The built-in methods as anchors; only tables of this suite may count.
 
         Raises:
-            InvalidValueError: if it is not a valid suite.
+            InvalidValueError: if the suite is not valid.
         """
         suite = load_suite(path)
         methods = {method.name for method, _ in suite.made_methods() if method.end_to_end_private}

@@ -1,14 +1,14 @@
 """The statistics of the leaderboard: intervals over seeds, ratios of differences, ranks by paired bootstrap.
 
-Everything is computed so that the same values give the same result on every machine: sums are exact, random
-numbers come from a bit stream that never changes, and ranks compare whole numbers.
+The same values give the same result on every machine: sums are exact, random numbers come from a bit stream that never
+changes, and ranks compare whole numbers.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +24,9 @@ Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 
-def mean(values: Sequence[float]) -> float:
-    """The mean, from an exact sum."""
-    return math.fsum(values) / len(values)
-
-
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """The mean with Student's t interval; without an interval for a single value.
-
-    Args:
-        values: at least one, independent.
-    """
-    middle, count = mean(values), len(values)
+    """The mean of independent values with Student's t interval; a single value has no interval."""
+    middle, count = fmean(values), len(values)
     if count < 2:
         return Estimate(middle)
     half = _t(count) * math.sqrt(_covariance(values, values) / count)
@@ -55,7 +46,7 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     count = len(denominators)
     if count < 2:
         return None
-    top, bottom = mean(numerators), mean(denominators)
+    top, bottom = fmean(numerators), fmean(denominators)
     scale = _t(count) ** 2 / count
     leading = bottom**2 - scale * _covariance(denominators, denominators)
     if bottom <= 0 or leading <= 0:
@@ -72,7 +63,7 @@ class Scores:
 
     Attributes:
         values: shape (contestants, seeds), in millionths; 0 where there is none.
-        present: of the same shape, 1 where there is a score, else 0. Each contestant has at least one.
+        present: shape (contestants, seeds), 1 where there is a score, else 0. Each contestant has at least one.
     """
 
     values: Integers
@@ -80,7 +71,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: Sequence[Sequence[float | None]]) -> "Scores":
-        """From scores in [−1, 1], a row a contestant, a column a seed, None where there is no run."""
+        """From scores in [−1, 1], of shape (contestants, seeds), None where there is no run."""
         values = [[0 if score is None else round(score * UNIT) for score in row] for row in scores]
         present = [[int(score is not None) for score in row] for row in scores]
         return cls(np.asarray(values, dtype=np.int64), np.asarray(present, dtype=np.int64))
@@ -94,10 +85,10 @@ class Scores:
     def resampled_ranks(self, weights: Integers) -> Reals:
         """Ranks of the contestants in each resampling, 1 is best.
 
-        Means of n seeds drawn from n seeds spread less than means of n new seeds, and do not know Student's heavy
-        tails. Deviations from the mean are therefore widened by √(n/(n−1)) · t / z, as Hesterberg's (2015) expanded
-        percentile interval does for means: so the middle 95 % of them is as wide as the t interval. A contestant
-        none of whose seeds is drawn keeps its mean.
+        Means of n seeds drawn from n seeds spread less than means of n new seeds, and lack Student's heavy tails.
+        Deviations from the mean are therefore widened by √(n/(n−1)) · t / z, as Hesterberg's (2015) expanded percentile
+        interval does for means: their middle 95 % is as wide as the t interval. If none of a contestant's seeds is
+        drawn, it keeps its mean.
 
         Args:
             weights: shape (draws, seeds), how often each seed is drawn; see `draw`.
@@ -113,7 +104,7 @@ class Scores:
 
 
 def ranks(scores: Reals) -> Reals:
-    """Ranks along the last axis, 1 for the highest score; equal ones share the mean of their ranks."""
+    """Ranks along the last axis, 1 for the highest score; equal scores share the mean of their ranks."""
     from scipy.stats import rankdata
 
     ranked: Reals = rankdata(-scores, axis=-1)
@@ -121,12 +112,12 @@ def ranks(scores: Reals) -> Reals:
 
 
 def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
-    """Draw as many items as there are, with replacement, again and again.
+    """Draw as many items as there are, with replacement, many times.
 
     Args:
         items: how many there are, at most 2³².
-        stream: number of the random stream, the same for what is to be drawn alike.
-        draws: how often.
+        stream: number of the random stream; the same stream gives the same draws.
+        draws: how many times.
 
     Returns:
         Shape (draws, items): how often each item was drawn; rows sum to `items`.
@@ -138,11 +129,7 @@ def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
 
 
 def middle_ranks(resampled: Reals) -> list[Ranks]:
-    """The middle 95 % of the ranks, ends included, outwards to whole ranks.
-
-    Args:
-        resampled: shape (draws, contestants).
-    """
+    """Each contestant's middle 95 % of ranks of shape (draws, contestants), rounded outwards to whole ranks."""
     return [Ranks(math.floor(low), math.ceil(high)) for low, high in middle(resampled)]
 
 
@@ -154,7 +141,7 @@ def middle(resampled: Reals) -> list[tuple[float, float]]:
 
 
 def _covariance(first: Sequence[float], second: Sequence[float]) -> float:
-    mean_first, mean_second = mean(first), mean(second)
+    mean_first, mean_second = fmean(first), fmean(second)
     products = ((a - mean_first) * (b - mean_second) for a, b in zip(first, second, strict=True))
     return math.fsum(products) / (len(first) - 1)
 
@@ -169,7 +156,7 @@ def _t(count: int) -> float:
 
 @cache
 def _widening(count: int) -> float:
-    """The factor by which resampled means of so many values are to spread more; 1 for a single value."""
+    """The factor by which deviations of resampled means of so many values are widened; 1 for a single value."""
     if count < 2:
         return 1.0
     return math.sqrt(count / (count - 1)) * _t(count) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

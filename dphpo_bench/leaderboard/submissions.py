@@ -1,7 +1,7 @@
-"""Records as they come in, by pull request, from strangers: read, checked, and their ε recomputed.
+"""Records as strangers submit them: read, checked, and their ε recomputed.
 
-What is checked is what a record says against itself: its types and sizes, its place, its ledger against its ε.
-Only running it again can show that the run took place.
+A record can only be checked against itself: its types and sizes, its place, its ledger against its ε. Whether the run
+took place, only running it again can show.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -39,13 +38,13 @@ MAX_VERSION = 10_000
 MAX_PATH_POINTS = 60
 MIN_CONFIDENCE = 0.95
 EPSILON_DIGITS = 4
-"""A target has so many significant digits at most, so that targets that differ look different."""
+"""The most significant digits of a target, so that different targets look different."""
 
 ROUNDING = 1e-6
-"""Relative difference of one ε computed on two machines at most."""
+"""The largest relative difference between values of one ε on two machines."""
 
 NOT_PRIVATE = frozenset({"grid_oracle", "grid_oracle_schedule", "nonprivate"})
-"""Methods of this project that are not private, whatever a record of theirs says."""
+"""Methods of this project that are not private, whatever their records say."""
 
 _PLACE = ("<task>", "<method>", "<key>.json")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -54,17 +53,7 @@ _PLAIN_HASH = re.compile(r"[A-Za-z0-9_.+:-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What runs must share to be compared.
-
-    Attributes:
-        task: its name.
-        model: its name.
-        delta: δ.
-        data_fingerprint: of the records.
-        model_fingerprint: of the model's structure.
-        facts: a hash of all public facts of the task.
-        measure: the metric that they are compared by.
-    """
+    """What runs must share to be compared; `facts` is a hash of all public facts of the task."""
 
     task: str
     model: str
@@ -81,26 +70,19 @@ class Run:
 
     Attributes:
         path: of its record.
-        setting: what it must share with others to be compared.
         target: the ε that was asked for.
-        method: its name.
         parameters: compact JSON.
-        method_version: of the method.
-        task_version: of the task.
-        seed: of the run.
-        created: when, by the record.
         end_to_end_private: None for a run that failed before it could say.
         value: of the setting's metric, on test data; None for a run that failed.
-        epsilon: the claim, which the ledger was found to bear out; ∞ for what is not private; None for a run that
-            failed before it could say.
+        epsilon: the claim, which the ledger confirms; ∞ for a run that is not private; None for one that failed before
+            it could say.
         accountant: whose bound it is, else empty.
-        audited: lower bound of ε that an attack has shown, if there was one.
-        tuning_share: share of ε spent on tuning.
-        runs: training runs in expectation.
-        examples: processed in expectation.
-        seconds: of all phases; None where the time of training is not told.
-        released_path: what it released on its way.
-        error: why it failed, else empty.
+        audited: lower bound on ε that an attack has shown, if there was one.
+        runs: training runs, in expectation.
+        examples: examples processed, in expectation.
+        seconds: of all phases; None if the record does not tell the time of training.
+        released_path: what the method released while it trained.
+        error: why the run failed, else empty.
     """
 
     path: str
@@ -111,7 +93,6 @@ class Run:
     method_version: int
     task_version: int
     seed: int
-    created: datetime
     end_to_end_private: bool | None
     value: float | None
     epsilon: float | None
@@ -127,12 +108,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Submissions:
-    """What a folder of records holds.
-
-    Attributes:
-        runs: those that passed, in the order of their paths; failed runs are among them.
-        rejected: the others.
-    """
+    """The runs whose records passed, failed runs included, and the records that did not; both sorted by path."""
 
     runs: tuple[Run, ...]
     rejected: tuple[Refused, ...]
@@ -144,7 +120,7 @@ class Submissions:
 
 
 class _RejectedError(Exception):
-    """A record does not pass; the message is the reason."""
+    """A record does not pass, for the reason in the message."""
 
 
 def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
@@ -153,8 +129,8 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
     Hidden files and folders are ignored; symbolic links are rejected, not followed.
 
     Args:
-        paths: folders, with all records in them, or single records.
-        cache: a folder where recomputed ε are kept, by this machine for itself; None for none.
+        paths: records, and folders of them.
+        cache: a folder in which this machine keeps recomputed ε for itself.
         progress: told while it works.
 
     Raises:
@@ -188,7 +164,7 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
 
 
 def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable[tuple[Path, str]]:
-    """Each file with its path as shown: below the folder that was named, or as it was named."""
+    """Each file with its path to show: relative to the folder that was named, or as the file was named."""
     for root in paths:
         if root.is_symlink():
             reject(Refused(one_line(path_text(root)), "a symbolic link; links are not followed"))
@@ -200,7 +176,7 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
             for file in record_files(root, skip):
                 below = file.relative_to(root)
                 shown = one_line(path_text(below))
-                if len(below.parts) > len(_PLACE):  # such as a copy, which would come first in some order
+                if len(below.parts) > len(_PLACE):  # such as a copy of a record
                     reject(Refused(shown, f"it lies deeper than {'/'.join(_PLACE)}"))
                 else:
                     yield file.absolute(), shown
@@ -211,11 +187,11 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
 
 
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
-    """A run, and the claim that its ledger is to bear out; None if it failed before it could say.
+    """A run, and the claim that its ledger has to confirm; None if it claims none.
 
     Raises:
         RecordError: if the file is not a record.
-        _RejectedError: if it is none for the leaderboard.
+        _RejectedError: if the record does not pass.
     """
     record = read_record(file)
     identity, privacy = record.identity, record.privacy
@@ -249,7 +225,6 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         method_version=identity.method_version,
         task_version=identity.task_version,
         seed=seed,
-        created=record.created,
         end_to_end_private=privacy.end_to_end_private if privacy else None,
         value=value,
         epsilon=privacy.epsilon if privacy else None,
@@ -276,11 +251,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
 
 
 def _check_value(measure: Measure, value: float | None) -> None:
-    """Check the metric and its value, None for a run that failed.
-
-    Raises:
-        _RejectedError: if it is none to compare by.
-    """
+    """Reject a metric that cannot be compared; the value is None for a run that failed."""
     _require(_PLAIN_NAME.fullmatch(measure.name), f"the metric {measure.name!r} is not a plain name")
     if value is not None and measure.share:
         _require(0 <= value <= 1, f"it has no {measure.title} between 0 and 1")
@@ -290,7 +261,7 @@ def _check_value(measure: Measure, value: float | None) -> None:
 
 @cache
 def _own_versions() -> dict[tuple[str, str], int]:
-    """Versions of this project's own methods and tasks: a record that states a newer one would hide all others."""
+    """Versions of this project's own methods and tasks. A record with a newer one would hide all others."""
     own = f"dphpo-bench {version('dphpo-bench')}"
     found = [("method", name, item) for name, item in registry.methods().items()]
     found += [("task", name, item) for name, item in registry.tasks().items()]  # type: ignore[misc]
@@ -298,22 +269,15 @@ def _own_versions() -> dict[tuple[str, str], int]:
 
 
 def _check_identity(identity: Identity, file: Path) -> int:
-    """Check names, numbers and the place.
-
-    Returns:
-        The seed.
-
-    Raises:
-        _RejectedError: at the first that is not as it should be.
-    """
-    for kind, name in (("method", identity.method), ("task", identity.task), ("model", identity.model)):
+    """Reject an identity with bad names, numbers, or place; return its seed."""
+    for kind in ("method", "task", "model"):
+        name = getattr(identity, kind)
         _require(_PLAIN_NAME.fullmatch(name), f"the {kind} {name!r} is not a plain name")
-    for kind, text in (("model", identity.model_fingerprint), ("data", identity.data_fingerprint)):
+    for kind in ("model", "data"):
+        text = getattr(identity, f"{kind}_fingerprint")
         _require(_PLAIN_HASH.fullmatch(text), f"the {kind} fingerprint {text!r} is not plain")
-    for kind, name, stated in (
-        ("method", identity.method, identity.method_version),
-        ("task", identity.task, identity.task_version),
-    ):
+    for kind in ("method", "task"):
+        name, stated = getattr(identity, kind), getattr(identity, f"{kind}_version")
         newest = _own_versions().get((kind, name), MAX_VERSION)
         _require(stated <= newest, f"its {kind} {name} is of version {stated}, above {newest}, the newest")
     place = (identity.task, identity.method, f"{identity.key}.json")
@@ -335,12 +299,9 @@ def _check_identity(identity: Identity, file: Path) -> int:
 
 
 def _verified(run: Run, recomputed: float | str) -> Run:
-    """The run, if its ledger bears out its claim, which is at most the target.
+    """The run, if its ledger confirms its claim, else it is rejected.
 
-    Shown is the claim, which is the same everywhere, unless the ledger costs more within what machines may differ by.
-
-    Raises:
-        _RejectedError: if the claim does not hold.
+    The claim is shown, because it is the same everywhere, unless the ledger costs more by a rounding error.
     """
     if isinstance(recomputed, str):
         raise _RejectedError(recomputed)
@@ -354,7 +315,7 @@ def _verified(run: Run, recomputed: float | str) -> Run:
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:
-    """What a method released on its way, thinned out; nothing if it is of another form."""
+    """What a method released while it trained, thinned out; nothing if it has another form."""
     if not isinstance(value, list):
         return ()
     thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))]

@@ -1,125 +1,95 @@
 """The leaderboard as CSV, for programs: a line for each contestant on each task at each ε."""
 
-from collections.abc import Callable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from typing import Any
+from typing import NamedTuple
 
-from dphpo_bench.leaderboard.board import Board, Estimate, Row, Table
+from dphpo_bench.leaderboard.board import Board, Row, Table
 from dphpo_bench.records import export
+from dphpo_bench.records.tables import value_at
 
 DIGITS = 6
 """Significant digits of sizes, and decimals of shares: the last bits of a float differ between machines."""
 
 ROUNDING = 1e-9
-"""A relative difference that is a rounding error, not one to be rounded up."""
+"""Relative differences up to this are rounding errors, which are not rounded up."""
 
-KINDS = {
-    "setting": "string",
-    "task": "string",
-    "model": "string",
-    "epsilon_target": "float64",
-    "delta": "float64",
-    "method": "string",
-    "parameters": "string",
-    "label": "string",
-    "method_version": "Int64",
-    "task_version": "Int64",
-    "end_to_end_private": "boolean",
-    "reference": "boolean",
-    "seeds": "Int64",
-    "failed": "Int64",
-    "metric": "string",
-    "higher_is_better": "boolean",
-    "mean": "float64",
-    "mean_low": "float64",
-    "mean_high": "float64",
-    "rank_low": "Int64",
-    "rank_high": "Int64",
-    "gap_to_oracle": "float64",
-    "gap_to_oracle_low": "float64",
-    "gap_to_oracle_high": "float64",
-    "gap_to_untuned": "float64",
-    "gap_to_untuned_low": "float64",
-    "gap_to_untuned_high": "float64",
-    "gap_closed": "float64",
-    "gap_closed_low": "float64",
-    "gap_closed_high": "float64",
-    "epsilon": "float64",
-    "accountant": "string",
-    "audited": "float64",
-    "tuning_share": "float64",
-    "runs": "float64",
-    "examples": "float64",
-    "seconds": "float64",
+
+class _Line(NamedTuple):
+    table: Table
+    row: Row
+
+
+COLUMNS = {
+    "setting": ("string", "table.setting"),
+    "task": ("string", "table.task"),
+    "model": ("string", "table.model"),
+    "epsilon_target": ("size", "table.epsilon"),
+    "delta": ("size", "table.delta"),
+    "method": ("string", "row.contestant.method"),
+    "parameters": ("string", "row.contestant.parameters"),
+    "label": ("string", "row.contestant.label"),
+    "method_version": ("Int64", "row.method_version"),
+    "task_version": ("Int64", "row.task_version"),
+    "end_to_end_private": ("boolean", "row.contestant.end_to_end_private"),
+    "reference": ("boolean", "row.contestant.reference"),
+    "seeds": ("Int64", "row.seeds"),
+    "failed": ("Int64", "row.failed"),
+    "metric": ("string", "table.measure.name"),
+    "higher_is_better": ("boolean", "table.measure.higher_is_better"),
+    "mean": ("metric", "row.utility.mean"),
+    "mean_low": ("metric", "row.utility.low"),
+    "mean_high": ("metric", "row.utility.high"),
+    "rank_low": ("Int64", "row.ranks.low"),
+    "rank_high": ("Int64", "row.ranks.high"),
+    "gap_to_oracle": ("metric", "row.gap_to_oracle.mean"),
+    "gap_to_oracle_low": ("metric", "row.gap_to_oracle.low"),
+    "gap_to_oracle_high": ("metric", "row.gap_to_oracle.high"),
+    "gap_to_untuned": ("metric", "row.gap_to_untuned.mean"),
+    "gap_to_untuned_low": ("metric", "row.gap_to_untuned.low"),
+    "gap_to_untuned_high": ("metric", "row.gap_to_untuned.high"),
+    "gap_closed": ("share", "row.gap_closed.mean"),
+    "gap_closed_low": ("share", "row.gap_closed.low"),
+    "gap_closed_high": ("share", "row.gap_closed.high"),
+    "epsilon": ("bound", "row.epsilon"),
+    "accountant": ("string", "row.accountant"),
+    "audited": ("lower bound", "row.audited"),
+    "tuning_share": ("share", "row.tuning_share"),
+    "runs": ("size", "row.runs"),
+    "examples": ("size", "row.examples"),
+    "seconds": ("size", "row.seconds"),
 }
-"""The columns, with their pandas types."""
+"""The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
 
 
 def to_csv(board: Board) -> str:
     """The content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
 
-    Shares and their gaps have six decimals, other numbers six significant digits; ε is rounded up, its audited lower
+    Shares and their gaps have six decimals, other numbers six significant digits. ε is rounded up, its audited lower
     bound down. A text that a spreadsheet would take for a formula has an apostrophe in front.
     """
     import pandas as pd
 
-    rows = [_values(table, row) for table in board.tables for row in (*table.rows, *table.references)]
-    columns = {name: pd.Series([row[name] for row in rows], dtype=kind) for name, kind in KINDS.items()}
+    lines = [_Line(table, row) for table in board.tables for row in table.everyone]
+    columns = {}
+    for name, (kind, place) in COLUMNS.items():
+        values = [value_at(line, place) for line in lines]
+        if kind in ("string", "Int64", "boolean"):
+            columns[name] = pd.Series(values, dtype=kind)
+        else:
+            rounded = [_rounded(value, kind, line) for value, line in zip(values, lines, strict=True)]
+            columns[name] = pd.Series(rounded, dtype="float64")
     return export.to_csv(pd.DataFrame(columns))
 
 
-def _values(table: Table, row: Row) -> dict[str, Any]:
-    who = row.contestant
-    number = _share if table.measure.share else _size
-    return {
-        "setting": table.setting,
-        "task": table.task,
-        "model": table.model,
-        "epsilon_target": _size(table.epsilon),
-        "delta": _size(table.delta),
-        "method": who.method,
-        "parameters": who.parameters,
-        "label": who.label,
-        "method_version": row.method_version,
-        "task_version": row.task_version,
-        "end_to_end_private": who.end_to_end_private,
-        "reference": who.reference,
-        "seeds": row.seeds,
-        "failed": row.failed,
-        "metric": table.measure.name,
-        "higher_is_better": table.measure.higher_is_better,
-        **_estimate("mean", row.utility, number),
-        "rank_low": row.ranks and row.ranks.low,
-        "rank_high": row.ranks and row.ranks.high,
-        **_estimate("gap_to_oracle", row.gap_to_oracle, number),
-        **_estimate("gap_to_untuned", row.gap_to_untuned, number),
-        **_estimate("gap_closed", row.gap_closed, _share),
-        "epsilon": None if row.epsilon is None else _bound(row.epsilon, ROUND_CEILING),
-        "accountant": row.accountant,
-        "audited": None if row.audited is None else _bound(row.audited, ROUND_FLOOR),
-        "tuning_share": _share(row.tuning_share),
-        "runs": _size(row.runs),
-        "examples": _size(row.examples),
-        "seconds": None if row.seconds is None else _size(row.seconds),
-    }
-
-
-def _estimate(name: str, estimate: Estimate | None, number: Callable[[float], float]) -> dict[str, float | None]:
-    mean, low, high = (estimate.mean, estimate.low, estimate.high) if estimate else (None, None, None)
-    values = {name: mean, f"{name}_low": low, f"{name}_high": high}
-    return {key: None if value is None else number(value) for key, value in values.items()}
-
-
-def _share(value: float) -> float:
-    # Decimals rather than digits: a difference that should be zero may be 1e-17. Added to zero, -0 is 0.
-    return round(value, DIGITS) + 0.0
-
-
-def _size(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}") + 0.0
-
-
-def _bound(value: float, rounding: str) -> float:
-    """The value with six digits, rounded in one direction, unless what is cut off is a rounding error."""
-    toward = -ROUNDING if rounding == ROUND_CEILING else ROUNDING
+def _rounded(value: float | None, kind: str, line: _Line) -> float | None:
+    if value is None:
+        return None
+    if kind == "metric":
+        kind = "share" if line.table.measure.share else "size"
+    if kind == "share":  # decimals rather than digits: a difference that should be zero may be 1e-17
+        return round(value, DIGITS) + 0.0  # added to zero, -0 is 0
+    if kind == "size":
+        return float(f"{value:.{DIGITS}g}") + 0.0
+    # In the cautious direction, unless what is cut off is a rounding error.
+    rounding, toward = (ROUND_CEILING, -ROUNDING) if kind == "bound" else (ROUND_FLOOR, ROUNDING)
     return float(Context(prec=DIGITS, rounding=rounding).create_decimal_from_float(value * (1 + toward)))

@@ -2,26 +2,22 @@
 
 import io
 import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
-from dphpo_bench.base.text import escaped, one_line
+from dphpo_bench.base.text import escaped, finite_json, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-INT64_MAX = 2**63 - 1
-
-
 def to_csv(data: "pd.DataFrame") -> str:
-    """CSV with a header; full precision, `inf` for ∞, nothing for what is missing.
+    """CSV with a header: numbers in full precision, `inf` for ∞, nothing for missing values.
 
-    Unprintable characters of texts are escaped as in Python, such as `\\n`. A text that a spreadsheet would take
-    for a formula gets an apostrophe in front.
+    Unprintable characters are escaped as in Python, such as `\\n`. A text that a spreadsheet would take for a formula
+    gets an apostrophe in front.
     """
     safe = data.rename(columns=escaped)
     for name in safe.columns[[dtype == "string" for dtype in safe.dtypes]]:
@@ -30,10 +26,9 @@ def to_csv(data: "pd.DataFrame") -> str:
 
 
 def to_json(data: "pd.DataFrame") -> str:
-    """A JSON list of objects; null for what is missing, "Infinity" for ∞, as records have it."""
+    """A JSON list of objects: null for missing values, "Infinity" for ∞, as in records."""
     rows = data.astype(object).where(data.notna(), None).to_dict("records")
-    plain = [{name: _finite(value) for name, value in row.items()} for row in rows]
-    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+    return json.dumps(finite_json(rows), indent=1, allow_nan=False) + "\n"
 
 
 def to_parquet(data: "pd.DataFrame") -> bytes:
@@ -47,7 +42,7 @@ def write(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all.
 
     Raises:
-        InvalidValueError: if it cannot be written there.
+        InvalidValueError: if it cannot be written.
     """
     try:
         place = path.resolve()  # a link stays a link
@@ -64,9 +59,3 @@ def no_formula(text: str) -> str:
     """The text with unprintable characters escaped, and an apostrophe in front of what looks like a formula."""
     text = escaped(text)
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value

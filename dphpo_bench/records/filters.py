@@ -10,11 +10,9 @@ from dphpo_bench.base.text import shown, unknown_name_message
 
 @dataclass(frozen=True)
 class Only:
-    """What is wanted: for each field, the values that will do.
+    """The wanted values of each field. A run is wanted if each of these fields has one of its values.
 
-    Attributes:
-        wanted: field → values. Of one field any value will do; all fields must agree. Numbers are compared as
-            numbers, so that 1, 1.0 and 1e0 are the same.
+    Numbers are compared as numbers: 1, 1.0 and 1e0 are the same.
     """
 
     wanted: Mapping[str, frozenset[str | float]]
@@ -24,12 +22,12 @@ class Only:
         """Read texts such as "method=hyfreedp,method=liu_talwar,task=mnist".
 
         Args:
-            texts: field=value pairs, separated by commas; all texts count together.
-            available: the fields there are, and the values that occur.
+            texts: field=value pairs, separated by commas.
+            available: the values that occur, by field.
 
         Raises:
             InvalidValueError: if a text is not of this form.
-            UnknownNameError: if there is no such field, or none of that value.
+            UnknownNameError: if a field or one of its values does not occur.
         """
         wanted: dict[str, set[str | float]] = {}
         for pair in (pair.strip() for text in texts for pair in text.split(",")):
@@ -45,7 +43,7 @@ class Only:
         return cls({field: frozenset(values) for field, values in wanted.items()})
 
     def accepts(self, field: str, value: str | float | None) -> bool:
-        """Whether runs of this value are wanted, as far as this field goes."""
+        """Whether a run with this value of the field may be wanted."""
         return field not in self.wanted or _comparable(value) in self.wanted[field]
 
     def matches(self, values: Mapping[str, str | float | None]) -> bool:
@@ -54,7 +52,7 @@ class Only:
 
 
 def _comparable(value: str | float | None) -> str | float:
-    """Numbers, also as texts, as numbers; integers exactly."""
+    """A number for what is one or reads like one, exact if it is an integer; any other value as a text."""
     if isinstance(value, str):
         for read in (int, float):
             with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""What the test data of a run were measured by: the metric that tables and the board show, and its direction."""
+"""The metric that tables and the board show, and its direction."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,17 +8,12 @@ SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "roc_auc", "token_acc
 """Metrics between 0 and 1, which are shown in percent."""
 
 TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
-"""Names that are written otherwise."""
+"""Metrics that are not shown by their names."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Measure:
-    """A metric, as a record names it.
-
-    Attributes:
-        name: such as "accuracy".
-        higher_is_better: the direction.
-    """
+    """A metric by its name in records, such as "accuracy", and its direction."""
 
     name: str = "accuracy"
     higher_is_better: bool = True
@@ -30,17 +25,17 @@ class Measure:
 
     @property
     def title(self) -> str:
-        """The name as it is read."""
+        """The name for people."""
         return TITLES.get(self.name, self.name.replace("_", " "))
 
     @property
     def header(self) -> str:
-        """The name, with its unit and with its direction where small is good."""
+        """The title with its unit, and with its direction if lower is better."""
         unit = f"{self.title}, %" if self.share else self.title
         return unit if self.higher_is_better else f"{unit} (lower is better)"
 
     def text(self, value: float) -> str:
-        """A value for people: 87.33 % of a share, else four digits."""
+        """A value for people: a share in percent, anything else with four digits."""
         return f"{value:.2%}" if self.share else f"{value:.4g}"
 
 
@@ -48,11 +43,11 @@ ACCURACY = Measure()
 
 
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
-    """The metric to show: the first that the task's public facts name, else the accuracy, else the first measured.
+    """The metric to show: the first in the task's public facts, else the accuracy, else the first that was measured.
 
     Args:
-        facts: of the identity. `metrics` lists names and directions.
-        measured: names of what was measured. A metric that the facts do not name counts as one to be high.
+        facts: of the run's identity. Their `metrics` are a list of names and directions.
+        measured: names of the measured metrics. Unless the facts say otherwise, higher is better.
     """
     told = facts.get("metrics") or [facts.get("metric")]
     match told:

@@ -28,19 +28,14 @@ SETTING = (
     "model_fingerprint",
     "data_fingerprint",
 )
-"""Names of what tells settings apart."""
+"""The names of the values in `Result.setting`."""
 
 FILTERS = ("method", "task", "model", "epsilon", "seed", "status")
 
 
 @dataclass(frozen=True)
 class Result:
-    """A record and where it lies.
-
-    Attributes:
-        path: relative to the folder that was read, with slashes; bytes that are no text are escaped.
-        record: the record.
-    """
+    """A record and its file's path as text, relative to the folder that was read."""
 
     path: str
     record: RunRecord
@@ -57,12 +52,12 @@ class Result:
 
     @property
     def value(self) -> float | None:
-        """Its value; None if it was not measured."""
+        """The value of `measure`; None if it was not measured."""
         return self.record.metrics.get(self.measure.name)
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """All that runs share which differ in their seed alone: the values of `SETTING`."""
+        """Everything that runs share if they differ in their seeds alone."""
         identity = self.record.identity
         return (
             identity.task,
@@ -80,13 +75,13 @@ class Result:
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """What results are sorted by."""
+        """The key to sort by."""
         seed = self.record.identity.seed
         return *self.setting, math.inf if seed is None else seed, self.path
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of all phases; None where the time of training is not told."""
+        """Seconds of all phases; None if the record does not tell the time of training."""
         return sum(self.record.seconds.values()) if "train" in self.record.seconds else None
 
 
@@ -96,8 +91,7 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
     Hidden files and folders are ignored, and no symbolic link is followed.
 
     Returns:
-        What was read, sorted by task, model, ε, δ, method, parameters, the rest of the setting, and seed; and what was
-        skipped.
+        The results, sorted by `Result.order`; and an error for each file that was skipped.
 
     Raises:
         InvalidValueError: if there is no such folder.
@@ -119,9 +113,7 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
 
 
 def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
-    """The results that `--only` texts such as "method=hyfreedp,task=mnist" ask for; see `FILTERS` for the fields.
-
-    Names are compared as they are shown.
+    """The results that `--only` texts such as "method=hyfreedp,task=mnist" ask for; `FILTERS` are the fields.
 
     Raises:
         InvalidValueError: if a text is not of this form.
@@ -144,7 +136,7 @@ def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
 
 
 def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Path]:
-    """Regular files that may be records. `skip` is told what else looks like one."""
+    """Yield the regular files that may be records, and call `skip` for everything else that looks like one."""
 
     def unreadable(error: OSError) -> None:
         skip(RecordError(f"Cannot read the folder {error.filename}: {error.strerror}."))
@@ -172,12 +164,12 @@ def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Pa
 
 
 def path_text(path: Path) -> str:
-    """The path with slashes; bytes that are no text are escaped."""
+    """The path with slashes; bytes that are not text are escaped."""
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
 def _fields(result: Result) -> dict[str, str | float | None]:
-    """What `--only` compares: names as they are shown, because the message about an unknown one shows them."""
+    """The values that `--only` compares. Names are as tables show them, since error messages list them."""
     identity = result.record.identity
     return {
         "method": one_line(identity.method),

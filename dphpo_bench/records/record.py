@@ -1,13 +1,11 @@
-"""Run records: what is kept of a run, validated whenever it is read, written whole or not at all.
+"""Run records: JSON that holds released values only. Nothing in it is ever executed or imported.
 
-A record holds released values only. It is JSON with a schema version; nothing in it is ever executed or
-imported. Records may come from strangers, so reading one checks types, ranges and size, and rebuilds the
-ledger from a whitelist of event types.
+Records may come from strangers. Reading one checks its types, ranges and size, and rebuilds the ledger from a
+whitelist of event types.
 """
 
 import hashlib
 import json
-import math
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -23,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from dphpo_bench.base.text import shown
+from dphpo_bench.base.text import finite_json, shown
 from dphpo_bench.privacy.ledger import Ledger
 
 SCHEMA_VERSION: Final = 2
@@ -38,17 +36,8 @@ Count = Annotated[int, Field(ge=0)]
 Version = Annotated[int, Field(ge=1, strict=True)]
 
 
-def _as_written(value: Any) -> Any:
-    """The value with NaN and infinities as the texts that they are written as, so that it is read as it was."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {name: _as_written(one) for name, one in value.items()}
-    return [_as_written(one) for one in value] if isinstance(value, list) else value
-
-
 def _finite(value: Any) -> Any:
-    if _as_written(value) != value:
+    if finite_json(value) != value:
         raise ValueError("NaN and infinities are no parameters")
     return value
 
@@ -61,19 +50,15 @@ class Identity(_Part):
     """What makes two runs the same run: names and values, no times, no places, no source text.
 
     Attributes:
-        method: its name.
-        method_version: as its author declares it.
-        parameters: of the method.
-        task: its name.
-        task_version: as its author declares it.
-        facts: all of the task's public facts, as in `TaskFacts.to_json`, and its metrics.
-        model: the name of the task's model.
-        model_fingerprint: hash of the model's structure, and of the weights that it starts from where they are given.
-        data_fingerprint: of the records, as the task states it.
-        epsilon: of the budget.
-        delta: of the budget.
-        seed: of the run; None: it has none.
-        run: of a run without a seed, a random number that tells it from others; 16 hexadecimal digits.
+        method_version: as the method's author declares it.
+        task_version: as the task's author declares it.
+        facts: all public facts of the task, as in `TaskFacts.to_json`, and its metrics.
+        model_fingerprint: hash of the model's structure, and of the weights it starts from if the task gives them.
+        data_fingerprint: hash of the records, as the task states it.
+        epsilon: the budget's ε.
+        delta: the budget's δ.
+        seed: None for a run without a seed.
+        run: a random number that tells runs without a seed apart; 16 hexadecimal digits.
     """
 
     method: Name
@@ -81,7 +66,7 @@ class Identity(_Part):
     parameters: Annotated[dict[str, JsonValue], AfterValidator(_finite)]
     task: Name
     task_version: Version
-    facts: Annotated[dict[str, JsonValue], AfterValidator(_as_written)]
+    facts: Annotated[dict[str, JsonValue], AfterValidator(finite_json)]
     model: Name
     model_fingerprint: str
     data_fingerprint: str
@@ -105,13 +90,7 @@ class Identity(_Part):
 
 
 class Epsilon(_Part):
-    """ε of one event at the budget's δ.
-
-    Attributes:
-        epsilon: the quoted bound.
-        accountant: whose bound it is.
-        by_accountant: the bounds of all accountants that support the event.
-    """
+    """ε of one event at the budget's δ: the quoted bound, whose it is, and those of all accountants that support it."""
 
     epsilon: NonNegative
     accountant: Name
@@ -123,12 +102,12 @@ class Privacy(_Part):
 
     Attributes:
         planned: ε of the plan's event.
-        recomputed: ε of the ledger, by the harness; None where nothing could be recomputed.
-        epsilon: the ε to quote: the larger of the two. A run that stops early because of what it released
-            is as private as its plan, not as its ledger.
+        recomputed: ε of the ledger, by the harness; None if it could not be recomputed.
+        epsilon: the ε to quote: the larger of the two. A run that stops early because of what it released is as
+            private as its plan, not as its ledger.
         tuning_share: 1 − ε(training releases alone) / ε(all releases).
-        end_to_end_private: whether tuning is covered.
-        ledger: what was released.
+        end_to_end_private: whether ε covers tuning.
+        ledger: everything that was released.
     """
 
     planned: Epsilon
@@ -163,12 +142,11 @@ class CostRecord(_Part):
 
 
 class Audit(_Part):
-    """What an attack on the whole procedure has shown.
+    """A lower bound on ε that an attack on the whole procedure has shown.
 
     Attributes:
-        lower_bound: ε is at least this,
-        confidence: with this confidence.
-        attack: what was tried.
+        confidence: that the bound is right.
+        attack: its name.
         canaries: number of records that were put in or left out by coin flips.
     """
 
@@ -181,13 +159,13 @@ class Audit(_Part):
 class RunRecord(_Part):
     """One run of one method on one task.
 
-    Of a private selection without a seed, the time of training and the peak memory are left out: they tell how
-    many trials there were, which is a secret.
+    A private selection without a seed keeps its number of trials secret. Its record has neither the time of training
+    nor the peak memory, which would reveal it.
 
     Attributes:
-        privacy: None for a run that failed before it could say, such as one whose process was killed.
-        cost: None where there was no plan.
-        audit: None for a run that nobody attacked.
+        privacy: None for a run that failed before its privacy was known, for example because its process was killed.
+        cost: None if there was no plan.
+        audit: None if nobody attacked the run.
     """
 
     schema_version: Literal[2] = SCHEMA_VERSION
@@ -196,7 +174,7 @@ class RunRecord(_Part):
     error: str | None = None
     metrics: dict[str, float] = {}
     privacy: Privacy | None
-    released: Annotated[dict[str, JsonValue], AfterValidator(_as_written)] = {}
+    released: Annotated[dict[str, JsonValue], AfterValidator(finite_json)] = {}
     cost: CostRecord | None
     seconds: dict[str, NonNegative]
     peak_memory_bytes: Count | None

@@ -1,4 +1,4 @@
-"""Where records lie: a folder, a file for each identity."""
+"""A folder of records, with one file for each identity."""
 
 import tempfile
 from pathlib import Path
@@ -34,29 +34,25 @@ def read_record(path: Path) -> RunRecord:
 
 
 class RecordStore:
-    """A folder of records, one file a run.
-
-    Args:
-        root: created when the first record is written.
-    """
+    """A folder of records, which is created when the first one is written."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def journal_of(self, identity: Identity) -> Path:
-        """Where a run of this identity keeps what must not be drawn twice; see `journal`."""
+        """The file in which a run of this identity keeps what must not be drawn twice; see `journal`."""
         return self.root / ".unfinished" / f"{identity.key}.jsonl"
 
     def path_of(self, identity: Identity) -> Path:
-        """Where the record of this identity lies."""
+        """The file of this identity's record."""
         return self.root / identity.task / identity.method / f"{identity.key}.json"
 
     def find(self, identity: Identity) -> RunRecord | None:
         """The record of this identity, or None if there is none yet.
 
         Raises:
-            OtherRunError: if what lies in its place is the record of another run.
-            RecordError: if what lies there is no record.
+            OtherRunError: if the file in its place is the record of another run.
+            RecordError: if the file in its place is not a record.
         """
         path = self.path_of(identity)
         try:
@@ -70,10 +66,10 @@ class RecordStore:
         return record
 
     def check_free(self, identity: Identity) -> None:
-        """Check that no other run has the place of a record. What is no record can be replaced.
+        """Check that no other run's record is in this one's place. A file that is not a record can be replaced.
 
         Raises:
-            OtherRunError: if it is.
+            OtherRunError: if there is one.
         """
         try:
             self.find(identity)
@@ -83,7 +79,7 @@ class RecordStore:
             pass
 
     def check_writable(self) -> None:
-        """Check before the work that records can be written.
+        """Check, before any work is done, that records can be written.
 
         Raises:
             RecordError: if the folder cannot be created or written to.
@@ -98,14 +94,11 @@ class RecordStore:
             ) from None
 
     def write(self, record: RunRecord) -> Path:
-        """Write a record whole or not at all: temporary file, fsync, rename.
-
-        Returns:
-            Where it lies.
+        """Write a record whole or not at all, and return its file.
 
         Raises:
-            RecordError: if it cannot be written there, or another run's record is; the message says where it was kept
-                instead.
+            RecordError: if it cannot be written, or another run's record is in its place. The message names the
+                temporary file in which it was kept instead.
         """
         path = self.path_of(record.identity)
         try:

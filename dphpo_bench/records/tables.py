@@ -7,24 +7,28 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import compact_json
-from dphpo_bench.records.export import INT64_MAX
 from dphpo_bench.records.reading import SETTING, Result
-from dphpo_bench.records.record import CostRecord, Identity, Privacy
+from dphpo_bench.records.record import Identity, Privacy
 
 if TYPE_CHECKING:
     import pandas as pd
 
+INT64_MAX = 2**63 - 1
+
 
 def frame(results: Sequence[Result]) -> "pd.DataFrame":
-    """One row a result.
+    """One row for each result.
 
-    The first columns are always the same, with the same types. Then comes `metric_<name>` for each metric, and
-    `seconds_<phase>` for each phase. What is not known is missing. ε may be infinite. An integer column is of
-    type Int64, or of texts if a value takes more than 64 bits.
+    The first columns are always the same, with the same types. `metric_<name>` for each metric and `seconds_<phase>`
+    for each phase follow. ε may be infinite. An integer column is of type Int64, or of texts if a value takes more
+    than 64 bits.
     """
     import pandas as pd
 
-    columns = {name: _column(kind, map(value, results)) for name, (kind, value) in _COLUMNS.items()}
+    columns = {
+        name: _column(kind, [value(one) if callable(value) else value_at(one, value) for one in results])
+        for name, (kind, value) in _COLUMNS.items()
+    }
     # No fixed name starts with one of the prefixes, so a stranger's metric cannot take the place of a column.
     columns |= _spread("metric_", [result.record.metrics for result in results])
     columns |= _spread("seconds_", [result.record.seconds for result in results])
@@ -32,7 +36,7 @@ def frame(results: Sequence[Result]) -> "pd.DataFrame":
 
 
 def summary(results: Sequence[Result]) -> "pd.DataFrame":
-    """One row a setting, as `summary_rows` has them."""
+    """One row for each setting; see `summary_rows`."""
     import pandas as pd
 
     rows = summary_rows(results)
@@ -40,11 +44,11 @@ def summary(results: Sequence[Result]) -> "pd.DataFrame":
 
 
 def summary_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """One row a setting: all that the identities of runs share but their seeds. In the order of its columns.
+    """One row for each setting, sorted by it: runs whose identities differ in their seeds alone.
 
-    `ok` counts runs, `seeds` their different seeds: fewer, if there are copies. `mean`, `min` and
-    `max` are of their `metric`, and missing if a value is not finite. `epsilon` is the largest that one of them
-    quotes. `failed` counts all other runs.
+    `ok` counts the runs that finished, and `seeds` their different seeds. `mean`, `min`, `max` and `epsilon`, the
+    largest quoted ε, are of these runs; the first three are None if a value is not finite. `failed` counts all other
+    runs. `first` is the first result of the setting.
     """
     ordered = sorted(results, key=lambda result: result.order)
     return [_summary_row(list(group)) for _, group in groupby(ordered, key=lambda result: result.setting)]
@@ -57,6 +61,7 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
     told = bool(values) and all(map(math.isfinite, values))
     quoted = [result.record.privacy.epsilon for result in ok if result.record.privacy]
     return {
+        "first": group[0],
         **dict(zip(SETTING, group[0].setting, strict=True)),
         "metric": measure and measure.name,
         "seeds": _count_seeds(result.record.identity for result in ok),
@@ -70,57 +75,56 @@ def _summary_row(group: Sequence[Result]) -> dict[str, Any]:
 
 
 def _count_seeds(identities: Iterable[Identity]) -> int:
-    """Different seeds. Runs without one are all different."""
+    """The number of different seeds. Each run without a seed counts."""
     counts = Counter(identity.seed for identity in identities)
     return len(counts) - (None in counts) + counts[None]
-
-
-def _of_privacy(value: Callable[[Privacy], Any]) -> Callable[[Result], Any]:
-    return lambda result: result.record.privacy and value(result.record.privacy)
-
-
-def _of_cost(value: Callable[[CostRecord], Any]) -> Callable[[Result], Any]:
-    return lambda result: result.record.cost and value(result.record.cost)
 
 
 def _quoted_accountant(privacy: Privacy) -> str:
     """Whose bound the quoted ε is."""
     planned, recomputed = privacy.planned, privacy.recomputed
-    lower = recomputed is None or recomputed.epsilon < planned.epsilon
-    return planned.accountant if recomputed is None or lower else recomputed.accountant
+    return planned.accountant if not recomputed or recomputed.epsilon < planned.epsilon else recomputed.accountant
 
 
-_COLUMNS: Mapping[str, tuple[str, Callable[[Result], Any]]] = {
-    "key": ("string", lambda result: result.record.identity.key),
-    "method": ("string", lambda result: result.record.identity.method),
-    "parameters": ("string", lambda result: result.parameters),
-    "task": ("string", lambda result: result.record.identity.task),
-    "model": ("string", lambda result: result.record.identity.model),
-    "epsilon_target": ("float64", lambda result: result.record.identity.epsilon),
-    "delta": ("float64", lambda result: result.record.identity.delta),
-    "seed": ("Int64", lambda result: result.record.identity.seed),
-    "status": ("string", lambda result: result.record.status),
-    "epsilon": ("float64", _of_privacy(lambda privacy: privacy.epsilon)),
-    "accountant": ("string", _of_privacy(_quoted_accountant)),
-    "epsilon_recomputed": ("float64", _of_privacy(lambda privacy: privacy.recomputed and privacy.recomputed.epsilon)),
-    "epsilon_planned": ("float64", _of_privacy(lambda privacy: privacy.planned.epsilon)),
-    "tuning_share": ("float64", _of_privacy(lambda privacy: privacy.tuning_share)),
-    "end_to_end_private": ("boolean", _of_privacy(lambda privacy: privacy.end_to_end_private)),
-    "runs": ("Int64", _of_cost(lambda cost: cost.runs)),
-    "steps": ("Int64", _of_cost(lambda cost: cost.steps)),
-    "examples": ("float64", _of_cost(lambda cost: cost.examples)),
-    "seconds": ("float64", lambda result: result.seconds),
-    "peak_memory_bytes": ("Int64", lambda result: result.record.peak_memory_bytes),
+_COLUMNS: Mapping[str, tuple[str, str | Callable[[Result], Any]]] = {
+    "key": ("string", "record.identity.key"),
+    "method": ("string", "record.identity.method"),
+    "parameters": ("string", "parameters"),
+    "task": ("string", "record.identity.task"),
+    "model": ("string", "record.identity.model"),
+    "epsilon_target": ("float64", "record.identity.epsilon"),
+    "delta": ("float64", "record.identity.delta"),
+    "seed": ("Int64", "record.identity.seed"),
+    "status": ("string", "record.status"),
+    "epsilon": ("float64", "record.privacy.epsilon"),
+    "accountant": ("string", lambda result: result.record.privacy and _quoted_accountant(result.record.privacy)),
+    "epsilon_recomputed": ("float64", "record.privacy.recomputed.epsilon"),
+    "epsilon_planned": ("float64", "record.privacy.planned.epsilon"),
+    "tuning_share": ("float64", "record.privacy.tuning_share"),
+    "end_to_end_private": ("boolean", "record.privacy.end_to_end_private"),
+    "runs": ("Int64", "record.cost.runs"),
+    "steps": ("Int64", "record.cost.steps"),
+    "examples": ("float64", "record.cost.examples"),
+    "seconds": ("float64", "seconds"),
+    "peak_memory_bytes": ("Int64", "record.peak_memory_bytes"),
     "created": ("string", lambda result: result.record.created.isoformat()),
-    "method_version": ("Int64", lambda result: result.record.identity.method_version),
-    "task_version": ("Int64", lambda result: result.record.identity.task_version),
+    "method_version": ("Int64", "record.identity.method_version"),
+    "task_version": ("Int64", "record.identity.task_version"),
     "facts": ("string", lambda result: compact_json(result.record.identity.facts)),
-    "model_fingerprint": ("string", lambda result: result.record.identity.model_fingerprint),
-    "data_fingerprint": ("string", lambda result: result.record.identity.data_fingerprint),
-    "error": ("string", lambda result: result.record.error),
-    "path": ("string", lambda result: result.path),
+    "model_fingerprint": ("string", "record.identity.model_fingerprint"),
+    "data_fingerprint": ("string", "record.identity.data_fingerprint"),
+    "error": ("string", "record.error"),
+    "path": ("string", "path"),
 }
-"""The columns of `frame`: type and value."""
+"""The columns of `frame`: their types, and the place in a result, or the function of it, that gives their values."""
+
+
+def value_at(item: Any, place: str) -> Any:
+    """The attribute at a place such as "record.privacy.epsilon"; None if anything on the way is None."""
+    for name in place.split("."):
+        item = None if item is None else getattr(item, name)
+    return item
+
 
 _SUMMARY_KINDS: Mapping[str, str] = {
     **{name: _COLUMNS[name][0] for name in SETTING},

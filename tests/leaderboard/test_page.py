@@ -142,7 +142,7 @@ def test_everything_on_the_board_is_on_the_page() -> None:
     assert "../docs/scoring.md" in page
     assert 'href="leaderboard.csv"' in page
     assert "recomputed from the ledger of what each run released, never taken from the method" in page
-    assert "these do not count yet: fashion_mnist (linear), ε = 1; fashion_mnist (linear), ε = 3." in page
+    assert "these tables do not count yet: fashion_mnist (linear), ε = 1; fashion_mnist (linear), ε = 3." in page
     assert "Of 500 records that were read, 3 are superseded" in page
     assert page.count("<li><code>") == 2 * MOST_REFUSED
     assert page.count("And 20 more.") == 2

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dphpo_bench.leaderboard.board import Board, Estimate, Row
-from dphpo_bench.leaderboard.table_csv import KINDS, to_csv
+from dphpo_bench.leaderboard.table_csv import COLUMNS, to_csv
 from tests.leaderboard.boards import HOSTILE, SETTINGS, board, empty_board, hostile_board, sample_board, table
 
 
@@ -32,7 +32,7 @@ def single(**changes: object) -> pd.Series:
 def test_every_row_is_a_line_with_what_the_board_says() -> None:
     sample = sample_board()
     data = read(to_csv(sample))
-    assert list(data.columns) == list(KINDS)
+    assert list(data.columns) == list(COLUMNS)
     rows = rows_of(sample)
     assert data["label"].tolist() == [row.contestant.label for row in rows]
     assert data["reference"].tolist() == [row.contestant.reference for row in rows]
@@ -65,7 +65,7 @@ def test_what_is_unknown_is_empty_and_infinity_is_inf() -> None:
 
 
 def test_an_empty_board_is_a_header() -> None:
-    assert to_csv(empty_board()) == ",".join(KINDS) + "\n"
+    assert to_csv(empty_board()) == ",".join(COLUMNS) + "\n"
 
 
 @settings(max_examples=20, deadline=None)

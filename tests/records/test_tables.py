@@ -391,6 +391,12 @@ def test_text_of_strangers_is_neither_markup_nor_control(summarise: bool) -> Non
     assert max(map(len, text.split("\n"))) < 500
 
 
+@pytest.mark.parametrize("summarise", [False, True])
+def test_a_metric_of_any_name_is_no_markup(summarise: bool) -> None:
+    text = tables.to_text(loose(make_record(metrics={"[/red]\n\x1b": 1.0})), summarise=summarise)
+    assert r"[/red] \x1b" in text
+
+
 def test_the_table_says_what_differs() -> None:
     found = loose(
         make_record(0.90251, method="a", parameters={"steps": 20, "rate": 0.5}),

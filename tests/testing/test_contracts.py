@@ -13,7 +13,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import RegistryError, UnknownNameError
 from dphpo_bench.contract import registry
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract, check
-from dphpo_bench.testing.runs import ask_new_process
+from dphpo_bench.testing.new_process import ask_new_process
 from dphpo_bench.testing.source_scan import private_accesses
 from tests.security.wrong import methods as wrong_methods
 from tests.security.wrong import tasks as wrong_tasks
@@ -326,8 +326,8 @@ class TestCheck:
         monkeypatch.chdir(tmp_path)
         assert check.subjects("digits")
         assert str(tmp_path) not in sys.path
-        with pytest.raises(ContractError, match="No module named here"):
-            ask_new_process("here", {})
+        with pytest.raises(ContractError, match="No module named 'here'"):
+            ask_new_process(type("Mine", (), {"__module__": "here"}), "import")
 
     def test_neither_pytest_nor_torch_is_needed_to_import_the_kit(self) -> None:
         code = (

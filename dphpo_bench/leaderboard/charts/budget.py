@@ -11,7 +11,7 @@ from dphpo_bench.leaderboard.charts.looks import PARTS, Cast
 
 
 def budget_chart(board: Board, cast: Cast) -> Iterator[Chart]:
-    """The chart, if there is anyone on the board."""
+    """The chart, if anyone is on the board."""
     overalls = board.overalls[1:] if 2 < len(board.overalls) <= MOST_SPLITS + 1 else board.overalls[:1]
     rows = [(place, one, row) for place, one in enumerate(overalls) for row in (*one.rows, *one.incomplete)]
     present = [row.contestant for _, _, row in rows]
@@ -61,10 +61,11 @@ def budget_chart(board: Board, cast: Cast) -> Iterator[Chart]:
     )  # fmt: skip
     note = best_note(looks, present)
     listed = "; ".join(f"{name} {100 * share:.0f} %" for name, share in order)
-    chart = Chart(
+    yield make_chart(
+        drawing,
+        f"Share of ε that finding hyperparameters takes, median over the tables.{note}",
         name="budget split",
         title="Privacy budget: tuning and training",
         description=f"Share of ε spent on tuning, the rest on training, from the least to the most: {listed}.{note}",
         kind="budget",
     )
-    yield make_chart(chart, f"Share of ε that finding hyperparameters takes, median over the tables.{note}", drawing)

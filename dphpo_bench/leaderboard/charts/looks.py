@@ -2,17 +2,17 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from dphpo_bench.leaderboard.board import Board, Contestant, Overall
+from dphpo_bench.leaderboard.board import Board, Contestant, Overall, Table
 
 MOST = 12
-# A font that vl-convert brings along, so that the width of a text does not depend on the machine.
+# vl-convert contains this font, so that the width of a text does not depend on the machine.
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 
-# Letters that the font lacks would be measured, and drawn, by whatever font a machine has.
+# Letters that the font lacks, which would be drawn in whatever font a machine has.
 _FOREIGN = re.compile("[^\u0020-\u052f\u2010-\u2027\u2212\u2264\u2265\u221e]")
 
 COLORS = (
@@ -41,7 +41,7 @@ PARTS = (("tuning", "#D55E00"), ("training", "#8494A3"))
 
 
 def config(ink: str, quiet: str, grid: str, background: str, font: str = FONT) -> dict[str, Any]:
-    """How text, axes and background look: the part of a theme that is the same for all charts."""
+    """The looks of text, axes and background, the same for all charts of a theme."""
     return {
         "background": background,
         "font": font,
@@ -82,7 +82,7 @@ class Cast:
     names: dict[Contestant, str]
 
     def looks(self, present: Iterable[Contestant], most: int = MOST) -> dict[Contestant, Look]:
-        """The best `most` of those present. The best of all keep their colours; the others take what is free."""
+        """The looks of the best `most` who are present. The best of all have fixed colours; others take free ones."""
         present = set(present)
         ranked = [who for who in self.names if not who.reference]
         own = {who: number for number, who in enumerate(ranked[:MOST])}
@@ -99,9 +99,8 @@ class Cast:
 
 def cast_of(board: Board) -> Cast:
     """Everyone on the board. Letters that the font lacks are escaped, and names that look alike are numbered."""
-    groups: list[Iterable[Any]] = [(*one.rows, *one.incomplete, *one.references) for one in board.overalls]
-    groups += [(*table.rows, *table.references) for table in board.tables]
-    everyone = dict.fromkeys(row.contestant for group in groups for row in group)
+    shown: tuple[Overall | Table, ...] = (*board.overalls, *board.tables)
+    everyone = dict.fromkeys(row.contestant for one in shown for row in one.everyone)
     seen: Counter[str] = Counter()
     names = {}
     for who in everyone:
@@ -109,11 +108,6 @@ def cast_of(board: Board) -> Cast:
         seen[name] += 1
         names[who] = name if seen[name] == 1 else f"{name} ({seen[name]})"
     return Cast(names)
-
-
-def distinct(overalls: Sequence[Overall]) -> Sequence[Overall]:
-    """Without those that repeat the first, because there is one ε only."""
-    return overalls[:1] if len(overalls) == 2 else overalls
 
 
 def ramp(count: int) -> list[str]:

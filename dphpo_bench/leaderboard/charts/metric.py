@@ -11,7 +11,6 @@ from dphpo_bench.leaderboard.board import Contestant, Table
 from dphpo_bench.leaderboard.charts.frame import (
     Chart,
     best_note,
-    everyone,
     inline_data,
     log_ticks,
     make_chart,
@@ -42,7 +41,7 @@ def _measurements(tables: Sequence[Table], looks: dict[Contestant, Look]) -> lis
             "seeds": row.seeds,
         }
         for table in tables
-        for row in (*table.rows, *table.references)
+        for row in table.everyone
         if row.contestant in looks and row.utility is not None
     ]
 
@@ -60,10 +59,10 @@ def _tooltip(measure: Measure) -> list[Any]:
 
 
 def _axis(values: Sequence[dict[str, Any]], measure: Measure) -> tuple[Any, str]:
-    """An axis for all means, and of intervals as much as does not dwarf them; what is beyond is cut off in `values`.
+    """An axis for all means and for intervals that do not dwarf them. Longer ones are cut off in `values`.
 
     Returns:
-        the axis, and a remark for readers if something is cut off.
+        The axis, and a remark for readers if something is cut off.
     """
     means = [value["value"] for value in values]
     least, most = (0.0, 1.0) if measure.share else (-math.inf, math.inf)
@@ -76,7 +75,7 @@ def _axis(values: Sequence[dict[str, Any]], measure: Measure) -> tuple[Any, str]
     outside = any(value["low"] < low or value["high"] > high for value in values if not value["reference"])
     cut = ", cut off at the frame" if outside else ""
     for value in values:
-        # Not left to a clipping mask, whose number in an SVG depends on what was drawn before.
+        # A clipping mask would have a number in an SVG that depends on what was drawn before.
         value["low"], value["high"] = max(low, value["low"]), min(high, value["high"])
     axis = alt.Y(
         "value:Q",
@@ -88,7 +87,7 @@ def _axis(values: Sequence[dict[str, Any]], measure: Measure) -> tuple[Any, str]
 
 
 def _legend_selection() -> tuple[Any, Any]:
-    """What a click in the legend selects, and the opacity by which the others step back."""
+    """The selection by a click in the legend, and the opacity that makes the others fade."""
     pick = alt.selection_point(name="pick", fields=["contestant"], bind="legend")
     return pick, alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
 
@@ -105,13 +104,13 @@ def _identity(looks: dict[Contestant, Look]) -> dict[str, Any]:
 
 def metric_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Chart]:
     """The metric against ε, if a run has finished."""
-    present = [row.contestant for row in everyone(tables) if row.utility is not None]
+    present = [row.contestant for table in tables for row in table.everyone if row.utility is not None]
     looks = cast.looks(present)
     values = _measurements(tables, looks)
     if not values:
         return
     epsilons = sorted({table.epsilon for table in tables})
-    # Side by side within two fifths of the way to the next ε, so that intervals do not hide one another.
+    # Side by side, within two fifths of the distance to the next ε, so that intervals do not hide one another.
     ratio = min((b / a for a, b in pairwise(epsilons)), default=2.0)
     places = [look.name for who, look in looks.items() if not who.reference]
     for value in values:
@@ -131,18 +130,20 @@ def metric_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[
         x=x, y=y, color=identity["color"], opacity=faint, tooltip=_tooltip(measure)
     )
     drawing = alt.layer(
-        # The selection is the first layer's, because Vega-Lite merges legends into that of the first.
+        # The selection belongs to the first layer, because Vega-Lite merges all legends into that layer's.
         base.mark_line(strokeWidth=1.5)
         .encode(strokeDash=identity["strokeDash"])
         .add_params(pick)
         .properties(name="lines"),
         base.transform_filter("!datum.reference").mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
-        # Where a reference has one ε only, there is no line to see.
+        # A reference that has only one ε has no line.
         base.transform_filter("datum.reference").mark_point(size=160, strokeWidth=1.5).encode(shape=identity["shape"]),
         base.transform_filter("!datum.reference").mark_point(filled=True, size=70).encode(shape=identity["shape"]),
     ).properties(width=520, height=320)
     note = best_note(looks, present)
-    chart = Chart(
+    yield make_chart(
+        drawing,
+        f"Mean over seeds with 95 % interval{cut}. Dashed: references.{note}",
         name=f"{measure.name} {setting}",
         title=f"{measure.title[:1].upper()}{measure.title[1:]} against ε, {setting}",
         description=f"Test {measure.title} of {len(looks)} contestants and references on {setting} "
@@ -150,12 +151,11 @@ def metric_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[
         kind="metric",
         subject=setting,
     )
-    yield make_chart(chart, f"Mean over seeds with 95 % interval{cut}. Dashed: references.{note}", drawing)
 
 
 def cost_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Chart]:
     """The metric against the examples processed, if a run has finished."""
-    present = [row.contestant for row in everyone(tables) if row.utility is not None]
+    present = [row.contestant for table in tables for row in table.everyone if row.utility is not None]
     looks = cast.looks(present)
     values = [value for value in _measurements(tables, looks) if value["examples"] > 0]
     if not values:
@@ -190,7 +190,9 @@ def cost_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Ch
         )
     )
     note = best_note(looks, present)
-    chart = Chart(
+    yield make_chart(
+        drawing,
+        f"Mean over seeds with 95 % interval{cut}; cost in expectation. Dashed: {measure.title} of references.{note}",
         name=f"cost {setting}",
         title=f"{measure.title[:1].upper()}{measure.title[1:]} against cost, {setting}",
         description=f"Test {measure.title} against the number of examples processed on {setting}, one panel for each "
@@ -198,5 +200,3 @@ def cost_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Ch
         kind="cost",
         subject=setting,
     )
-    how = f"Mean over seeds with 95 % interval{cut}; cost in expectation. Dashed: {measure.title} of references.{note}"
-    yield make_chart(chart, how, drawing)

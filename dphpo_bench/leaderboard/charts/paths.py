@@ -12,7 +12,7 @@ from dphpo_bench.leaderboard.charts.looks import REFERENCE_DASHES, Cast, ramp
 
 
 def path_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Chart]:
-    """The chart, if a method released what it did on its way."""
+    """The chart, if a method released its learning rates while it trained."""
     present = [row.contestant for table in tables for row in table.rows if row.path]
     looks = cast.looks(present, MOST_PATHS)
     values: list[dict[str, Any]] = [
@@ -62,7 +62,9 @@ def path_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Ch
     constant = f" The bound on the losses stays at {min(bounds):g}." if len(bounds) == 1 else ""
     note = best_note(looks, present)
     who = names[0] if len(names) == 1 else f"{len(names)} contestants"
-    chart = Chart(
+    yield make_chart(
+        alt.hconcat(*panels, data=inline_data(values), spacing=36),
+        f"What {who} released while training, in one run at each ε.{constant}{note}",
         name=f"paths {setting}",
         title=f"Learning rate while training, {setting}",
         description=f"Learning rate and bound on the losses over the steps of training on {setting} "
@@ -71,5 +73,3 @@ def path_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Ch
         kind="paths",
         subject=setting,
     )
-    how = f"{who}, one run at each ε: what it released on its way.{constant}{note}"
-    yield make_chart(chart, how, alt.hconcat(*panels, data=inline_data(values), spacing=36))

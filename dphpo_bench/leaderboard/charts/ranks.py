@@ -55,7 +55,9 @@ def rank_chart(overall: Overall, cast: Cast) -> Iterator[Chart]:
     where = "all ε" if overall.epsilon is None else overall.title
     note = best_note(looks, rows)
     listed = "; ".join(f"{value['contestant']} {value['interval']}" for value in values)
-    chart = Chart(
+    yield make_chart(
+        drawing,
+        f"Dot: mean of the ranks in the tables. Line: the middle 95 % when tasks and seeds are resampled.{note}",
         name="ranks all" if overall.epsilon is None else f"ranks epsilon {overall.epsilon:g}",
         title=f"Ranks, {where}",
         description=f"Mean rank of each contestant with its interval ({where}; tables: {len(overall.tables)}), best "
@@ -63,5 +65,3 @@ def rank_chart(overall: Overall, cast: Cast) -> Iterator[Chart]:
         kind="ranks",
         subject=overall.title,
     )
-    how = f"Dot: mean of the ranks in the tables. Line: 95 % of what it is when tasks and seeds are resampled.{note}"
-    yield make_chart(chart, how, drawing)
