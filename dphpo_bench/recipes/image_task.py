@@ -85,8 +85,7 @@ class ImageTask(Task):
         from dphpo_bench.recipes import networks
 
         if self.model_name == "cnn":
-            colour = self.dataset.image_shape[0] == 3
-            return networks.large_tanh_cnn() if colour else networks.small_tanh_cnn()
+            return networks.tanh_cnn(self.dataset.image_shape, self.dataset.n_classes)
         model = torch.nn.Linear(self.features.size(self.dataset.image_shape), self.dataset.n_classes)
         torch.nn.init.zeros_(model.weight)
         torch.nn.init.zeros_(model.bias)

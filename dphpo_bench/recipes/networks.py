@@ -2,38 +2,57 @@
 
 from itertools import pairwise
 
+import torch
 from torch import nn
 
+from dphpo_bench.base.errors import InvalidValueError
 
-def small_tanh_cnn() -> nn.Module:
-    """Network for 28x28 grey pictures and ten classes; 26,010 parameters.
+LEAST_SIDE = 8
+"""The smallest height and width of pictures that the networks take."""
 
-    Source: Papernot et al., "Tempered sigmoid activations for deep learning with differential privacy", AAAI
-    2021, which also found that tanh suits private training better than ReLU.
+
+def tanh_cnn(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
+    """The network for pictures of this kind: the small one for grey pictures from 20 pixels on, else the large one.
+
+    Source: Papernot et al., "Tempered sigmoid activations for deep learning with differential privacy", AAAI 2021,
+    which also found that tanh suits private training better than ReLU. On 28x28 grey and 32x32 colour pictures of ten
+    classes these are the paper's networks.
+
+    Args:
+        image_shape: (channels, height, width).
+        n_classes: number of outputs.
+
+    Raises:
+        InvalidValueError: if the pictures are smaller than `LEAST_SIDE`.
     """
-    return nn.Sequential(
-        nn.Conv2d(1, 16, kernel_size=8, stride=2, padding=3),
-        nn.Tanh(),
-        nn.MaxPool2d(2, stride=1),
-        nn.Conv2d(16, 32, kernel_size=4, stride=2),
-        nn.Tanh(),
-        nn.MaxPool2d(2, stride=1),
-        nn.Flatten(),
-        nn.Linear(512, 32),
-        nn.Tanh(),
-        nn.Linear(32, 10),
-    )
+    channels, *sides = image_shape
+    if min(sides) < LEAST_SIDE:
+        raise InvalidValueError(
+            f"Expected pictures of at least {LEAST_SIDE}x{LEAST_SIDE} pixels for the model cnn, got "
+            f"{sides[0]}x{sides[1]}. Enlarge them, or choose another model."
+        )
+    small = channels == 1 and min(sides) >= 20
+    with torch.device("meta"):  # shapes alone: nothing is drawn or computed
+        size = nn.Sequential(*_layers(small, channels))(torch.empty(1, *image_shape)).numel()
+    hidden = 32 if small else 128
+    layers = _layers(small, channels)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(size, hidden), nn.Tanh(), nn.Linear(hidden, n_classes))
 
 
-def large_tanh_cnn() -> nn.Module:
-    """Network for 32x32 colour pictures and ten classes; 550,570 parameters.
-
-    Source: Papernot et al. 2021 (as above) and Tramèr and Boneh, ICLR 2021, table of CIFAR-10's network.
-    """
-    widths = (3, 32, 32, 64, 64, 128, 128)
+def _layers(small: bool, channels: int) -> list[nn.Module]:
+    """What comes before the head: Papernot et al. 2021, and for the large one Tramèr and Boneh, ICLR 2021."""
+    if small:
+        return [
+            nn.Conv2d(1, 16, kernel_size=8, stride=2, padding=3),
+            nn.Tanh(),
+            nn.MaxPool2d(2, stride=1),
+            nn.Conv2d(16, 32, kernel_size=4, stride=2),
+            nn.Tanh(),
+            nn.MaxPool2d(2, stride=1),
+        ]
     layers: list[nn.Module] = []
-    for block, (before, after) in enumerate(pairwise(widths)):
+    for block, (before, after) in enumerate(pairwise((channels, 32, 32, 64, 64, 128, 128))):
         layers += [nn.Conv2d(before, after, kernel_size=3, padding=1), nn.Tanh()]
         if block % 2:
             layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2048, 128), nn.Tanh(), nn.Linear(128, 10))
+    return layers
