@@ -1,11 +1,9 @@
 """The one privacy budget of a run: it covers tuning and training together."""
 
 import numbers
-import sys
 from dataclasses import dataclass
-from typing import Any
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.checks import inside, positive
 from dphpo_bench.base.text import shown
 
 
@@ -25,15 +23,8 @@ class PrivacyBudget:
     delta: float
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.epsilon) and 0 < self.epsilon <= sys.float_info.max):
-            raise InvalidValueError(f"Expected a finite epsilon > 0, got epsilon={shown(self.epsilon)}.")
-        if not (_is_number(self.delta) and 0 < self.delta < 1):
-            raise InvalidValueError(f"Expected 0 < delta < 1, got delta={shown(self.delta)}.")
-        for name in ("epsilon", "delta"):
-            if type(getattr(self, name)) not in (int, float):
-                object.__setattr__(self, name, float(getattr(self, name)))
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is one, as `epsilon` and `delta` are compared and written as given: no text, no boolean."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+        for name, check in (("epsilon", positive), ("delta", inside)):
+            value = getattr(self, name)
+            exact = check(name, value if isinstance(value, numbers.Real) else shown(value))
+            if type(value) not in (int, float):  # these are written as they were given
+                object.__setattr__(self, name, exact)

@@ -32,7 +32,7 @@ class Kind:
     type: type[DpEvent]
     build: Callable[..., DpEvent]
     fields: tuple[str, ...] = ()
-    words: Callable[..., str] = lambda event, *_: type_name(event)
+    words: Callable[..., str] = lambda event, *_: type(event).__name__
 
 
 def _best_of_words(event: events.BestOfDpEvent, inside: str) -> str:
@@ -143,8 +143,3 @@ def walk(event: DpEvent) -> Iterator[DpEvent]:
 def has_selection(event: DpEvent) -> bool:
     """Whether any part of a tree selects among runs."""
     return any(isinstance(one, events.BestOfDpEvent | events.FirstAboveDpEvent) for one in walk(event))
-
-
-def type_name(event: DpEvent) -> str:
-    """The name of the class, for messages."""
-    return type(event).__name__

@@ -10,7 +10,7 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.base.text import shown
-from dphpo_bench.privacy.event_kinds import kind_of, rebuilt, type_name, walk
+from dphpo_bench.privacy.event_kinds import kind_of, rebuilt, walk
 from dphpo_bench.privacy.events import (
     BestOfDpEvent,
     FirstAboveDpEvent,
@@ -48,11 +48,7 @@ def frozen(event: DpEvent) -> DpEvent:
 
 
 def opened(kind: DpEvent) -> tuple[float, DpEvent]:
-    """Of a kind of batches Poisson(q; event): q, and the event, frozen.
-
-    Raises:
-        InvalidValueError: if it is another event, or if q is 0.
-    """
+    """Of a kind of batches Poisson(q; event): q, which is not 0, and the event, frozen. Anything else is refused."""
     if type(kind) is not dp_event.PoissonSampledDpEvent:
         raise InvalidValueError(
             "Expected a kind of batches as the plan has it, poisson_sampled(rate, what may be asked), got "
@@ -69,11 +65,8 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
 
     Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples and parts too,
     numbers become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in the order
-    of a composition give equal results, so the keys serve to compare releases with a plan.
-
-    Raises:
-        InvalidValueError: if the tree holds a number out of range.
-        UnsupportedEventError: if an event cannot be compared with others.
+    of a composition give equal results, so the keys serve to compare releases with a plan. Numbers out of range and
+    events that cannot be compared with others are refused.
     """
     if type(event) is dp_event.RepeatAndSelectDpEvent:
         event = rebuilt(event)
@@ -101,7 +94,7 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
 
 
 def _unknown(event: DpEvent) -> Counter[DpEvent]:
-    name = type_name(event)
+    name = type(event).__name__
     if getattr(dp_event, name, None) is not type(event):  # it might claim to equal another
         raise UnsupportedEventError(f"{name} is no event of dp_accounting or dphpo_bench.")
     try:

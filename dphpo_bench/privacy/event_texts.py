@@ -7,7 +7,7 @@ from dp_accounting.dp_event import DpEvent
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.base.text import shown
 from dphpo_bench.privacy import run_counts
-from dphpo_bench.privacy.event_kinds import KINDS, children, fields_of, kind_of, rebuilt, type_name
+from dphpo_bench.privacy.event_kinds import KINDS, children, fields_of, kind_of, rebuilt
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.run_counts import RunCount
 
@@ -20,7 +20,7 @@ def to_json(event: DpEvent) -> dict[str, Any]:
     event = rebuilt(event)
     kind = kind_of(event)
     if kind is None:
-        raise UnsupportedEventError(f"{type_name(event)} has no written form.")
+        raise UnsupportedEventError(f"{type(event).__name__} has no written form.")
     return {"type": kind.name, **{name: _written(value) for name, value in fields_of(event).items()}}
 
 
@@ -37,10 +37,9 @@ def _written(value: Any) -> Any:
 
 
 def from_json(obj: object) -> DpEvent:
-    """Read what `to_json` wrote. Files come from strangers: types are looked up in a list, never imported.
+    """Read what `to_json` wrote, a tree of at most `MAX_DEPTH` levels and `MAX_NODES` events; anything else is refused.
 
-    Raises:
-        InvalidValueError: if it is anything else, or a tree of more than `MAX_DEPTH` levels or `MAX_NODES` events.
+    Files come from strangers: types are looked up in a list, never imported.
     """
     nodes = 0
 
@@ -87,6 +86,6 @@ def _describe(event: DpEvent, separator: str) -> str:
     texts = []
     for part, count in multiset(event).items():
         kind = kind_of(part)
-        text = kind.words(part, *(_describe(one, ", ") for one in children(part))) if kind else type_name(part)
+        text = kind.words(part, *(_describe(one, ", ") for one in children(part))) if kind else type(part).__name__
         texts.append(text if count == 1 else f"{count} × {text}")
     return separator.join(texts) or "nothing"

@@ -1,11 +1,8 @@
 """Names of the parts into which a session divides its records, shared by plans and sessions."""
 
-from typing import TYPE_CHECKING
+from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.privacy.events import compose, on_part
-
-if TYPE_CHECKING:
-    from dp_accounting.dp_event import DpEvent
 
 TRAINING = "training"
 VALIDATION = "validation"
@@ -16,7 +13,7 @@ def holdout_name(fraction: float) -> str:
     return f"holdout of {fraction!r}"
 
 
-def held_out(training: "DpEvent", validation: "DpEvent", fraction: float) -> "DpEvent":
+def held_out(training: DpEvent, validation: DpEvent, fraction: float) -> DpEvent:
     """What the two sessions of `Session.holdout(fraction)` release: each record is exposed to one of the two only."""
     name = holdout_name(fraction)
     return compose(on_part(name, TRAINING, training), on_part(name, VALIDATION, validation))

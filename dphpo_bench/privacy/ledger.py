@@ -94,13 +94,9 @@ class Ledger:
     def open_batch(self, rate: float, contents: DpEvent, scope: Scope = ()) -> "Ledger":
         """Charge a whole batch, asked or not, and get the account of what may be asked of it.
 
-        Args:
-            rate: probability of each record.
-            contents: all that may be asked: composed first, then sampled once.
-            scope: the parts of the records that it is drawn from.
+        `contents` is all that may be asked: composed first, then sampled once at `rate`, from the parts in `scope`.
 
         Raises:
-            InvalidValueError: if the rate is not in [0, 1].
             OverBudgetError: if the plan has no such batch left.
             UnsupportedEventError: if this is itself the account of a batch; no theorem here covers a batch of a batch.
         """
@@ -180,11 +176,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, obj: object) -> "Ledger":
-        """Read what `to_json` wrote; without a plan.
-
-        Raises:
-            InvalidValueError: if the object is anything else, or has more than `MAX_ENTRIES` entries.
-        """
+        """Read what `to_json` wrote, at most `MAX_ENTRIES` entries, without a plan; anything else is refused."""
         if not isinstance(obj, Mapping) or obj.keys() != {"version", "refused", "entries"}:
             raise InvalidValueError("Expected a ledger with the keys version, refused, entries.")
         if type(obj["version"]) is not int or obj["version"] != VERSION:

@@ -32,13 +32,7 @@ _NO_TAIL = 1e-20  # a probability below the resolution of any uniform number in 
 
 
 class RunCount(ABC):
-    """A distribution of the number of runs.
-
-    Attributes:
-        expected: E[K].
-        smallest: the least K of positive probability.
-        largest: the greatest one, or infinity.
-    """
+    """A distribution of the number of runs: K is from `smallest` to `largest`."""
 
     smallest: int = 1
     largest: float = math.inf
@@ -68,11 +62,7 @@ class RunCount(ABC):
     def sample(self, uniform: float) -> int:
         """K by inversion of its distribution function: the least k with P(K <= k) > uniform.
 
-        Args:
-            uniform: a number drawn uniformly from [0, 1). The same number gives the same K.
-
-        Raises:
-            InvalidValueError: if the number is not in [0, 1).
+        `uniform` is a number drawn uniformly from [0, 1). The same number gives the same K.
         """
         if not 0 <= uniform < 1:
             raise InvalidValueError(f"Expected a number in [0, 1), got {uniform}.")
@@ -303,11 +293,7 @@ KINDS: Mapping[str, type[RunCount]] = MappingProxyType(
 
 
 def from_json(obj: object) -> RunCount:
-    """Read what `to_json` wrote. Types are looked up in a list, never imported.
-
-    Raises:
-        InvalidValueError: if it is anything else, or a value is out of range.
-    """
+    """Read what `to_json` wrote; anything else is refused. Types are looked up in a list, never imported."""
     kind = obj.get("type") if isinstance(obj, dict) else None
     if not isinstance(obj, dict) or not isinstance(kind, str) or kind not in KINDS:
         found = shown(kind if isinstance(obj, dict) else obj, form=repr)

@@ -28,10 +28,6 @@ class GradientEngine(ABC):
     one micro-batch at a time, so that a dataset in bfloat16 is never converted as a whole. All results are on the
     device of the model. The model is used in the mode it is in (training or not), at its current weights.
 
-    Args:
-        model: the module.
-        loss: per-sample loss: (outputs, targets) → shape (n,).
-
     Raises:
         InvalidValueError: if no parameter is trainable, if one is neither float32 nor float64, or if the model mixes
             the records of a batch.

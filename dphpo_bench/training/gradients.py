@@ -17,15 +17,9 @@ _SMALLEST_VMAP_BATCH = 16
 
 
 def gradient_engine(model: nn.Module, loss: PerRecord = cross_entropy, *, named: bool = False) -> GradientEngine:
-    """An engine for sums of clipped gradients of a model.
+    """An engine for sums of clipped gradients of a model whose layers treat each record alone; others are refused.
 
-    Args:
-        model: any module whose layers treat each record alone.
-        loss: per-sample loss: (outputs, targets) → shape (n,).
-        named: whether inputs or targets are several by name, for which there is no closed form.
-
-    Raises:
-        InvalidValueError: if the model cannot be trained privately.
+    The loss is per sample: (outputs, targets) → shape (n,). There is no closed form for inputs or targets by name.
     """
     if can_be_closed(model, loss, named):
         return LinearEngine(model)

@@ -38,13 +38,10 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
 
 
 class LinearEngine(GradientEngine):
-    """Closed form for linear classifiers. See `GradientEngine`.
+    """Closed form for linear classifiers; other models are refused. See `GradientEngine`.
 
     The norms of a dataset's rows are kept from the second call with the same tensor on. Like autograd, this trusts the
     version counter of the tensor: do not change a dataset in place behind torch's back.
-
-    Raises:
-        InvalidValueError: if the model is not a linear classifier.
     """
 
     def __init__(self, model: nn.Module) -> None:

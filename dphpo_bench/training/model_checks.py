@@ -30,9 +30,8 @@ _OWN = ("torch", "opacus")
 def refuse_watchers(model: nn.Module | None = None) -> None:
     """Refuse hooks and modes of torch, which would see the records. Torch's own are left alone.
 
-    Raises:
-        InvalidValueError: if a module or a parameter of the model, if there is one yet, or all modules have a hook; or
-            if a mode is active that sees every operation, or every tensor that is kept for a backward pass.
+    Refused are hooks of the model, if there is one yet, and of all modules; and active modes that see every operation,
+    or every tensor that is kept for a backward pass.
     """
     modes = [*_get_current_dispatch_mode_stack(), *_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
     watching = [type(mode).__name__ for mode in modes if type(mode) is not DeviceContext]

@@ -43,18 +43,16 @@ class OwnModel:
     def like(self, theirs: nn.Module) -> nn.Module:
         """The model with the weights, the buffers, the modes and the trained parameters of a method's model.
 
-        Raises:
-            InvalidValueError: if the method's model has another structure, or the task's is unfit for private records.
+        Refused if the method's model has another structure, or the task's is unfit for private records.
         """
         self._take(theirs)
         self._check()
         return self.model
 
     def engine(self, theirs: nn.Module) -> GradientEngine:
-        """An engine for the model at these weights. It keeps what it has measured of the records.
+        """An engine for the model at these weights; refused as in `like`, and if there is none for the model.
 
-        Raises:
-            InvalidValueError: as `like`, and if there is no engine for the model.
+        It keeps what it has measured of the records.
         """
         self._take(theirs)
         trained = tuple(parameter.requires_grad for parameter in self.model.parameters())

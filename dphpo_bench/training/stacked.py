@@ -23,11 +23,8 @@ class StackedLinear:
     """Clipped gradient sums of M ≥ 1 linear classifiers (see `linear_layer`) over the same records.
 
     Weights are read at each call, so the models may be trained in between. Norms of the dataset's rows are kept as
-    `LinearEngine` keeps them.
-
-    Raises:
-        InvalidValueError: if the models differ in shape, dtype, device, or in which parameters they have and train; or
-            if `LinearEngine` refuses one.
+    `LinearEngine` keeps them. Models that differ in shape, dtype, device, or in which parameters they have and train
+    are refused.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:

@@ -24,16 +24,9 @@ def epsilon(
     base_epsilon: Callable[[DpEvent, float], float],
     base_profile: Callable[[DpEvent], Profile],
 ) -> float:
-    """ε of a simplified tree that is one selection, whose runs make no selection themselves.
+    """ε of a simplified tree that is one selection, whose runs make no selection themselves; others are refused.
 
-    Args:
-        event: the tree.
-        delta: of the whole selection.
-        base_epsilon: ε of a single run at a δ.
-        base_profile: the profile of a single run.
-
-    Raises:
-        RefusedError: if no theorem is about this event.
+    `base_epsilon` gives ε of a single run at a δ, `base_profile` its profile.
     """
     match event:
         case BestOfDpEvent(event=run, runs=CappedGeometric() as runs, low=1.0, high=1.0) if not has_selection(run):

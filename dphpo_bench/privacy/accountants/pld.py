@@ -158,7 +158,7 @@ def _selection(event: DpEvent, rules: Rules) -> _Mechanism:
         found = curve(layers=800)
         reach = profiles.end_of(found, 1e-6 * rules.delta)
         points = profiles.tabulated(found, reach, math.ceil(1000 / math.sqrt(rules.coarseness)))
-        return profiles.symmetric(points, reach)
+        return Profile(points, points, reach)
 
     return _Mechanism(inner.typical, 3 * inner.largest, factor * inner.rounding, profile, curve)
 

@@ -81,18 +81,14 @@ def _reflect(epsilon: Array, delta: Array) -> Array:
     return np.where(epsilon >= 0, delta, -np.expm1(below) + np.exp(below) * delta)
 
 
-def symmetric(curve: Curve, reach: float) -> Profile:
-    """The profile of a bound that holds in both directions."""
-    return Profile(curve, curve, reach)
-
-
 def symmetrised(profile: Profile) -> Profile:
     """The larger curve for both directions, which is faster to evaluate where both are given by points."""
     removal, addition = profile.removal, profile.addition
     if profile.is_symmetric or not (isinstance(removal, Points) and isinstance(addition, Points)):
         return profile
     epsilons = np.union1d(removal.epsilons, addition.epsilons)
-    return symmetric(Points(epsilons, np.maximum(removal(epsilons), addition(epsilons))), profile.reach)
+    larger = Points(epsilons, np.maximum(removal(epsilons), addition(epsilons)))
+    return Profile(larger, larger, profile.reach)
 
 
 def from_distribution(distribution: PrivacyLossDistribution, rounding: float) -> Profile:

@@ -28,11 +28,7 @@ _ROUNDING = 1e-12
 
 
 def epsilon(event: DpEvent, delta: float, orders: Sequence[float] = ORDERS) -> float:
-    """ε of a simplified tree at this δ.
-
-    Raises:
-        RefusedError: if a part has no Rényi curve here.
-    """
+    """ε of a simplified tree at this δ, unless a part has no Rényi curve here."""
     with _quiet_absl():  # orders whose series does not converge are left out with a warning; the rest bound ε
         curve = _curve(event, np.array(orders, dtype=float))
         return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
@@ -62,10 +58,10 @@ def _one_curve(event: DpEvent, orders: Array) -> Array | None:
             return None
         case PureDpEvent(epsilon=epsilon):
             return _pure(epsilon, orders)
-        case BestOfDpEvent(event=inner, runs=runs, low=low, high=high):
-            if not _bounds_best_of(runs, low, high):
-                raise no_rule(event)
+        case BestOfDpEvent(event=inner, runs=TruncatedNegativeBinomial() as runs, low=low, high=high):
             return best_of(_curve(inner, orders), orders, runs, low, high)
+        case BestOfDpEvent(event=inner, runs=Poisson() as runs, low=1.0, high=1.0) if runs.mean >= 1:
+            return best_of(_curve(inner, orders), orders, runs)
         case FirstAboveDpEvent(event=inner, stop_probability=stop):
             curve = np.full(len(orders), np.inf)
             whole = (orders > 2) & (orders == np.floor(orders))  # the rule needs α − 1 too; others are slow
@@ -81,10 +77,7 @@ def _one_curve(event: DpEvent, orders: Array) -> Array | None:
 def one_of(curves: Sequence[Array], orders: Array, weights: Sequence[float] | None) -> Array:
     """One of several events (docs/accounting.md): the largest ε(α), or that of the mixture.
 
-    Args:
-        curves: ε(α) of each event, shape (n,) each.
-        orders: α > 1, shape (n,).
-        weights: the probability of each event; None if the choice is free.
+    `curves` are ε(α) of each event at the orders; `weights` are their probabilities, None if the choice is free.
     """
     if weights is None:
         return np.asarray(np.max(curves, axis=0))
@@ -105,12 +98,7 @@ def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: 
     between c and C adds (α/(α−1) + 1 + η) ln(C/c). Theorem 6 adds μ δ' + ln μ/(α−1), where a run is
     (ln(1 + 1/(α−1)), δ')-DP.
 
-    Args:
-        base: ε(α) of a single run, shape (n,).
-        orders: α > 1, shape (n,).
-        runs: a truncated negative binomial number of runs, or a Poisson one with low = high = 1.
-        low: c.
-        high: C.
+    `base` is ε(α) of a single run. The number of runs is a truncated negative binomial, or Poisson with c = C = 1.
     """
     if isinstance(runs, TruncatedNegativeBinomial):
         constant = (1 + runs.shape) * np.min((1 - 1 / orders) * base - math.log(runs.gamma) / orders)
@@ -121,11 +109,6 @@ def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: 
         deltas = [compute_delta(orders, base, math.log1p(1 / (order - 1)))[0] for order in orders]
         curve = base + runs.expected * np.array(deltas) + math.log(runs.expected) / (orders - 1)
     return _monotone(curve, orders)
-
-
-def _bounds_best_of(runs: RunCount, low: float, high: float) -> bool:
-    poisson = isinstance(runs, Poisson) and runs.mean >= 1 and low == high == 1
-    return poisson or isinstance(runs, TruncatedNegativeBinomial)
 
 
 def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:

@@ -6,7 +6,7 @@ from typing import TypeVar
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.privacy.event_kinds import children, type_name
+from dphpo_bench.privacy.event_kinds import children
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import BestOfDpEvent
 
@@ -37,7 +37,7 @@ def of_parts(event: DpEvent, rule: Callable[[DpEvent], T]) -> dict[DpEvent, T]:
 
 
 def _name(event: DpEvent) -> str:
-    name = type_name(event)
+    name = type(event).__name__
     if isinstance(event, BestOfDpEvent):
         adaptive = "" if event.low == event.high else ", adaptive"
         name = f"{name} ({event.runs.describe()}{adaptive})"

@@ -12,7 +12,8 @@ from types import MappingProxyType
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.base.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
+from dphpo_bench.base.checks import inside
+from dphpo_bench.base.errors import UnknownNameError, UnsupportedEventError
 from dphpo_bench.base.text import shown
 from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.accountants import liu_talwar, tilted
@@ -101,8 +102,7 @@ def _check_name(accountant: str) -> None:
 
 
 def _exposures(event: DpEvent, delta: float) -> tuple[DpEvent, ...]:
-    if not 0 < delta < 1:
-        raise InvalidValueError(f"Expected 0 < delta < 1, got delta={delta}.")
+    inside("delta", delta)
     return tuple(event_rules.exposures(event))
 
 
