@@ -36,8 +36,8 @@ from .contract.task import Input as Input
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
 from .data.source import DataSource as DataSource
-from .harness.failed import RunFailedError as RunFailedError
 from .harness.plan import plan as plan
+from .harness.recording import RunFailedError as RunFailedError
 from .harness.run import run as run
 from .privacy.accountants.report import EpsilonReport as EpsilonReport
 from .privacy.accountants.report import epsilon as epsilon

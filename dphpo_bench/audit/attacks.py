@@ -1,17 +1,17 @@
-"""Attacks on a whole procedure, tuning included: how much ε they show at least.
+"""Attacks on a whole procedure, tuning included, which show a lower bound on its ε.
 
-Canaries are put among the training records, or left out, by coin flips. The method runs as always. The attacker sees
-what it released, guesses who is in, and the number of right guesses bounds ε from below (`privacy.audit`). A bound
+Coin flips decide which canaries are put among the training records. The method runs as always. The attacker sees the
+releases and guesses which canaries are in; the number of right guesses bounds ε from below (`audit.bounds`). A bound
 above the claim refutes the claim.
 
 Two attacks:
 
-- *Black box*: canaries are training records with wrong labels, and the attacker sees the released model only. A
-  canary whose loss is low is guessed to be in.
-- *White box*: gradient canaries. The model gets one input more for each canary, which is zero for all other records, so
-  that a canary's gradient lies in weights that nobody else's touches (the Dirac canaries of Nasr et al. 2023,
-  arXiv:2302.07956, by means of the data alone). The attacker sees every noisy gradient that was released and adds up
-  how far each points along the canary's own; releases of trials that lost are not seen, as nobody sees them.
+- *Black box*: canaries are training records with wrong labels, and the attacker sees only the released model. A canary
+  with a low loss is guessed to be in.
+- *White box*: gradient canaries. The model gets an additional input for each canary, which is zero for all other
+  records, so that a canary's gradient lies in weights that no other gradient touches (the Dirac canaries of Nasr et al.
+  2023, arXiv:2302.07956, by means of the data alone). The attacker sees every noisy gradient that was released and adds
+  up how far each points along the canary's own. The releases of trials that lost stay hidden.
 """
 
 from collections.abc import Sequence
@@ -48,21 +48,21 @@ AttackName = Literal["black_box", "white_box"]
 ATTACKS: tuple[AttackName, ...] = ("black_box", "white_box")
 
 WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.8}}
-"""Shares of the error probability, of the attacks that are asked for: most for what shows most of noisy methods."""
+"""Shares of the error probability. The attack that shows most of noisy methods has the largest."""
 
 DEFAULT_CANARIES = 300
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What the attacks on one procedure have shown.
+    """The result of attacks on one procedure.
 
     Attributes:
-        claimed: ε of the plan; ∞ for what is not private.
+        claimed: ε of the plan; ∞ if the method is not private.
         delta: δ of the plan.
-        attack: the attack that showed most, in words.
-        bound: what it showed.
-        by_attack: the bound of each attack, all of them valid at once with the confidence of `bound`.
+        attack: the attack with the largest bound, in words.
+        bound: the largest bound.
+        by_attack: the bound of each attack. All of them hold at once with the confidence of `bound`.
         runs: how often the procedure ran for each attack.
     """
 
@@ -79,7 +79,7 @@ class Audit:
         return self.bound.epsilon > self.claimed
 
     def to_record(self) -> "AuditRecord":
-        """What a run's record holds of it."""
+        """The part of it that a run's record keeps."""
         from dphpo_bench.records.record import Audit as AuditRecord
 
         return AuditRecord(
@@ -152,13 +152,13 @@ def audit(
         method: what to attack.
         task: whose training records, number of records and schedule to use.
         budget: (ε, δ) that the method is given.
-        attacks: which; the bound covers that the best of them is taken.
-        canaries: m of each run. About half of them are put among the records, and as many records left out. None:
-            300, or half of the records if they are fewer.
-        runs: how often the procedure runs for each attack, with fresh canaries. Coins of all runs count together, so
-            more runs show more.
+        attacks: which attacks; the confidence accounts for taking the best of them.
+        canaries: m of each run. About half of them are put among the records, in place of others. None: 300, or half
+            of the records if that is less.
+        runs: how often the procedure runs for each attack, with fresh canaries. The coins of all runs count together,
+            so more runs show more.
         confidence: that the bound is right.
-        seed: of canaries, coins, and all else.
+        seed: of canaries, coins and runs.
         source: where data are found; default: environment, then the hub.
         device: "auto", "cpu", "cuda" or another torch device.
         progress: where long work reports to.
@@ -175,7 +175,7 @@ def audit(
     progress = progress or SilentProgress()
     device = resolve_device(device)
     train = task.load_train(source or DataSource.resolve(progress=progress))
-    shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}
+    shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
     claimed = 0.0
     with progress.track("Audit", len(attacks) * runs) as advance:
         for name in attacks:
@@ -194,18 +194,19 @@ def audit(
                 for what, scores in experiment.scores(attempt.outcome.model).items():
                     shown.setdefault(what, []).append((scores, experiment.members))
                 advance()
-    together = {
-        what: (np.concatenate([scores for scores, _ in found]), np.concatenate([coins for _, coins in found]))
-        for what, found in shown.items()
-    }
-    names = list(together)
     weights = {what: weight for name in attacks for what, weight in WEIGHTS[name].items()}
-    asked_for = sum(weights.values())
+    total = sum(weights.values())
     bounds = best_bounds(
-        list(together.values()), budget.delta, confidence, [weights[what] / asked_for for what in names]
+        [
+            (np.concatenate(scores), np.concatenate(coins))
+            for scores, coins in (zip(*found, strict=True) for found in shown.values())
+        ],
+        budget.delta,
+        confidence,
+        [weights[what] / total for what in shown],
     )
-    by_attack = dict(zip(names, bounds, strict=True))
-    best = max(names, key=lambda what: by_attack[what].epsilon)
+    by_attack = dict(zip(shown, bounds, strict=True))
+    best = max(by_attack, key=lambda what: by_attack[what].epsilon)
     return Audit(claimed, budget.delta, best, by_attack[best], by_attack, runs)
 
 

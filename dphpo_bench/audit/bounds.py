@@ -1,9 +1,9 @@
-"""Lower bounds on ε from one run: canaries in or out by coin flips, guesses, and how many were right.
+"""Lower bounds on ε from the number of right guesses about canaries that coin flips put in or left out.
 
 Theorem 5.2 and Corollary 5.4 of Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run"
-(arXiv:2305.08846). The mechanism may run several times, each time with canaries of its own: one coin then changes
-one of the runs, so all of them together are as private, towards the coins, as one (parallel composition), and their
-guesses count together.
+(arXiv:2305.08846). The mechanism may run several times, each time with fresh canaries: a coin then changes only one of
+the runs, so for the coins all runs together are as private as one (parallel composition), and their guesses count
+together.
 """
 
 import math
@@ -21,22 +21,16 @@ LARGEST_EPSILON = 100.0
 """More than any audit shows: with all of n guesses right, the bound is below ln n + 20."""
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-"""Shares of the canaries that are guessed about, half as members and half as others; fixed before any run."""
+"""Shares of the canaries that are guessed about, half as in and half as out; fixed before any run."""
 
 LARGE_DELTA = 0.1
-"""Of 2 m δ: from there on, one number of guesses is tried. The p-value has a term of 2 m δ / i, which only many more
-right guesses than expected make small, so that each further test costs more than it may show."""
+"""Of 2 m δ: from there on, only one number of guesses is tried. The p-value has a term of 2 m δ / i, which is small
+only with many more right guesses than expected, so each further test costs more than it may show."""
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """How well an attacker guessed.
-
-    Attributes:
-        canaries: m, each in or out by a coin of its own.
-        guessed: r of them were guessed about.
-        correct: v of the guesses were right.
-    """
+    """How well an attacker guessed: of m canaries, r were guessed about, and v of these guesses were correct."""
 
     canaries: int
     guessed: int
@@ -49,13 +43,7 @@ class Guesses:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """What an audit has shown: ε is at least `epsilon`, with this confidence.
-
-    Attributes:
-        epsilon: the bound; 0 if nothing was shown.
-        confidence: probability that the bound is right.
-        guesses: the guesses that showed it.
-    """
+    """With this confidence, ε is at least `epsilon`, as the guesses show; 0 if they show nothing."""
 
     epsilon: float
     confidence: float
@@ -63,14 +51,9 @@ class LowerBound:
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """Probability of so many right guesses, or more, at most, if the mechanism is (ε, δ)-DP (Theorem 5.2).
+    """An upper bound on the probability of that many right guesses under (ε, δ)-DP (Theorem 5.2).
 
     f(v) + 2 m δ max_{1 ≤ i ≤ v} (f(v − i) − f(v)) / i with f(v) = Pr[Bin(r, e^ε / (1 + e^ε)) ≥ v].
-
-    Args:
-        guesses: m, r and v.
-        epsilon: ε ≥ 0.
-        delta: δ in [0, 1].
     """
     right = 1 / (1 + math.exp(-epsilon))
     drops = np.arange(1, guesses.correct + 1)
@@ -82,12 +65,9 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def lower_bound(guesses: Guesses, delta: float, confidence: float = 0.95) -> LowerBound:
-    """The largest ε that so many right guesses refute (Corollary 5.4).
+    """The largest ε that so many right guesses refute with this confidence (Corollary 5.4).
 
-    Args:
-        guesses: m, r and v. What is guessed may depend on all that the mechanism put out, how often not.
-        delta: δ of the claim.
-        confidence: that the bound is right, in (0, 1).
+    The guesses may depend on everything that the mechanism released; their number may not.
 
     Raises:
         InvalidValueError: if a value is out of range.
@@ -102,17 +82,17 @@ def lower_bound(guesses: Guesses, delta: float, confidence: float = 0.95) -> Low
 
     if excess(0.0) >= 0:
         return LowerBound(0.0, confidence, guesses)
-    # The p-value rises with ε, to 1. On the root's side where it is refuted.
+    # The p-value rises with ε, to 1. The bound is on the refuted side of the root.
     root = brentq(excess, 0.0, LARGEST_EPSILON, xtol=1e-9)
     return LowerBound(max(0.0, root - 1e-8), confidence, guesses)
 
 
 def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: float) -> Guesses:
-    """Guess that canaries of high scores are in and those of low scores are out, and count.
+    """Guess that canaries with high scores are in and those with low scores are out, and count right guesses.
 
     Args:
-        scores: shape (m,), higher for what looks like a member. NaN looks like neither.
-        members: shape (m,), what the coins said.
+        scores: shape (m,), higher if a canary seems to be in. NaN counts as the median.
+        members: shape (m,), whether each canary is in.
         share: of the canaries that are guessed about, in (0, 1].
     """
     canaries = len(scores)
@@ -133,16 +113,16 @@ def best_bounds(
     confidence: float,
     weights: Sequence[float] | None = None,
 ) -> list[LowerBound]:
-    """The best bound that each of several attacks shows, of several numbers of guesses.
+    """The best bound of each attack over several numbers of guesses.
 
-    Each is tested at a share of the error probability that is fixed in advance, so that all of them are right at once
-    with the confidence stated (union bound).
+    Each number is tested at a share of the error probability that is fixed in advance, so that all bounds hold at once
+    with the stated confidence (union bound).
 
     Args:
         attacks: scores and coins of each, as in `guess`.
         delta: δ of the claim.
         confidence: of all bounds together.
-        weights: share of the error probability that each attack gets, of 1 at most; None: equal shares.
+        weights: the attacks' shares of the error probability, of sum 1 at most; None: equal shares.
 
     Raises:
         InvalidValueError: if a value is out of range.

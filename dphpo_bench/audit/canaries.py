@@ -1,4 +1,4 @@
-"""Canaries: the records that an audit puts in or leaves out, and what speaks for each of them being in."""
+"""Canaries: the records that an audit puts in or leaves out, and scores for each of them being in."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from dphpo_bench.base.errors import AuditError
 from dphpo_bench.base.tensors import Records, single
-from dphpo_bench.contract.task import Input, Task
+from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.randomness import Streams
@@ -29,19 +29,19 @@ LABELS, MODEL, GRADIENTS = (
     "white box: released gradients",
 )
 TAG = 10.0
-"""Value of a canary's own input: so large that its gradient lies almost wholly in its own weights."""
+"""Value of a canary's own input, so large that its gradient lies almost wholly in its own weights."""
 
 
 class Transcript:
     """Adds up how far released gradients point along the gradients of canaries; a `session.Observer`.
 
-    A canary's share in a released gradient is a fraction of known length along a known direction, in Gaussian noise of
-    known deviation: the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio, but for terms
-    that are the same for all canaries.
+    A canary adds a vector of known length and direction to a released gradient, in Gaussian noise of known deviation.
+    So the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio, except for terms that are
+    the same for all canaries.
 
     Args:
         canaries: the records, shape (m, d), and their labels.
-        tags: gives the weights of the canaries' own inputs, shape (classes, m), of gradients as of parameters.
+        tags: selects the part of a gradient that belongs to the canaries' own inputs, shape (classes, m).
     """
 
     def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
@@ -90,14 +90,14 @@ class Experiment:
     transcript: Transcript | None = None
 
     def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
-        """What speaks for each canary being in, by attack."""
+        """By attack, a score for each canary that is higher if it seems to be in."""
         inputs, labels = single(self.canaries.inputs), single(self.canaries.targets)
         losses = functional.cross_entropy(_outputs(model, inputs), labels, reduction="none")
         if self.transcript is None:
             return {LABELS: -losses.double().numpy()}
-        without = torch.zeros_like(inputs)  # what the canary's own weights have changed
+        without = torch.zeros_like(inputs)  # to see the effect of the canaries' own weights
         base = functional.cross_entropy(_outputs(model, without), labels, reduction="none")
-        # A run without releases has scores that say nothing, so that the number of canaries is what was planned.
+        # A run without releases has scores of zero, so that the number of canaries is as planned.
         return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
 
 
@@ -105,7 +105,7 @@ def classified(task: Task) -> tuple[tuple[int, ...], int]:
     """The shape of one input, and the number of classes.
 
     Raises:
-        AuditError: if the task is no classification of single inputs of real numbers, for which canaries are made.
+        AuditError: if the task is not a classification of single inputs of real numbers.
     """
     facts = task.facts
     if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype != "float":
@@ -126,7 +126,7 @@ def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experime
 
 
 def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
-    """Canaries have an input of their own each."""
+    """Each canary has an input of its own."""
     generator = streams.generator("canaries")
     order = torch.randperm(len(train), generator=generator)[m // 2 :]
     flat = single(train.inputs)[order].flatten(1)
@@ -178,10 +178,9 @@ class _TaggedTask(Task):
         self._shape, self._n_classes = classified(task)
 
     @property
-    def facts(self) -> Any:
-        """The task's, but for the inputs' shape."""
-        facts = self._task.facts
-        return replace(facts, inputs=Input((math.prod(self._shape) + self._tags,)))
+    def facts(self) -> TaskFacts:
+        """The task's, except for the shape of the inputs."""
+        return replace(self._task.facts, inputs=Input((math.prod(self._shape) + self._tags,)))
 
     def load_train(self, source: "DataSource") -> Records:
         """Nothing: the audit makes the records itself."""

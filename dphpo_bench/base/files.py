@@ -3,10 +3,16 @@
 import errno
 import os
 import stat
+import time
 import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+from typing_extensions import Buffer
+
 TORN = ".tmp"
+TORN_SECONDS = 3600.0
 
 
 def read_whole(path: Path, limit: int) -> bytes:
@@ -31,19 +37,32 @@ def read_whole(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def write_whole(path: Path, content: str | bytes) -> Path:
-    """Write a file beside its place, flush it to disk, move it there; makes the folder. Returns the path.
+def write_whole(path: Path, content: str | bytes | Iterable[Buffer]) -> Path:
+    """Write a file, at once or in pieces, beside its place, flush it to disk, move it there; makes the folder.
 
     Readers of `path` find the old content or the new, even if the process dies. A killed process leaves a file behind
-    whose name starts with a dot and that of the file, and ends in `TORN`. After an `OSError` there is none.
+    whose name starts with a dot and that of the file, and ends in `TORN`. After an `OSError` there is none. Returns the
+    path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TORN}")
     try:
         with temporary.open("xb") as file:  # with the permissions of any new file
-            file.write(content.encode() if isinstance(content, str) else content)
+            content = content.encode() if isinstance(content, str) else content
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         return temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_torn(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of files of this name, anywhere in a folder.
+
+    Files that are still being written are younger than `TORN_SECONDS`.
+    """
+    with suppress(OSError):
+        for path in folder.rglob(f".{name}.*{TORN}"):
+            if time.time() - path.stat().st_mtime > TORN_SECONDS:
+                path.unlink(missing_ok=True)

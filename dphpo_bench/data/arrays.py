@@ -1,6 +1,6 @@
-"""Records from what users hold: tensors, arrays, pandas' frames and series, dictionaries of these, torch's datasets."""
+"""Records from tensors, arrays, pandas' frames and series, dictionaries of these, and torch's datasets."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ _TARGET_DIMENSIONS = {
 
 
 def as_records(data: Any, which: str, kind: str, target: str) -> Records:
-    """Records from data of any of these forms; rows are taken in their order, whatever index a frame has.
+    """Records from data of any of these forms, in their order; the index of a frame is ignored.
 
     - a pair (inputs, targets), of which each is an array, a frame, a series, or a dictionary of arrays;
     - a dictionary of arrays, or a frame, of which one, or one column, is called `target`;
@@ -36,16 +36,15 @@ def as_records(data: Any, which: str, kind: str, target: str) -> Records:
         target: see above.
 
     Returns:
-        Real inputs as float32 unless they are half precision, integers as int64, targets as the kind's losses take
-        them.
+        Inputs as bool, int64, float32 or the half precision they have, targets as the kind's losses take them.
 
     Raises:
-        InvalidValueError: if they are none of this, or not numbers, or not finite.
+        InvalidValueError: if the data have none of these forms, or are not finite numbers.
     """
     if isinstance(data, Dataset):
         data = _columns(data, which)
     inputs, targets = _parted(data, which, kind, target)
-    found_inputs, found_targets = _tensors(inputs, f"{which} inputs"), _tensors(targets, f"{which} labels")
+    found_inputs, found_targets = _each(_tensor, inputs, f"{which} inputs"), _each(_tensor, targets, f"{which} labels")
     sizes = {len(tensor) if tensor.ndim else -1 for part in (found_inputs, found_targets) for tensor in leaves(part)}
     rows_only = isinstance(found_inputs, Tensor) and found_inputs.ndim < 2
     wrong = isinstance(found_targets, Tensor) and found_targets.ndim not in _TARGET_DIMENSIONS.get(kind, (1, 2, 3, 4))
@@ -101,12 +100,6 @@ def _stacked(rows: list[Any], which: str) -> Any:
         ) from error
 
 
-def _tensors(values: Any, what: str) -> Tensors:
-    if isinstance(values, Mapping):
-        return {str(name): _tensor(one, f"{what} {name!r}") for name, one in values.items()}
-    return _tensor(values, what)
-
-
 def _tensor(values: Any, what: str) -> Tensor:
     try:
         if hasattr(values, "to_numpy"):  # pandas; columns of several types are objects
@@ -128,7 +121,8 @@ def _as_input(tensor: Tensor, which: str) -> Tensor:
 
 def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
     if kind == "own":
-        return _each(_as_input, targets, which)
+        found: Tensors = _each(_as_input, targets, which)
+        return found
     if not isinstance(targets, Tensor):
         raise InvalidValueError(f"Expected one tensor of labels in {which}, got several; kind='own' takes them.")
     if kind in ("classification", "tokens"):
@@ -145,11 +139,11 @@ def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
     return targets
 
 
-def _each(function: Any, tensors: Tensors, which: str) -> Tensors:
-    if isinstance(tensors, Mapping):
-        return {name: function(tensor, f"{which} {name!r}") for name, tensor in tensors.items()}
-    found: Tensor = function(tensors, which)
-    return found
+def _each(function: Callable[[Any, str], Any], values: Any, what: str) -> Any:
+    """A function applied to the values, or to each of several, with the name of the values for messages."""
+    if isinstance(values, Mapping):
+        return {str(name): function(one, f"{what} {name!r}") for name, one in values.items()}
+    return function(values, what)
 
 
 def _label_shape(kind: str) -> str:
@@ -157,6 +151,4 @@ def _label_shape(kind: str) -> str:
 
 
 def _shapes(tensors: Tensors) -> Any:
-    if isinstance(tensors, Mapping):
-        return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    return tuple(tensors.shape)
+    return _each(lambda tensor, _: tuple(tensor.shape), tensors, "")

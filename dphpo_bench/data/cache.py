@@ -1,20 +1,17 @@
 """Arrays that are computed once and kept on disk.
 
-An array is a `.npy` file that appears under its name only when it is complete: written beside it, flushed
-to disk, renamed. A lock keeps processes from computing the same array at once; on a file system that ignores
-locks, as some clusters' do, the work is done twice and the last rename wins. Arrays are memory-mapped, so
-that processes running side by side share one copy.
+An array is a `.npy` file that appears only when it is complete. A lock keeps processes from computing the same array
+at once; on a file system that ignores locks, as on some clusters, the work is done twice and the last writer wins.
+Arrays are memory-mapped, so that processes side by side share one copy.
 """
 
 import hashlib
 import io
 import logging
 import math
-import os
-import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +20,12 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.base.files import read_whole
+from dphpo_bench.base.files import read_whole, remove_torn, write_whole
 from dphpo_bench.data.datasets import CACHE_VARIABLE
 
 logger = logging.getLogger(__name__)
 
 Array = NDArray[Any]
-
-_ABANDONED_SECONDS = 3600  # a file that is still being written is younger
 
 
 def cached_array(
@@ -43,12 +38,11 @@ def cached_array(
     """The array stored at `path`, computed first if it is missing or damaged.
 
     Args:
-        path: a `.npy` file. Its name must identify the content: everything that `compute` depends on.
-        shape: shape of the array.
-        dtype: its type.
-        compute: called without a cached array; yields consecutive blocks of rows, so that the whole need not
-            fit into memory.
-        check: whether a stored array is intact, beyond its shape, type and size.
+        path: a `.npy` file whose name identifies all that `compute` depends on.
+        shape: of the array.
+        dtype: of the array.
+        compute: yields consecutive blocks of rows, so that the whole need not fit into memory.
+        check: whether a stored array of the right shape, type and size is intact.
 
     Returns:
         The array, memory-mapped copy-on-write: writing to it changes neither the file nor other processes.
@@ -66,7 +60,9 @@ def cached_array(
                 logger.warning("Cached file %s is damaged; computing it again.", path)
             blocks = compute()
             with _writing(path):
-                _write(path, shape, dtype, blocks)
+                remove_torn(path.parent, path.name)
+                rows = (np.ascontiguousarray(block, dtype=dtype).data.cast("B") for block in blocks)
+                write_whole(path, chain([_header(shape, dtype)], rows))
             array = _open(path, shape, dtype, check)
     if array is None:
         raise DataError(f"Cached file {path} cannot be read back after it was written; is the disk failing?")
@@ -75,9 +71,7 @@ def cached_array(
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock that belongs to `path`; makes its folder.
-
-    The operating system releases the lock of a process that dies.
+    """Hold the lock that belongs to `path`, whose folder is made; the lock of a process that dies is released.
 
     Raises:
         DataError: if the folder cannot be written to.
@@ -105,7 +99,7 @@ def sha256_of_file(path: Path) -> str:
 def _open(
     path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], check: Callable[[Array], bool] | None
 ) -> Array | None:
-    """The array if the file is exactly what `_write` writes. Nothing in it is interpreted, hence nothing unpickled."""
+    """The array if the file is exactly as it was written. Nothing in it is interpreted, hence nothing unpickled."""
     header = _header(shape, dtype)
     size = len(header) + math.prod(shape) * dtype.itemsize
     try:
@@ -123,24 +117,6 @@ def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, fields)
     return file.getvalue()
-
-
-def _write(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], blocks: Iterable[Array]) -> None:
-    for leftover in path.parent.glob(f"{path.name}.*.tmp"):  # of processes that were killed
-        if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
-            leftover.unlink(missing_ok=True)
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(_header(shape, dtype))
-            for block in blocks:
-                file.write(np.ascontiguousarray(block, dtype=dtype).data.cast("B"))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is read from the hub, and where it may lie on this machine."""
+"""Image datasets on the Hugging Face hub."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,7 @@ class HubSplit:
         name: "train" or "test".
         hub_path: path of its parquet file in the hub's repository.
         rows: number of records.
-        content_hash: `images.content_hash` of its records; it does not depend on the order of rows or on how
-            the pictures are encoded, both of which differ between mirrors (CIFAR-10's do).
+        content_hash: see `images.content_hash`.
     """
 
     name: str
@@ -34,7 +33,7 @@ class HubDataset:
         image_column: the parquet column that holds the encoded pictures; labels are in `label`.
         image_shape: (channels, height, width).
         n_classes: labels are 0 ... n_classes - 1.
-        splits: the training split and the test split.
+        splits: the private training records, and the test records for the harness alone.
         licence: terms of use, as far as the publisher states any.
         homepage: where it was first published.
     """
@@ -50,12 +49,12 @@ class HubDataset:
 
     @property
     def train(self) -> HubSplit:
-        """The private training records."""
+        """The training records."""
         return self.splits[0]
 
     @property
     def test(self) -> HubSplit:
-        """The records for the harness alone."""
+        """The test records."""
         return self.splits[1]
 
 

@@ -21,8 +21,8 @@ def download(dataset: HubDataset, split: HubSplit, folder: Path) -> Path:
     with locked(path):
         if not path.is_file():
             announced = _fetch(dataset, split, folder)
-            # A file in git rather than in large-file storage has a SHA-1 tag. Then the content hash, which is
-            # checked when the file is decoded, has to do.
+            # A file that is in git and not in large-file storage has a SHA-1 tag instead. Then the check of its
+            # content when it is decoded has to do.
             if re.fullmatch("[0-9a-f]{64}", announced) and sha256_of_file(path) != announced:
                 path.unlink()
                 raise DataError(
@@ -33,7 +33,7 @@ def download(dataset: HubDataset, split: HubSplit, folder: Path) -> Path:
 
 
 def _fetch(dataset: HubDataset, split: HubSplit, folder: Path) -> str:
-    """Download without a check; returns the tag that the hub announces, a sha256 for large files."""
+    """Download without a check; returns the hub's tag of the file, which is a SHA-256 for large files."""
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     # huggingface_hub reads the variable on import, which may have been long ago.
@@ -50,7 +50,7 @@ def _fetch(dataset: HubDataset, split: HubSplit, folder: Path) -> str:
             local_dir=folder,
             endpoint=endpoint,
         )
-    except Exception as error:  # the HTTP library beneath, and so its exceptions, change between versions
+    except Exception as error:  # the exceptions depend on the HTTP library, which changes between versions
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise DataError(
             f"Cannot download dataset {dataset.name} from {endpoint}: {reason.rstrip('.')}. "

@@ -48,7 +48,7 @@ def content_hash(records: Array) -> str:
 
 
 def load_records(source: DataSource, dataset: HubDataset, split: HubSplit) -> Array:
-    """The records of a split in canonical order, shape (n,), of `record_type`; decoded once, then cached.
+    """The records of a split in canonical order, shape (n,) of `record_type`; decoded once, then cached.
 
     Raises:
         DataError: if the file is missing, damaged, or holds other records than it should.
@@ -76,8 +76,7 @@ def decode_parquet(path: Path, dataset: HubDataset, split: HubSplit, source: Dat
     """Decode a parquet file into records, shape (n,), in the file's order.
 
     Raises:
-        DataError: if the file is truncated, has other columns or another number of rows, or holds a picture
-            or a label that is not one of this dataset's.
+        DataError: if the file is damaged, or its columns, rows, pictures or labels are not those of the dataset.
     """
     columns = [dataset.image_column, "label"]
     records = np.empty(split.rows, record_type(dataset.image_shape))
@@ -94,15 +93,13 @@ def decode_parquet(path: Path, dataset: HubDataset, split: HubSplit, source: Dat
             row = 0
             for batch in file.iter_batches(_ROWS_PER_BLOCK, columns=columns):
                 images, labels = (batch[column].to_pylist() for column in columns)
-                if row + len(batch) > split.rows:
-                    raise ValueError(f"expected {split.rows} rows, got more")
                 for image, label in zip(images, labels, strict=True):
                     records[row] = _decode(image, label, row, dataset)
                     row += 1
                 advance(len(batch))
             if row != split.rows:
                 raise ValueError(f"expected {split.rows} rows, got {row}")
-    except Exception as error:  # Arrow raises many types for broken files, among them Python's own
+    except Exception as error:  # Arrow raises many types for broken files
         raise _unusable(path, dataset, error) from error
     return records
 

@@ -1,7 +1,7 @@
 """Where the parquet files of a dataset are: in a local mirror, or downloaded once from the Hugging Face hub.
 
-A mirror holds `<dataset>/<split>.parquet`, or what `hf download` leaves in `<mirror>/<dataset>`. Downloads in
-the cache have that second form, so the cache's `datasets` folder is a mirror to copy elsewhere.
+A mirror holds `<dataset>/<split>.parquet`, or the files that `hf download` puts into `<mirror>/<dataset>`. Downloads in
+the cache have the second form, so the cache's folder `datasets` is itself a mirror.
 """
 
 import os
@@ -15,7 +15,7 @@ from dphpo_bench.data.datasets import CACHE_VARIABLE, DATA_VARIABLE, HubDataset,
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where datasets are read from, and where what is derived from them is kept.
+    """Where datasets are read from, and where derived data are kept.
 
     Attributes:
         data_dir: a local mirror, or None for downloads from the hub.
@@ -34,7 +34,7 @@ class DataSource:
         cache_dir: str | Path | None = None,
         progress: Progress | None = None,
     ) -> "DataSource":
-        """The source meant by the arguments, else by the environment, else the hub and the user's cache.
+        """The source meant by the arguments or else the environment.
 
         Args:
             data_dir: a local mirror; default: the environment variable DPHPO_BENCH_DATA, else downloads.
@@ -55,14 +55,14 @@ class DataSource:
 
     @property
     def root(self) -> Path:
-        """The mirror that files are looked up in: the given one, or that of the downloads."""
+        """The given mirror, or that of the downloads."""
         return self.data_dir or self.cache_dir / "datasets"
 
     def find(self, dataset: HubDataset, split: HubSplit) -> Path | None:
-        """The split's parquet file if it is here, without a download.
+        """The split's parquet file if it is on this machine.
 
         Raises:
-            DataError: if one may not look there.
+            DataError: if the folder is not readable.
         """
         folder = self.root / dataset.name
         candidates = (folder / f"{split.name}.parquet", folder / split.hub_path)
@@ -80,8 +80,7 @@ class DataSource:
         Raises:
             DataError: if the given mirror lacks it, or it cannot be downloaded.
         """
-        path = self.find(dataset, split)
-        if path:
+        if path := self.find(dataset, split):
             return path
         if self.data_dir:
             expected = self.data_dir / dataset.name / f"{split.name}.parquet"

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Rounding of two evaluations of one event, far below anything an accountant resolves.
 EPSILON_ROUNDING = 1e-9
+"""Rounding of two evaluations of one event, far below the resolution of any accountant."""
 
 MAX_REASON = 2000
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of a method's run.
+    """A method's run, verified.
 
     Attributes:
-        outcome: what it released; None if it failed.
-        status: "ok", or why there is nothing.
-        error: the reason in words.
+        outcome: what it returned; None if the status is not "ok".
+        status: "ok", or how it failed.
+        error: why it failed.
         ledger: what was released.
         recomputed: ε of the ledger; None if it cannot be bounded.
     """
@@ -48,18 +48,12 @@ class Attempt:
     recomputed: EpsilonReport | None
 
     def failed(self, reason: str) -> "Attempt":
-        """The same, failed afterwards."""
+        """The same run, which failed afterwards."""
         return replace(self, outcome=None, status="failed", error=reason)
 
 
 def execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> Attempt:
-    """Let a method run on these records and verify what it released; no test data, no record.
-
-    Args:
-        checked: the plan, and the method that made it.
-        task: where models come from.
-        train: the private records. Their number may differ from the public one.
-        setup: how the run is done.
+    """Let a method run on private records, whose number may differ from the public one, and verify its releases.
 
     Raises:
         DphpoBenchError: at a mistake in the call that shows before anything is released.
@@ -73,7 +67,7 @@ def execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> A
 def _let_run(
     checked: CheckedPlan, task: Task, train: Records, ledger: Ledger, setup: Setup
 ) -> "tuple[Outcome | None, Status, str | None]":
-    """Let the method run; whatever it raises is a result, except what the user asked for."""
+    """Let the method run. Whatever it raises is a result, except a mistake in the call and an interrupt."""
     from dphpo_bench.session.session import open_session
 
     method, facts = checked.method, checked.facts
@@ -111,7 +105,7 @@ def _let_run(
 
 
 def _unfit(outcome: Any, hide: bool) -> str | None:
-    """Why what a method returns cannot be released; None if it can, and its values are plain then."""
+    """Why an outcome cannot be released, or None; its released values are plain JSON values afterwards."""
     import torch
 
     if not (isinstance(outcome, Outcome) and isinstance(outcome.model, torch.nn.Module)):
@@ -132,8 +126,8 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
 
     Args:
         error: what was raised.
-        hide: whether the text may quote private records, as that of any exception can which the engine did not
-            raise itself. The line then has the type of the exception and where it was raised.
+        hide: whether private records must not show. The text of any exception that the engine did not raise itself
+            may quote them, so the line then names only its type and where it was raised.
     """
     logger.debug("A run failed.", exc_info=error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -151,17 +145,7 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
 def verify(
     checked: CheckedPlan, ledger: Ledger, status: "Status", error: str | None
 ) -> "tuple[EpsilonReport | None, Status, str | None]":
-    """Recompute ε from what was released, and hold it against the plan.
-
-    Args:
-        checked: the plan, and what it costs.
-        ledger: what was released.
-        status: of the run so far.
-        error: its reason.
-
-    Returns:
-        ε of the ledger, None if it cannot be bounded; the status then, and its reason.
-    """
+    """Recompute ε from the ledger, None if it cannot be bounded, and correct a run's status and error by it."""
     budget = checked.plan.budget
     try:
         recomputed = quoted(ledger.event, budget.delta, checked.plan.accountant)
@@ -171,11 +155,8 @@ def verify(
         return recomputed, "over_budget", ledger.refused
     if ledger.failed:  # the method may have gone on as if nothing had happened
         return recomputed, "failed", ledger.failed
-    if recomputed.epsilon > checked.epsilon.epsilon + EPSILON_ROUNDING:
-        return (
-            recomputed,
-            "over_budget",
-            f"The releases cost epsilon={recomputed.epsilon:.6g}, more than the planned "
-            f"epsilon={checked.epsilon.epsilon:.6g}.",
-        )
+    planned = checked.epsilon.epsilon
+    if recomputed.epsilon > planned + EPSILON_ROUNDING:
+        reason = f"The releases cost epsilon={recomputed.epsilon:.6g}, more than the planned epsilon={planned:.6g}."
+        return recomputed, "over_budget", reason
     return recomputed, status, error

@@ -1,9 +1,8 @@
-"""What is drawn once and must not be drawn again, though the process may die in between.
+"""Random values that are drawn only once, even if the process dies.
 
-The number of runs of a private selection is secret and independent of the data. Were a killed run started anew
-with a fresh draw, long ones would be redrawn more often than short ones, and the number of runs would depend on
-how long the data take. So the harness keeps the seed of an unfinished run in a private file, removed when the
-run is recorded.
+The number of trials of a private selection is secret and independent of the data. If a killed run were started again
+with a fresh draw, long runs would be redrawn more often than short ones, and the number of trials would depend on how
+long the data take. So the harness keeps the seed of an unfinished run in a private file until the run is recorded.
 """
 
 import json
@@ -26,21 +25,15 @@ class Journal:
         path: the file that outlives the process, readable by its owner only; None keeps values in memory.
 
     Raises:
-        RecordError: if the file is there and is not a journal.
+        RecordError: if the file exists and is not a journal.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self.values: dict[str, int] = {}
-        if path is not None:
-            self.values = _read(path)
+        self.values: dict[str, int] = {} if path is None else _read(path)
 
     def once(self, name: str, draw: Callable[[], int]) -> int:
-        """The value of this name, drawn and written to disk if there is none yet.
-
-        Raises:
-            RecordError: if it cannot be written.
-        """
+        """The value with this name, drawn and written to disk if there is none yet."""
         if name not in self.values:
             value = draw()
             self._append(json.dumps([name, value]) + "\n")
@@ -80,7 +73,7 @@ def _read(path: Path) -> dict[str, int]:
     try:
         if len(text) > MAX_JOURNAL_BYTES:
             raise ValueError
-        # A last line without its end was being written when the process died: nothing was done with it.
+        # The process died while it wrote a last line without an end, so nothing was done with that value.
         for line in text.split(b"\n")[:-1]:
             name, value = json.loads(line)
             if type(name) is not str or type(value) is not int or value < 0:

@@ -1,4 +1,4 @@
-"""A method's plan, checked: its cost is computed by the harness and within the budget."""
+"""A method's plan, checked: the harness computes its cost, which is within the budget."""
 
 import math
 import warnings
@@ -24,8 +24,8 @@ class CheckedPlan:
 
     Attributes:
         method: the method that made it.
-        facts: the task's public facts it was made from.
-        plan: the plan itself.
+        facts: the task's public facts.
+        plan: the plan.
         epsilon: ε of the whole procedure.
         tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
     """
@@ -69,7 +69,7 @@ def plan(
         raise SealedDataError(complaints[0])
     if type(made) is not Plan:
         raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
-    made = replace(made)  # of which the method has no hold
+    made = replace(made)  # a copy that the method cannot reach
     if made.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {made.budget}.")
     total = quoted(made.event, budget.delta, made.accountant)
@@ -84,10 +84,9 @@ def plan(
 
 
 def quoted(event: "DpEvent", delta: float, accountant: str | None) -> EpsilonReport:
-    """ε by every accountant; quoted is the one asked for, as long as it supports the event."""
+    """ε by every accountant; the accountant asked for is quoted if it supports the event."""
     report = epsilon(event, delta)
-    if accountant in report.by_accountant:
-        assert accountant is not None
+    if accountant is not None and accountant in report.by_accountant:
         return replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)
     return report
 
@@ -99,11 +98,7 @@ def _tuning_share(made: Plan, total: EpsilonReport, delta: float) -> float:
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
-    """The method's parameters, which it tells without looking at data.
-
-    Raises:
-        SealedDataError: if it looks.
-    """
+    """The method's parameters, which it must tell without reading data."""
     with sealed() as complaints:
         told = method.parameters
     if complaints:

@@ -1,7 +1,7 @@
-"""Plans that are made once and kept on disk: calibration takes seconds, and all seeds of a sweep share it.
+"""Plans that are made once and kept on disk, since calibration takes seconds and all seeds of a sweep share it.
 
-A kept plan is a proposal like any other. The harness computes its ε from its event, and the session holds the
-run to that event, so a forged file can make a run fail, or state another cost, but not a smaller ε.
+The harness computes ε of a kept plan from its event, and the session holds the run to that event. So a forged file can
+make a run fail or state another cost, but it cannot lower ε.
 """
 
 import hashlib
@@ -27,11 +27,7 @@ MAX_PLAN_BYTES = 2**24
 
 
 class PlanCache:
-    """A folder of plans, safe to delete, shared by processes.
-
-    Args:
-        folder: where they are; made when the first is kept.
-    """
+    """A folder of plans, safe to delete, shared by processes; it is made with the first plan."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -39,11 +35,11 @@ class PlanCache:
     def plan(self, method: Method, task: Task, budget: PrivacyBudget) -> Plan:
         """The method's plan, made if there is none for these parameters, this code and this budget.
 
-        A process that wants a plan which another is making waits for it. A plan that JSON does not hold exactly
-        is made each time; so is one that cannot be written, which is logged.
+        A process waits for a plan that another process is making. A plan that JSON does not hold exactly is made each
+        time, and so is one that cannot be written, which is logged.
 
         Raises:
-            DphpoBenchError: what the method raises when it plans.
+            DphpoBenchError: if the method's plan raises it.
         """
         if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(task.facts, budget)
@@ -75,7 +71,7 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
 
 @cache
 def engine_hash(part: str = "") -> str:
-    """A hash of this package's source, or of one folder of it, and of the versions of what it computes with."""
+    """A hash of this package's source, or of one folder of it, and of the versions of numerical libraries."""
     digest = hashlib.sha256()
     for path in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
         digest.update(path.read_bytes())
@@ -86,11 +82,11 @@ def engine_hash(part: str = "") -> str:
 def _read(path: Path, method: Method, budget: PrivacyBudget) -> Plan | None:
     try:
         text = read_whole(path, MAX_PLAN_BYTES)
-        plan = (
-            Plan.from_json(json.loads(text.decode()), method.plan_parameters) if len(text) <= MAX_PLAN_BYTES else None
-        )
-        return plan if plan is not None and plan.budget == budget else None
-    except (OSError, KeyError, TypeError, ValueError, RecursionError):  # missing, or damaged: it is made again
+        if len(text) > MAX_PLAN_BYTES:
+            return None
+        plan = Plan.from_json(json.loads(text.decode()), method.plan_parameters)
+        return plan if plan.budget == budget else None
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):  # missing or damaged: the plan is made again
         return None
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind: identity, environment, time, the record."""
+"""The record of a run: its identity, environment and time, and the error of a run that failed."""
 
 import math
 import platform
@@ -10,34 +10,35 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import MAX_REASON, Attempt, reason_of
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.records.record import (
+    MAX_RECORD_BYTES,
+    CostRecord,
+    Epsilon,
+    Identity,
+    Privacy,
+    RunRecord,
+)
 
-if TYPE_CHECKING:
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.records.record import Identity, RunRecord
 
-
-def task_identity(task: Task, facts: TaskFacts, source: "DataSource") -> dict[str, Any]:
-    """The task's part of an identity, which all runs on it share; its model is built for that, without data.
-
-    Args:
-        task: with its model.
-        facts: the task's.
-        source: where a task that needs its data for that finds its fingerprint.
+def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str, Any]:
+    """The task's part of an identity, which all runs on it share; its model is built for that.
 
     Raises:
         InvalidValueError: if the task does not tell its version, model or fingerprint.
-        SealedDataError: if it opens its records to build its model.
+        SealedDataError: if it reads its records to build its model.
     """
     told = facts.to_json()
     told["metrics"] = [{"name": one.name, "higher_is_better": one.higher_is_better} for one in task.metrics]
@@ -66,14 +67,8 @@ def task_identity(task: Task, facts: TaskFacts, source: "DataSource") -> dict[st
     }
 
 
-def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> "Identity":
-    """What makes two runs the same run; `of_task` is from `task_identity`.
-
-    Raises:
-        InvalidValueError: if the method's version is not an integer from 1.
-    """
-    from dphpo_bench.records.record import Identity
-
+def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> Identity:
+    """The values by which two runs are the same run; `of_task` is from `task_identity`."""
     return Identity(
         method=method.name,
         method_version=_version_of(method),
@@ -95,24 +90,46 @@ def _version_of(plug_in: Method | Task) -> int:
 
 def record_of(
     checked: CheckedPlan,
-    identity: "Identity",
+    identity: Identity,
     attempt: Attempt,
     metrics: Mapping[str, float],
     seconds: Mapping[str, float],
     setup: Setup,
-) -> "RunRecord":
-    """What is kept of a run; where a record cannot hold what was released, that of a failed run."""
-    from dphpo_bench.records.record import MAX_RECORD_BYTES
+) -> RunRecord:
+    """The record of a run, or that of a failed run if no record can hold the released values."""
+
+    def made(attempt: Attempt, metrics: Mapping[str, float]) -> RunRecord:
+        recomputed = attempt.recomputed
+        return RunRecord(
+            identity=identity,
+            status=attempt.status,
+            error=attempt.error,
+            metrics=dict(metrics),
+            released=attempt.outcome.released if attempt.outcome else {},
+            privacy=Privacy(
+                planned=_epsilon_record(checked.epsilon),
+                recomputed=_epsilon_record(recomputed) if recomputed else None,
+                epsilon=max(checked.epsilon.epsilon, recomputed.epsilon if recomputed else math.inf),
+                tuning_share=checked.tuning_share,
+                end_to_end_private=checked.method.end_to_end_private,
+                ledger=attempt.ledger.to_json(),
+            ),
+            cost=CostRecord(**asdict(checked.plan.cost)),
+            seconds=dict(seconds),
+            peak_memory_bytes=_peak_memory_bytes(),
+            environment=_environment(setup),
+            created=datetime.now(UTC).replace(microsecond=0),
+        )
 
     try:
-        record = _record(checked, identity, attempt, metrics, seconds, setup)
+        record = made(attempt, metrics)
         size = len(record.to_json().encode())
         if size > MAX_RECORD_BYTES:
             raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
     except (ValueError, RecordError) as failure:
         reason = f"Expected released values that a record can hold: {reason_of(failure, hide=setup.unseeded)}"
-        record = _record(checked, identity, attempt.failed(reason[:MAX_REASON]), {}, seconds, setup)
-        if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # so it was the ledger
+        record = made(attempt.failed(reason[:MAX_REASON]), {})
+        if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             record = record.model_copy(update={"privacy": None})
     if setup.hides_trials(checked.plan.event):
         today = record.created.replace(hour=0, minute=0, second=0)
@@ -121,40 +138,7 @@ def record_of(
     return record
 
 
-def _record(
-    checked: CheckedPlan,
-    identity: "Identity",
-    attempt: Attempt,
-    metrics: Mapping[str, float],
-    seconds: Mapping[str, float],
-    setup: Setup,
-) -> "RunRecord":
-    from dphpo_bench.records.record import CostRecord, Privacy, RunRecord
-
-    planned, recomputed = checked.epsilon.epsilon, attempt.recomputed
-    return RunRecord(
-        identity=identity,
-        status=attempt.status,
-        error=attempt.error,
-        metrics=dict(metrics),
-        released=attempt.outcome.released if attempt.outcome else {},
-        privacy=Privacy(
-            planned=_epsilon_record(checked.epsilon),
-            recomputed=_epsilon_record(recomputed) if recomputed else None,
-            epsilon=max(planned, recomputed.epsilon if recomputed else math.inf),
-            tuning_share=checked.tuning_share,
-            end_to_end_private=checked.method.end_to_end_private,
-            ledger=attempt.ledger.to_json(),
-        ),
-        cost=CostRecord(**asdict(checked.plan.cost)),
-        seconds=dict(seconds),
-        peak_memory_bytes=peak_memory_bytes(),
-        environment=_environment(setup),
-        created=datetime.now(UTC).replace(microsecond=0),
-    )
-
-
-def peak_memory_bytes() -> int:
+def _peak_memory_bytes() -> int:
     """The process's largest resident set so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
@@ -174,23 +158,40 @@ def _environment(setup: Setup) -> dict[str, str]:
     }
 
 
-class Clock:
-    """Wall-clock seconds by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def measure(self, phase: str) -> Iterator[None]:
-        """Add what this takes to a phase."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+@contextmanager
+def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Note the wall-clock seconds of a phase."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[phase] = time.perf_counter() - start
 
 
-def _epsilon_record(report: EpsilonReport) -> "Any":
-    from dphpo_bench.records.record import Epsilon
-
+def _epsilon_record(report: EpsilonReport) -> Epsilon:
     return Epsilon(epsilon=report.epsilon, accountant=report.quoted, by_accountant=dict(report.by_accountant))
+
+
+class RunFailedError(DphpoBenchError):
+    """A run ended without a model to use: it failed, went over its budget, or could not be verified.
+
+    Attributes:
+        record: the record of the run.
+        path: where the record lies; None if none was to be written.
+    """
+
+    exit_code = 1
+
+    def __init__(self, record: RunRecord, path: Path | None) -> None:
+        who, reason = record.identity, (record.error or "").rstrip(".")
+        kept = "No record was written." if path is None else f"Its record is {path}."
+        super().__init__(
+            f"The run of {who.method} on {who.task} ended with status {record.status}: {reason}. {kept} "
+            "With check=False, run returns the result instead."
+        )
+        self.record = record
+        self.path = path
+
+    def __reduce__(self) -> "tuple[type[RunFailedError], tuple[RunRecord, Path | None]]":
+        """As it was made, so that it comes whole out of another process."""
+        return type(self), (self.record, self.path)

@@ -14,21 +14,21 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task, sealed
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import Attempt, execute, reason_of
-from dphpo_bench.harness.failed import RunFailedError
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan, plan
-from dphpo_bench.harness.recording import Clock, identity_of, record_of, task_identity
+from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.plan_cache import PlanCache
-    from dphpo_bench.records.record import RunRecord
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class RunResult:
     """A finished run.
 
     Attributes:
-        record: what was kept.
+        record: the record of the run.
         path: where the record lies, or None if none was to be written.
         model: the trained model, or None if the run failed.
     """
 
-    record: "RunRecord"
+    record: RunRecord
     path: Path | None
     model: "nn.Module | None"
 
@@ -52,7 +52,7 @@ def run(
     budget: PrivacyBudget,
     *,
     seed: int | None = None,
-    source: "DataSource | None" = None,
+    source: DataSource | None = None,
     results_dir: Path | str | None = None,
     device: str = "auto",
     progress: Progress | None = None,
@@ -67,8 +67,8 @@ def run(
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
         seed: makes the run repeatable, noise included, which is right for public data only: whoever knows
-            the seed can subtract the noise. Other data get a warning. None takes the noise from the operating system's
-            entropy; each such run has a record of its own.
+            the seed can subtract the noise. Other data cause a warning. None takes the noise from the operating
+            system's entropy; each such run has a record of its own.
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or another torch device.
@@ -76,18 +76,12 @@ def run(
         plans: where plans are kept; None makes a new one.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
-        check: raise an error if the run does not end well. False: return it, with a status other than "ok".
-
-    Returns:
-        The result.
+        check: raise an error if the status of the run is not "ok". False: return the result all the same.
 
     Raises:
         RunFailedError: if the run failed, went over its budget or could not be verified; its record is written before.
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.records.store import RecordStore
-
     setup = Setup(seed, secure_noise, progress=progress or SilentProgress())
     method = make_method(method) if isinstance(method, str) else method
     task = make_task(task) if isinstance(task, str) else task
@@ -97,11 +91,11 @@ def run(
     if store:
         store.check_writable()
     setup = replace(setup, device=resolve_device(device))
-    clock = Clock()
-    with clock.measure("plan"):
+    seconds: dict[str, float] = {}
+    with timed(seconds, "plan"):
         checked = plan(method, task, budget, plans=plans)
     source = source or DataSource.resolve(progress=setup.progress)
-    with clock.measure("data"):
+    with timed(seconds, "data"):
         train = task.load_train(source)
         identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
@@ -113,14 +107,14 @@ def run(
     setup = replace(setup, journal=_journal(store.journal_of(identity) if store and setup.unseeded else None, setup))
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
-    with clock.measure("train"):
+    with timed(seconds, "train"):
         attempt = _execute(checked, task, train, setup)
     identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
     if attempt.outcome:
-        with clock.measure("test"):
+        with timed(seconds, "test"):
             attempt, metrics = _measured(attempt, task, source, setup)
-    record = record_of(checked, identity, attempt, metrics, clock.seconds, setup)
+    record = record_of(checked, identity, attempt, metrics, seconds, setup)
     path = store.write(record) if store else None
     setup.journal.discard()
     if check and record.status != "ok":
@@ -129,11 +123,7 @@ def run(
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:
-    """The journal of a run that may have been interrupted.
-
-    Raises:
-        RecordError: if the noise of the earlier try cannot be drawn again.
-    """
+    """The journal of a run. If it was interrupted before, its noise has to be the same again."""
     journal = Journal(path)
     if SECURE_NOISE in journal.values or (setup.secure_noise and journal.values):
         raise RecordError(
@@ -152,13 +142,18 @@ def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> 
         raise
 
 
-def _measured(attempt: Attempt, task: Task, source: "DataSource", setup: Setup) -> tuple[Attempt, dict[str, float]]:
-    """What the model does on the test data; the attempt failed if that cannot be had."""
+def _measured(attempt: Attempt, task: Task, source: DataSource, setup: Setup) -> tuple[Attempt, dict[str, float]]:
+    """The task's metrics on the test records, if there are any; the attempt failed if one cannot be computed."""
+    from dphpo_bench.training.evaluation import all_outputs
+
     assert attempt.outcome
+    metrics: dict[str, float] = {}
     try:
         test = task.load_test(source)
-        with sealed() as complaints:  # the model is a method's, and its code runs
-            metrics = _measure_on_test(attempt.outcome.model, test, task)
+        with sealed() as complaints:  # the model runs, and its code is the method's
+            if len(test):
+                outputs = all_outputs(attempt.outcome.model, test)
+                metrics = {metric.name: metric.of(outputs, test.targets) for metric in task.metrics}
         if complaints:
             raise SealedDataError(complaints[0])
     except Exception as failure:
@@ -167,10 +162,10 @@ def _measured(attempt: Attempt, task: Task, source: "DataSource", setup: Setup) 
 
 
 def resolve_device(device: str) -> str:
-    """The torch device meant by `device`; "auto" is CUDA where there is one.
+    """The torch device of this name; "auto" is CUDA if there is one.
 
     Raises:
-        InvalidValueError: if torch does not know the device, or this machine has none.
+        InvalidValueError: if torch does not know the device, or this machine lacks it.
     """
     import torch
 
@@ -182,17 +177,3 @@ def resolve_device(device: str) -> str:
         reason = str(error).splitlines()[0]
         raise InvalidValueError(f"Cannot use device {device!r}: {reason}. Try --device cpu.") from None
     return device
-
-
-def _measure_on_test(model: "nn.Module", test: Records, task: Task) -> dict[str, float]:
-    """The task's metrics on the test records; nothing if there are none.
-
-    Raises:
-        InvalidValueError: if one cannot be computed. No other stands in for it.
-    """
-    from dphpo_bench.training.evaluation import all_outputs
-
-    if not len(test):
-        return {}
-    outputs = all_outputs(model, test)
-    return {metric.name: metric.of(outputs, test.targets) for metric in task.metrics}

@@ -1,4 +1,4 @@
-"""How a run is done, in one value that goes from the call to the session."""
+"""How a run is done."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from dphpo_bench.session.observer import Observer
 
 SECURE_NOISE = "secure noise"
-"""In a journal: the run has drawn noise that no restart can draw again."""
+"""An entry of a journal: the run has drawn noise that no restart can repeat."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a run is done. What it does is in its plan.
+    """How a run is done; the plan says what it does.
 
     Attributes:
         seed: makes the run repeatable, noise included; None takes the noise from the operating system's entropy.
-        secure_noise: whether noise is exact, and all else that privacy rests on from cryptographic generators.
+        secure_noise: whether noise is exact, and all else that privacy rests on is from cryptographic generators.
         device: a torch device.
         journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.
         progress: where long work reports to.
-        observer: is told what is released.
+        observer: is told of all releases.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
 
     Raises:
@@ -59,15 +59,15 @@ class Setup:
 
     @property
     def unseeded(self) -> bool:
-        """Whether what is not released must stay hidden. Whoever knows the seed can compute everything."""
+        """Whether anything can stay hidden: whoever knows the seed can compute everything."""
         return self.seed is None
 
     def hides_trials(self, event: "DpEvent") -> bool:
-        """Whether nobody may know the number of trials, and hence the time and the memory they took."""
+        """Whether the number of trials is secret, and hence also the time and the memory that they take."""
         return self.unseeded and has_selection(event)
 
     def streams(self) -> Streams:
-        """The run's random streams. The seed of an unseeded run is drawn once, and kept in the journal."""
+        """The run's random streams. The seed of an unseeded run is drawn once and kept in the journal."""
         if self.secure_noise:
             self.journal.once(SECURE_NOISE, lambda: 1)
         bits = 256 if self.secure_noise else 128

@@ -1,4 +1,4 @@
-"""Cells: the single runs of a sweep, as pure functions of their identity."""
+"""Cells: the single runs of a sweep, which depend on nothing but their identity."""
 
 import json
 import logging
@@ -31,15 +31,7 @@ MAX_CELLS = 1_000_000
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep.
-
-    Attributes:
-        method: with its parameters.
-        task: with its model.
-        budget: (ε, δ) of tuning and training together.
-        identity: names and values, seed included: what decides whether it has been run.
-        resources: what it needs; no part of its identity.
-    """
+    """One run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not."""
 
     method: Method
     task: Task
@@ -59,15 +51,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """What the plan of a cell says.
+    """The plan of a cell: ε of the whole procedure by an accountant, the share of it for tuning, and the cost.
 
-    Attributes:
-        epsilon: ε of the whole procedure.
-        accountant: whose ε that is.
-        tuning_share: the share of ε that is spent on tuning.
-        runs: training runs, in expectation.
-        steps: optimiser steps over all runs.
-        examples: per-example passes over all runs.
+    The cost is the expected number of training runs, and the optimiser steps and per-example passes of all of them.
     """
 
     epsilon: float
@@ -79,19 +65,19 @@ class CellPlan:
 
 
 def cells_of(suite: Suite, source: DataSource, only: Sequence[str] = ()) -> list[Cell]:
-    """The cells of a checked suite.
+    """The cells of a checked suite, or only some of them.
 
-    Seeds vary slowest. So every method has its first seed before any has its second, and runs that share a plan
-    are far apart: it is made when the second wants it.
+    Seeds vary slowest. So every method has its first seed before any has its second, and when a second run needs a
+    plan, the first one has made it.
 
     Args:
         suite: the suite.
-        source: where tasks that need their data for that find their fingerprint.
+        source: for tasks whose fingerprint needs their data.
         only: texts such as "method=hyfreedp,task=mnist", as in `Only.parse`.
 
     Raises:
         InvalidValueError: if no cell is left, there are more than `MAX_CELLS`, or a task has no fingerprint or model.
-        UnknownNameError: if `only` names what the suite does not have.
+        UnknownNameError: if `only` has a name that the suite does not have.
     """
     tasks = suite.made_tasks()
     wanted = Only.parse(
@@ -122,15 +108,11 @@ def cells_of(suite: Suite, source: DataSource, only: Sequence[str] = ()) -> list
                     first.append(Cell(method, task, budget, identity, resources))
     if not first:
         raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
-    return [_at_seed(cell, seed) for seed in seeds for cell in first]
-
-
-def _at_seed(cell: Cell, seed: int) -> Cell:
-    return replace(cell, identity=cell.identity.model_copy(update={"seed": seed}))
+    return [replace(cell, identity=cell.identity.model_copy(update={"seed": seed})) for seed in seeds for cell in first]
 
 
 def job_of(cell: Cell, source: DataSource) -> str:
-    """The argument of `run_cell`, `plan_cell` and `prepare_data`."""
+    """The argument of `run_cell`, `plan_cell` and `prepare_data`, as JSON."""
     return json.dumps(
         {
             "identity": cell.identity.model_dump(),
@@ -143,12 +125,12 @@ def job_of(cell: Cell, source: DataSource) -> str:
 
 
 def device_of(cell: Cell) -> str:
-    """Where a cell computes; it does not depend on the machine, as results do not."""
+    """The device of a cell; like the results, it does not depend on the machine."""
     return "cuda" if cell.resources.gpus else "cpu"
 
 
 class _Job:
-    """A job on the other side."""
+    """A job in the process that does it."""
 
     def __init__(self, text: str) -> None:
         import torch
@@ -160,7 +142,7 @@ class _Job:
         self.source = DataSource.resolve(job["data_dir"], job["cache_dir"])
         self.plans = PlanCache(self.source.cache_dir / "plans")
         torch.set_num_threads(job["threads"])
-        logging.basicConfig()  # to the cell's log, tracebacks included
+        logging.basicConfig()  # writes to the cell's log, tracebacks included
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
     def method(self) -> Method:
@@ -173,14 +155,7 @@ class _Job:
 
 
 def run_cell(job: str) -> str:
-    """Run a cell; whatever goes wrong is in the record.
-
-    Args:
-        job: from `job_of`.
-
-    Returns:
-        The record as JSON.
-    """
+    """Run a cell and return its record as JSON; whatever goes wrong is in the record."""
     start = time.monotonic()
     given = _Job(job)
     try:
@@ -200,14 +175,7 @@ def run_cell(job: str) -> str:
 
 
 def plan_cell(job: str) -> str:
-    """Plan a cell, and keep the plan for its run.
-
-    Args:
-        job: from `job_of`.
-
-    Returns:
-        The fields of a `CellPlan` as JSON, or {"error": reason}.
-    """
+    """Plan a cell, keep the plan for its run, and return a `CellPlan` or {"error": reason} as JSON."""
     given = _Job(job)
     try:
         checked = plan(given.method(), given.task(), given.budget, plans=given.plans)
@@ -219,14 +187,7 @@ def plan_cell(job: str) -> str:
 
 
 def prepare_data(job: str) -> str:
-    """Load the data of a cell's task, so that downloads and features are there before its runs.
-
-    Args:
-        job: from `job_of`.
-
-    Returns:
-        The error that a user can mend, else nothing.
-    """
+    """Load the data of a cell's task, so that runs find downloads and features; returns the user's error, if any."""
     given = _Job(job)
     task = given.task()
     try:
@@ -238,10 +199,7 @@ def prepare_data(job: str) -> str:
 
 
 def failed_record(identity: Identity, reason: str, seconds: float) -> RunRecord:
-    """The record of a run that did not get far enough to make its own.
-
-    What it released before it ended is unknown, so it states no ε.
-    """
+    """The record of a run that could not make its own. Its releases are unknown, so it states no ε."""
     return RunRecord(
         identity=identity,
         status="failed",

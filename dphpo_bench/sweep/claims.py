@@ -1,13 +1,10 @@
-"""Who is running which cell, when several sweeps share a folder of results.
-
-One file for all cells, rather than a lock file each: a sweep may have a million."""
+"""Locks on cells, so that several sweeps can share a folder of results."""
 
 import contextlib
 import errno
 import fcntl
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dphpo_bench.base.errors import RecordError
@@ -16,17 +13,11 @@ _HELD = {errno.EACCES, errno.EAGAIN}
 
 
 class Claims:
-    """Locks on single bytes of one file, a byte for each cell.
+    """Locks on single bytes of one file in the folder of results: a byte for each cell, since there may be a million.
 
-    The operating system releases the locks of a process that dies, so nothing is left to clean up. Where a file
-    system has no locks, every claim succeeds: two sweeps then run the same cells, and the last record stays. The
-    sweeps of one process do not lock each other out.
-
-    Args:
-        root: the folder of results.
-
-    Raises:
-        RecordError: if the file cannot be opened.
+    The operating system releases the locks of a process that dies. If a file system has no locks, every claim
+    succeeds: two sweeps then run the same cells, and the last record stays. The sweeps of one process do not lock each
+    other out.
     """
 
     def __init__(self, root: Path) -> None:
@@ -52,12 +43,10 @@ class Claims:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
 
 def _offset(key: str) -> int:
-    """A byte of the file, which need not exist; two cells of 10⁵ share one with probability below 1e-7."""
+    """A byte, which the file need not have; two of 10⁵ cells share one with probability below 1e-7."""
     return int(key[:15], 16)

@@ -1,20 +1,20 @@
-"""The driver of a sweep: which cells lack a record, who runs them, what becomes of what goes wrong.
+"""The driver of a sweep: finds the cells that lack a record, has them run, and writes their records.
 
-Cells return their records to the driver, which alone writes them. So a cell needs no access to the folder of
-results, a record that is not what it should be is never written, and a full disk shows in one place.
+Only the driver writes records. So a cell needs no access to the folder of results, wrong records are never written,
+and a full disk shows in one place.
 """
 
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from dphpo_bench.base.errors import DataError, OtherRunError, RecordError, SweepError
-from dphpo_bench.base.files import TORN, write_whole
+from dphpo_bench.base.files import remove_torn, write_whole
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -26,17 +26,16 @@ from dphpo_bench.sweep.resources import Resources
 
 ATTEMPTS = 2
 TICK_SECONDS = 0.5
-TORN_SECONDS = 3600.0
 PREPARE_SECONDS = 3600.0
-# When no process can be started, the driver waits longer and longer, a minute in all, before it gives up.
 START_ATTEMPTS = 6
+"""How often the driver tries to start a process; the waits between grow to a minute in all."""
 
 
 class Watcher(Protocol):
-    """Whoever wants to see a sweep's progress."""
+    """Is told of a sweep's progress."""
 
     def stock(self, stock: "Stock") -> None:
-        """What there is to do; called once."""
+        """The sweep knows its cells; called once."""
 
     def preparing(self, tasks: Sequence[str]) -> None:
         """The data of these tasks are being prepared."""
@@ -45,7 +44,7 @@ class Watcher(Protocol):
         """A cell was handed to the executor."""
 
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
-        """A cell has its record; `elsewhere`: from another sweep."""
+        """A cell has its record; `elsewhere` says that another sweep made it."""
 
     def note(self, text: str) -> None:
         """Something worth a line."""
@@ -54,34 +53,28 @@ class Watcher(Protocol):
         """Some time has passed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Stock:
-    """The cells of a sweep by what is known of them beforehand.
+    """The cells of a sweep before it starts.
 
     Attributes:
-        finished: those with a record of status "ok".
-        failed: those with another record, which are left as they are.
-        todo: the others.
-        replaced: by key, the records of cells to do that are run again all the same.
-        damaged: why what lies in the place of a record is none.
+        finished: cells with a record of status "ok".
+        failed: cells with another record, which is kept.
+        todo: cells to run.
+        replaced: by key, the records of failed cells that run again.
+        damaged: what is wrong with files that should be records.
     """
 
-    finished: tuple[Cell, ...]
-    failed: tuple[Cell, ...]
-    todo: tuple[Cell, ...]
-    replaced: Mapping[str, RunRecord]
-    damaged: tuple[str, ...] = ()
+    finished: list[Cell] = field(default_factory=list)
+    failed: list[Cell] = field(default_factory=list)
+    todo: list[Cell] = field(default_factory=list)
+    replaced: dict[str, RunRecord] = field(default_factory=dict)
+    damaged: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Summary:
-    """What a sweep came to.
-
-    Attributes:
-        stock: what there was before.
-        run: how many cells were run, here or by another sweep meanwhile.
-        failures: those of them that did not end well.
-    """
+    """What a sweep did: how many cells were run, here or by another sweep meanwhile, and which of them failed."""
 
     stock: Stock
     run: int = 0
@@ -89,36 +82,26 @@ class Summary:
 
 
 def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool = False) -> Stock:
-    """Find out which cells have been run.
-
-    Args:
-        cells: all of the sweep.
-        store: where records are.
-        retry_failed: whether cells with a record other than "ok" are to be run again.
-
-    Raises:
-        OtherRunError: if the record of another run lies in a cell's place.
-    """
-    finished: list[Cell] = []
-    failed: list[Cell] = []
-    todo: list[Cell] = []
-    damaged: list[str] = []
-    replaced: dict[str, RunRecord] = {}
+    """Find out which cells have been run; with `retry_failed`, failed ones run again."""
+    stock = Stock()
     for cell in cells:
         try:
             record = store.find(cell.identity)
-        except OtherRunError:  # its record could not be written
+        except OtherRunError:  # the cell's record could not be written
             raise
         except RecordError as error:
-            damaged.append(str(error))
+            stock.damaged.append(str(error))
             record = None
-        if record is None or (retry_failed and record.status != "ok"):
-            todo.append(cell)
-            if record is not None:
-                replaced[cell.key] = record
+        if record is None:
+            stock.todo.append(cell)
+        elif record.status == "ok":
+            stock.finished.append(cell)
+        elif retry_failed:
+            stock.todo.append(cell)
+            stock.replaced[cell.key] = record
         else:
-            (finished if record.status == "ok" else failed).append(cell)
-    return Stock(tuple(finished), tuple(failed), tuple(todo), replaced, tuple(damaged))
+            stock.failed.append(cell)
+    return stock
 
 
 def sweep(
@@ -130,21 +113,10 @@ def sweep(
     *,
     retry_failed: bool = False,
 ) -> Summary:
-    """Run every cell that has no record, and write the records.
+    """Run every cell that has no record, write the records, and close the executor.
 
-    A cell whose process is killed is tried again once, then it is recorded as failed. It repeats itself: its
-    seed decides all its draws, so trying again chooses no better ones.
-
-    Args:
-        cells: all of the sweep.
-        store: where records are.
-        executor: who runs the cells; closed at the end.
-        source: where data are.
-        watcher: is told what happens.
-        retry_failed: whether cells that failed are run again.
-
-    Returns:
-        What was done.
+    A cell whose process is killed is tried again once, and then recorded as failed. Its seed decides all its draws, so
+    another try cannot choose better ones.
 
     Raises:
         DataError: if the data of a task are missing; no cell has been run.
@@ -159,7 +131,7 @@ def sweep(
         if stock.todo:
             _prepare(stock.todo, executor, source, watcher)
             with Claims(store.root) as claims:
-                _remove_torn(store)
+                remove_torn(store.root)
                 for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims):
                     summary.run += 1
                     if record.status != "ok":
@@ -172,16 +144,8 @@ def sweep(
         executor.close()
 
 
-def _remove_torn(store: RecordStore) -> None:
-    """Remove half-written records of killed processes; what is being written now is younger."""
-    with contextlib.suppress(OSError):
-        for path in store.root.rglob(f".*{TORN}"):
-            if time.time() - path.stat().st_mtime > TORN_SECONDS:
-                path.unlink(missing_ok=True)
-
-
 def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher) -> None:
-    """Download and extract once what all cells of a task share, before the time of any cell runs."""
+    """Prepare the data of each task once, before the time limit of any cell counts."""
     tasks = {(cell.identity.task, cell.identity.model): cell for cell in cells}
     watcher.preparing([name for name, _ in tasks])
     for attempt in range(1, ATTEMPTS + 1):
@@ -218,9 +182,9 @@ def _run_all(
     watcher: Watcher,
     claims: Claims,
 ) -> Iterator[tuple[Cell, RunRecord, bool]]:
-    """Run cells until each has a record: the cell, its record, and whether another sweep made it."""
+    """Run cells until each has a record; yields a cell, its record, and whether another sweep made it."""
     waiting = deque(map(_Attempt, stock.todo))
-    elsewhere: deque[_Attempt] = deque()  # in the hands of another sweep when we last looked
+    elsewhere: deque[_Attempt] = deque()  # another sweep was running them when we last looked
     running: dict[Future[Answer], _Attempt] = {}
     refusals, told = 0, False
     while waiting or running or elsewhere:
@@ -230,7 +194,9 @@ def _run_all(
             if not claims.take(key):
                 elsewhere.append(attempt)
                 continue
-            meanwhile = _found(store, cell)
+            meanwhile = None
+            with contextlib.suppress(RecordError):
+                meanwhile = store.find(cell.identity)
             if meanwhile is not None and meanwhile != stock.replaced.get(key):
                 claims.give_back(key)
                 yield cell, meanwhile, True
@@ -256,7 +222,7 @@ def _run_all(
             record = _record_of(attempt, answer)
             try:
                 store.write(record)
-            except RecordError as error:  # the disk is full: what else is done now is kept elsewhere, too
+            except RecordError as error:  # the disk is full; the store keeps the other finished records elsewhere, too
                 unwritten = error
                 continue
             _keep_log(store, record, answer.log)
@@ -280,11 +246,7 @@ def _run_all(
 
 
 def answer_of(future: "Future[Answer]") -> Answer:
-    """What the executor answered.
-
-    Raises:
-        NotStartedError: if it could not ask.
-    """
+    """The executor's answer, also if the executor failed; only `NotStartedError` is raised."""
     try:
         return future.result()
     except NotStartedError:
@@ -294,7 +256,7 @@ def answer_of(future: "Future[Answer]") -> Answer:
 
 
 def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
-    """The record in an answer; where there is none that can be believed, one that says why."""
+    """The record in an answer, or one that says why there is no valid record in it."""
     identity = attempt.cell.identity
     reason = answer.failure
     if answer.text is not None:
@@ -313,22 +275,15 @@ def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
 
 
 def log_path(store: RecordStore, record: RunRecord) -> Path:
-    """Where the output of a run that failed is kept."""
+    """The file with the output of a failed run."""
     return store.root / ".logs" / f"{record.identity.key}.log"
 
 
 def _keep_log(store: RecordStore, record: RunRecord, log: str) -> None:
     path = log_path(store, record)
-    with contextlib.suppress(OSError):  # it is a help, not a result
+    with contextlib.suppress(OSError):  # a log is a help, not a result
         if record.status != "ok" and log:
-            path.parent.mkdir(mode=0o700, exist_ok=True)  # it may say more than a record may
+            path.parent.mkdir(mode=0o700, exist_ok=True)  # logs may say more than records may
             write_whole(path, log)
         else:
             path.unlink(missing_ok=True)
-
-
-def _found(store: RecordStore, cell: Cell) -> RunRecord | None:
-    try:
-        return store.find(cell.identity)
-    except RecordError:
-        return None

@@ -1,9 +1,10 @@
-"""What a sweep would do: the plan and the cost of every cell, before any of them runs."""
+"""A dry run of a sweep: the plan and the cost of every cell."""
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.data.source import DataSource
@@ -12,25 +13,18 @@ from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, plan_cell
 from dphpo_bench.sweep.driver import Stock, answer_of
 from dphpo_bench.sweep.estimates import Estimates
 from dphpo_bench.sweep.executors import Executor
-from dphpo_bench.sweep.processes import Answer
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlannedCells:
-    """The cells that differ in nothing but their seed.
+    """The cells that differ in nothing but their seed, and the plan of each or why there is none.
 
-    Attributes:
-        finished: the cells that have been run.
-        failed: those whose failure is recorded.
-        todo: those to run.
-        plan: what they all plan, or None.
-        error: why there is no plan, else empty.
-        seconds: of one cell, estimated from finished runs; None if there are none.
+    The seconds of one cell are estimated from finished runs; None without any.
     """
 
-    finished: tuple[Cell, ...]
-    failed: tuple[Cell, ...]
-    todo: tuple[Cell, ...]
+    finished: list[Cell] = field(default_factory=list)
+    failed: list[Cell] = field(default_factory=list)
+    todo: list[Cell] = field(default_factory=list)
     plan: CellPlan | None = None
     error: str = ""
     seconds: float | None = None
@@ -44,50 +38,39 @@ class PlannedCells:
 def plan_all(
     stock: Stock, store: RecordStore, executor: Executor, source: DataSource, progress: Progress
 ) -> list[PlannedCells]:
-    """Plan every cell, each plan once; the plans are kept for the sweep itself.
-
-    Args:
-        stock: the cells.
-        store: where records are, for the estimates of time.
-        executor: who plans; closed at the end.
-        source: where plans are kept.
-        progress: is told of every plan.
-    """
+    """Make each plan once, keep it for the sweep, estimate times from the records, and close the executor."""
     estimates = Estimates()
-    groups: dict[str, tuple[list[Cell], list[Cell], list[Cell]]] = {}
-    for position, cells in enumerate((stock.finished, stock.failed, stock.todo)):
-        for cell in cells:
-            groups.setdefault(_without_seed(cell), ([], [], []))[position].append(cell)
-            if position == 0 and (record := store.find(cell.identity)):
-                estimates.add(record)
-    bare = [PlannedCells(tuple(done), tuple(failed), tuple(todo)) for done, failed, todo in groups.values()]
+    for cell in stock.finished:
+        if record := store.find(cell.identity):
+            estimates.add(record)
+    alike: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
+    for state in ("finished", "failed", "todo"):
+        for cell in getattr(stock, state):
+            getattr(alike[cell.identity.model_copy(update={"seed": None}).key], state).append(cell)
+    groups = list(alike.values())
     try:
-        futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in bare]
+        futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in groups]
         with progress.track("Planning", len(futures)) as advance:
             for _ in as_completed(futures):
                 advance()
     finally:
         executor.close()
-    return [_planned(group, answer_of(future), estimates) for group, future in zip(bare, futures, strict=True)]
+    for group, future in zip(groups, futures, strict=True):
+        answer = answer_of(future)
+        said = {"error": answer.failure} if answer.text is None else json.loads(answer.text)
+        if "error" in said:
+            group.error = said["error"]
+        else:
+            group.plan = CellPlan(**said)
+            group.seconds = estimates.seconds(group.cell.identity, group.plan.examples)
+    return groups
 
 
 def total_seconds(groups: Sequence[PlannedCells]) -> float | None:
-    """Seconds of all cells to run, one after the other; None if some are unknown."""
+    """Seconds of all cells to run, one after the other; None if some times are unknown."""
     total = 0.0
     for group in groups:
         if group.todo and group.plan and group.seconds is None:
             return None
         total += len(group.todo) * (group.seconds or 0.0)  # a cell without a plan fails at once
     return total
-
-
-def _planned(group: PlannedCells, answer: Answer, estimates: Estimates) -> PlannedCells:
-    said = {"error": answer.failure} if answer.text is None else json.loads(answer.text)
-    if "error" in said:
-        return replace(group, error=said["error"])
-    planned = CellPlan(**said)
-    return replace(group, plan=planned, seconds=estimates.seconds(group.cell.identity, planned.examples))
-
-
-def _without_seed(cell: Cell) -> str:
-    return cell.identity.model_copy(update={"seed": None}).key

@@ -1,4 +1,4 @@
-"""How long the cells of a sweep will take, from the runs there are."""
+"""Estimates of how long the cells of a sweep take, from finished runs."""
 
 import json
 import statistics
@@ -18,7 +18,7 @@ class Estimates:
         self._per_example: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
 
     def add(self, record: RunRecord) -> None:
-        """Learn from a finished run; others tell nothing."""
+        """Learn from a finished run; a failed one is ignored."""
         if record.status != "ok":
             return
         identity, seconds = record.identity, sum(record.seconds.values())
@@ -27,12 +27,7 @@ class Estimates:
             self._per_example[identity.task, identity.model].append(seconds / record.cost.examples)
 
     def seconds(self, identity: Identity, examples: float | None = None) -> float | None:
-        """Seconds of one run: the median of its kind, else by the examples it passes; None if nothing is known.
-
-        Args:
-            identity: of the run.
-            examples: how many its plan says it passes, if known.
-        """
+        """Seconds of one run: the median of its kind, else from its example passes; None if nothing is known."""
         if kind_of(identity) in self._seconds:
             return statistics.median(self._seconds[kind_of(identity)])
         rates = self._per_example.get((identity.task, identity.model))
@@ -41,11 +36,7 @@ class Estimates:
         return None
 
     def total(self, kinds: Mapping[Kind, int]) -> float | None:
-        """Seconds of many runs, one after the other; a kind that is unknown counts as an average run.
-
-        Args:
-            kinds: how many runs of each kind.
-        """
+        """Seconds of so many runs of each kind, one after the other; runs of unknown kinds count as average."""
         everything = [one for seconds in self._seconds.values() for one in seconds]
         if not everything:
             return None
@@ -57,7 +48,7 @@ class Estimates:
 
 
 def kind_of(identity: Identity) -> Kind:
-    """What runs of about the same time share."""
+    """The values that runs of about the same time share."""
     return identity.method, json.dumps(identity.parameters, sort_keys=True), identity.task, identity.model
 
 

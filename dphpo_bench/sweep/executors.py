@@ -1,4 +1,4 @@
-"""Where cells are run. An executor is shaped like those of `concurrent.futures`: submit, and get a future."""
+"""Executors run cells somewhere. Like those of `concurrent.futures`, they take a call and give a future."""
 
 import os
 import queue
@@ -14,17 +14,17 @@ from dphpo_bench.sweep.resources import Resources
 
 
 class Executor(Protocol):
-    """Calls functions of one text somewhere."""
+    """Calls functions from text to text somewhere."""
 
     @property
     def capacity(self) -> int:
-        """How many calls are worth having submitted at a time; it may change."""
+        """How many calls to submit at a time; it may change."""
         ...
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
-        """Call a function of the top level of a module; its future is done when there is an answer.
+        """Call a function at the top level of a module.
 
-        Whatever goes wrong is in the answer, or is raised by the future where the executor itself failed.
+        Errors of the call are in its answer. The future raises an error if the executor itself failed.
         """
         ...
 
@@ -34,7 +34,7 @@ class Executor(Protocol):
 
 
 class SerialExecutor:
-    """One call after the other, in this process, for debugging: without limits and without protection."""
+    """Makes one call after the other in this process, for debugging, without limits or protection."""
 
     capacity = 1
 
@@ -53,11 +53,11 @@ class SerialExecutor:
 
 
 class ProcessExecutor:
-    """A few processes of this machine, a new one for each call.
+    """Makes each call in a new process of this machine.
 
     Args:
-        workers: how many at a time.
-        gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES, that the workers take in turn, one each.
+        workers: how many calls at a time.
+        gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES; each worker has one, and may share it.
     """
 
     def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:
@@ -88,7 +88,7 @@ class ProcessExecutor:
 
 
 def default_workers(needs: Sequence[Resources], n_gpus: int) -> int:
-    """How many of the neediest cells this machine runs at a time: by processors, memory and GPUs."""
+    """How many cells of the largest needs this machine can run at a time, by processors, memory and GPUs."""
     workers = len(os.sched_getaffinity(0)) // max(need.threads for need in needs)
     memory = max(need.memory_gb or 0 for need in needs)
     if memory:

@@ -1,6 +1,6 @@
-"""What runs import, for the server that their processes are forked from: imported there once.
+"""The modules that runs need, imported once by the server that their processes are forked from.
 
-Nothing is computed here: threads and devices that a library set up would not survive the fork.
+Nothing is computed here, because threads and devices would not survive the fork.
 """
 # ruff: noqa: F401
 
@@ -13,16 +13,9 @@ import torch._dynamo
 import torch.func
 
 import dphpo_bench.data.images
-import dphpo_bench.harness.plan_cache
-import dphpo_bench.harness.run
-import dphpo_bench.recipes.dp_sgd
 import dphpo_bench.recipes.image_task
-import dphpo_bench.recipes.trial
-import dphpo_bench.records.record
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
 import dphpo_bench.training.averaging
 import dphpo_bench.training.ghost
-import dphpo_bench.training.linear
 import dphpo_bench.training.optimizers
-import dphpo_bench.training.stacked

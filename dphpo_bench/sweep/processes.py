@@ -1,8 +1,8 @@
-"""A function called in a process of its own: whatever happens to that process, the caller gets an answer.
+"""Calls a function in its own process and gives an answer, whatever happens to that process.
 
-Processes are forked from a server that has imported what runs need and done nothing else, so a fresh process
-costs milliseconds and shares no state with any other; torch has no threads yet when it is forked. A process leads
-a group of its own, which is killed as a whole; when the caller dies, so does it.
+Processes are forked from a server that has only imported the modules that runs need. So a process starts in
+milliseconds and shares no state with others, and torch has no threads yet. Each process leads a group, which is killed
+as a whole, also when the caller dies.
 """
 
 import contextlib
@@ -30,28 +30,28 @@ MAX_ANSWER_BYTES = 2 * MAX_RECORD_BYTES
 MAX_LOG_BYTES = 2**16
 
 _PRELOAD = ["dphpo_bench.sweep.preload"]
-_FORKING = threading.Lock()  # whoever starts a process also looks after all the others, and only one may
+_FORKING = threading.Lock()  # multiprocessing looks after all processes when it starts one, and threads must not meet
 _FORK_ATTEMPTS = 5
 _END_SECONDS = 10.0
 _CHUNK = 2**16
 _SIZE = re.compile(rb"\d{1,12}")
-_LONGEST_WAIT = 3600.0  # a wait of more than some weeks is an error
+_LONGEST_WAIT = 3600.0  # the system refuses to wait for more than some weeks
 
 
 class NotStartedError(Exception):
-    """No process could be started, which is no fault of the function: memory, file descriptors or space are short."""
+    """No process could be started, for lack of memory, file descriptors or space."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a call.
+    """The answer to a call.
 
     Attributes:
-        text: what the function returned, or None if it did not.
-        failure: why there is no text, one line; else empty.
+        text: the function's result; None if there is none.
+        failure: why there is no result, in one line; else empty.
         again: whether another attempt may succeed, as after a killed process.
-        log: the end of what the process wrote to its standard output and error.
-        seconds: how long it took.
+        log: the end of the process's standard output and error.
+        seconds: how long the call took.
     """
 
     text: str | None
@@ -62,7 +62,7 @@ class Answer:
 
 
 class Processes:
-    """Calls functions in processes of their own; safe to use from several threads."""
+    """Calls functions, each in its own process; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._live: set[ForkServerProcess] = set()
@@ -70,13 +70,9 @@ class Processes:
         self._closed = False
 
     def call(self, function: Function, argument: str, resources: Resources, gpu: str | None = None) -> Answer:
-        """Call a function and wait for its answer.
+        """Call a function at the top level of a module within its limits, and wait for the answer.
 
-        Args:
-            function: a function at the top level of a module.
-            argument: its argument.
-            resources: its limits.
-            gpu: the GPU it is to see, as in CUDA_VISIBLE_DEVICES; None leaves that as it is.
+        The process sees this GPU, as in CUDA_VISIBLE_DEVICES; None leaves that as it is.
 
         Raises:
             NotStartedError: if no process can be started.
@@ -91,7 +87,7 @@ class Processes:
                 self._start(process)
             except (OSError, EOFError) as error:
                 raise NotStartedError(f"No process could be started: {error}.") from None
-            sender.close()  # the process has its own; while this one is open, its end would not show
+            sender.close()  # the process has its own; while this one is open, we could not see that one close
             try:
                 text, failure, again = _wait(process, receiver, resources.time_limit_s)
             finally:
@@ -113,7 +109,7 @@ class Processes:
             self._live.add(process)
 
     def _end(self, process: ForkServerProcess) -> None:
-        """Whatever happened, the process and its children are killed."""
+        """Kill the process and its children, whatever happened."""
         with self._lock:
             self._live.discard(process)
             _kill(process)
@@ -128,15 +124,12 @@ def _context() -> ForkServerContext:
 
 
 def _fork(process: ForkServerProcess) -> None:
-    """Start a process; if the server was killed, with a new server.
-
-    Raises:
-        OSError, EOFError: if that fails again and again.
-    """
+    """Start a process, with a new server if the old one was killed."""
     for attempt in range(_FORK_ATTEMPTS):
         try:
             with _FORKING, _no_main_module():
-                _ensure_server()
+                with environment({"OPENBLAS_NUM_THREADS": "1"}):  # its threads would be lost in a fork
+                    ensure_running()
                 process.start()
             return
         except (ConnectionError, EOFError):  # the server died before it answered, and may not be quite gone yet
@@ -147,7 +140,7 @@ def _fork(process: ForkServerProcess) -> None:
 
 @contextlib.contextmanager
 def _no_main_module() -> Iterator[None]:
-    """Keep processes from running the caller's script again, which they do not need."""
+    """Keep processes from running the caller's script again."""
     main: dict[str, Any] = vars(sys.modules["__main__"])
     before = dict(main)
     main.pop("__file__", None)
@@ -158,29 +151,23 @@ def _no_main_module() -> Iterator[None]:
         main.update({name: before[name] for name in ("__file__", "__spec__") if name in before})
 
 
-def _ensure_server() -> None:
-    """Start the server, if need be, with an OpenBLAS that keeps no threads: a fork would lose them."""
-    with environment({"OPENBLAS_NUM_THREADS": "1"}):
-        ensure_running()
-
-
 @contextlib.contextmanager
 def environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Have these environment variables for a while; None is for one that is not to be there."""
+    """Set environment variables for a while; None removes one."""
+
+    def put(values: Mapping[str, str | None]) -> None:
+        for name, value in values.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
     before = {name: os.environ.get(name) for name in values}
-    _set_environment(values)
+    put(values)
     try:
         yield
     finally:
-        _set_environment(before)
-
-
-def _set_environment(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        put(before)
 
 
 def _wait(
@@ -204,7 +191,7 @@ def _wait(
             return None, f"The process sent an answer that is no text of at most {MAX_ANSWER_BYTES} bytes.", False
         if is_text and len(text) == int(size):
             return text.decode(errors="replace"), "", False
-        if not chunk:  # the process has closed its end, or it has ended
+        if not chunk:  # the process has closed its end or is dead
             pending = [one for one in pending if one not in ready]
             if process.sentinel in ready:
                 break
@@ -221,17 +208,17 @@ def _ending(code: int | None) -> tuple[str, bool]:
 
 
 def _kill(process: ForkServerProcess) -> None:
-    """Kill a process and all that it started; nothing happens if they are gone."""
+    """Kill a process and everything that it started, if they are still there."""
     if process.pid is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with _FORKING, contextlib.suppress(ProcessLookupError):
-            if process.is_alive():  # it may not have led its group yet
+            if process.is_alive():  # it may not lead its group yet
                 os.kill(process.pid, signal.SIGKILL)
 
 
 def _reap(process: ForkServerProcess) -> bool:
-    """Wait until a process that is about to end is gone; whether it is."""
+    """Wait for a process that is about to end; False if it is still there."""
     connection.wait([process.sentinel], _END_SECONDS)
     with _FORKING:
         return not process.is_alive()
@@ -245,8 +232,8 @@ def _serve(
     resources: Resources,
     gpu: str | None,
 ) -> None:
-    """What the process does."""
-    os.setsid()  # no interrupt from the terminal reaches it, and its children can be killed with it
+    """Call the function in the new process and send its answer."""
+    os.setsid()  # no interrupt from the terminal reaches the process, and its children can be killed with it
     threading.Thread(target=_die_with_parent, daemon=True).start()
     for standard in (1, 2):
         os.dup2(output.fileno(), standard)

@@ -1,7 +1,7 @@
-"""Cells on a Ray cluster. Ray finds a node with room and starts again elsewhere what a lost node was running.
+"""Cells on a Ray cluster. Ray finds a node with room, and starts the cells of a lost node again on another one.
 
-Inside a Ray worker a cell still has a process of its own, with the limits and the log it has without Ray. The
-folders of data and caches have to be the same on all nodes; records need not, since the driver writes them.
+Inside a Ray worker a cell still has its own process, with the same limits and log as without Ray. The folders of data
+and caches have to be the same on all nodes. The folder of records need not, since only the driver writes records.
 """
 
 import contextlib
@@ -26,9 +26,8 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 
-# How often Ray starts a call again whose node or worker was lost. Out of memory counts by itself, and for ever
-# unless said otherwise.
 MAX_RETRIES = 3
+"""How often Ray starts a call again after it lost its node or worker. It counts lack of memory separately."""
 JOIN_SECONDS = 20.0
 PROBE_SECONDS = 60.0
 NODES_SECONDS = 1.0
@@ -44,11 +43,11 @@ except BaseException as error:
 
 
 class RayExecutor:
-    """A Ray cluster, or a Ray of its own on this machine. Nodes may join and leave at any time.
+    """A Ray cluster, whose nodes may join and leave at any time, or a Ray of its own on this machine.
 
     Args:
         address: "auto" or "host:port" of a cluster that this machine is a node of; None starts a Ray on this machine.
-        needs: what the cells will ask for.
+        needs: the needs of the cells.
 
     Raises:
         InvalidValueError: if Ray is not installed, the cluster cannot be joined, a node has another dphpo-bench
@@ -58,7 +57,7 @@ class RayExecutor:
     def __init__(self, address: str | None, needs: Sequence[Resources]) -> None:
         os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))  # read when Ray is imported
         try:
-            # Not an import statement: types are then the same with and without Ray.
+            # Not an import statement, so that types are the same with and without Ray.
             self._ray: Any = importlib.import_module("ray")
         except ImportError:
             raise InvalidValueError("Ray is not installed. pip install 'dphpo-bench[ray]'.") from None
@@ -76,13 +75,13 @@ class RayExecutor:
                 stack.enter_context(_joined(self._ray, address))
             self._check_room()
             self._check_versions()
-            # GPU calls would otherwise have a new Ray worker each; here it is the cell's process that holds the GPU.
+            # Else each GPU call would have a new Ray worker. Here the cell's own process holds the GPU.
             self._call = self._ray.remote(max_retries=MAX_RETRIES, max_calls=0)(_call)
             self._stack = stack.pop_all()
 
     @property
     def capacity(self) -> int:
-        """As many of the smallest calls as have room now, and a quarter more that wait: for a node that joins."""
+        """As many of the smallest calls as there is room for, and a quarter more that wait for a node that joins."""
         now = time.monotonic()
         if now > self._slots_until:
             self._slots = sum(max(_room(node, need) for need in self._needs) for node in self._nodes())
@@ -90,7 +89,7 @@ class RayExecutor:
         return self._slots + self._slots // 4 + 1
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
-        """Call the function on some node as soon as there is room."""
+        """Call the function on a node as soon as there is room."""
         options = {"num_cpus": resources.threads, "num_gpus": resources.gpus}
         if resources.memory_gb is not None:
             options["memory"] = _bytes(resources.memory_gb)
@@ -101,7 +100,7 @@ class RayExecutor:
 
         def pass_on(future: "Future[Answer]") -> None:
             with self._lock:
-                mine = self._running.pop(reference, None) is not None  # else it has been closed
+                mine = self._running.pop(reference, None) is not None  # else the executor was closed
             if mine:
                 _answer(answered, future)
 
@@ -122,12 +121,12 @@ class RayExecutor:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
     def _check_room(self) -> None:
-        """Ray would wait for ever for a node that is large enough."""
+        """Check that a node is large enough; Ray would wait for one for ever."""
         nodes = self._nodes()
         for need in self._needs:
             if not any(_room(node, need) for node in nodes):
                 asked = _amounts(need.threads, need.gpus, _bytes(need.memory_gb or 0))
-                # That with most GPUs, if it is about GPUs.
+                # The node with most GPUs if GPUs are needed.
                 largest = max(map(_totals, nodes), key=lambda one: (one[1] if need.gpus else 0, *one))
                 raise InvalidValueError(
                     f"No node of the Ray cluster has {asked} for a cell; the largest has {_amounts(*largest)}. "
@@ -135,7 +134,7 @@ class RayExecutor:
                 )
 
     def _check_versions(self) -> None:
-        """A node that cannot run cells would fail them faster than others can run them."""
+        """Check that all nodes can run cells: one that cannot would fail cells faster than others run them."""
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         probe = self._ray.remote(num_cpus=0, max_retries=0)(_version)
         probes = {
@@ -161,19 +160,19 @@ class RayExecutor:
 
 
 def _answer(answered: "Future[Answer]", future: "Future[Answer]") -> None:
-    """Pass on what Ray says. Its errors, such as a lost node, are of many kinds and many lines."""
+    """Pass on Ray's answer; its errors, such as a lost node, have many types and many lines."""
     error = future.exception()
     if error is None:
         answered.set_result(future.result())
-    elif isinstance(error, NotStartedError):  # and a traceback
+    elif isinstance(error, NotStartedError):  # whose text holds a traceback, too
         answered.set_exception(NotStartedError(_one_line(error).partition(": ")[2]))
     else:
         answered.set_result(Answer(None, f"Ray: {_one_line(error)}", again=True))
 
 
 def _call(function: Function, argument: str, resources: Resources) -> Answer:
-    """What a Ray worker does."""
-    # Ray gives a worker other GPUs for each call, but the server that processes are forked from keeps its first.
+    """Make the call in a Ray worker."""
+    # Ray gives a worker other GPUs for each call, but the server that processes are forked from keeps its first ones.
     return Processes().call(function, argument, resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
@@ -185,14 +184,14 @@ def _version() -> str:
 def _started(ray: Any) -> Iterator[None]:
     """A Ray on this machine.
 
-    It listens on the network, so Ray wants a secret; given in the environment, that is not kept in the home folder.
+    It listens on the network and wants a secret, which Ray would keep in the home folder unless the environment has it.
     """
     values = {
         "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE"),  # Ray sets it
         "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or _token(),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    # Sockets lie in the folder, and of the 107 characters that the path of a socket may have, Ray takes 70.
+    # Sockets lie in the folder. The path of a socket has at most 107 characters, of which Ray uses 70.
     usual = tempfile.gettempdir()
     place = usual if len(usual) <= 20 else "/tmp"
     folder = tempfile.TemporaryDirectory(prefix="dphpo-", dir=place, ignore_cleanup_errors=True)
@@ -210,7 +209,7 @@ def _started(ray: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _joined(ray: Any, address: str) -> Iterator[None]:
     """A Ray that others have started."""
-    # Ray tries for minutes and then ends the process, so another process finds out whether it answers.
+    # Ray tries for minutes and then ends the process, so another process finds out whether the cluster answers.
     command = [sys.executable, "-c", _PROBE, address]
     reason = ""
     try:
@@ -229,7 +228,7 @@ def _joined(ray: Any, address: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
-    # It would print pages on standard output for every worker that is lost; there is no option against that.
+    # Ray would print pages on standard output for every lost worker, and has no option against that.
     ray._private.worker.print_to_stdstream = _log
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
@@ -251,7 +250,7 @@ def _log(data: Mapping[str, Any], ignore_prefix: bool) -> None:
 
 @functools.cache
 def _token() -> str:
-    """One for this process, since Ray reads it once."""
+    """One secret for this process, since Ray reads it once."""
     return secrets.token_hex(32)
 
 
@@ -260,13 +259,13 @@ def _bytes(gigabytes: float) -> int:
 
 
 def _totals(node: dict[str, Any]) -> tuple[float, float, float]:
-    """CPUs, GPUs and bytes of memory of a node, whether free or not."""
+    """CPUs, GPUs and bytes of memory of a node, free or not."""
     has = node["Resources"]
     return has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0)
 
 
 def _room(node: dict[str, Any], need: Resources) -> int:
-    """How many such calls an empty node has room for."""
+    """How many calls with this need an empty node has room for."""
     wanted = (need.threads, need.gpus, _bytes(need.memory_gb or 0))
     return min(int(has / want + 1e-9) for has, want in zip(_totals(node), wanted, strict=True) if want)
 

@@ -1,4 +1,4 @@
-"""What a cell of a sweep needs."""
+"""The resources that a cell of a sweep needs."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,13 @@ DEFAULT_TIME_LIMIT_S = 12 * 3600.0
 
 @dataclass(frozen=True)
 class Resources:
-    """What one cell needs; none of it is part of a cell's identity.
+    """The needs of one cell, which are not part of its identity.
 
     Attributes:
-        threads: computing threads. Sums are rounded in another order by another number of threads, so this, and
-            not the machine, decides.
-        gpus: GPUs, also parts of one; 0 trains on the CPU.
-        memory_gb: memory in 10⁹ bytes beyond which the cell fails, None for no limit. Files that are mapped, such
-            as cached features, count in full.
+        threads: computing threads. Their number changes the rounding of sums, so it does not depend on the machine.
+        gpus: GPUs, or a part of one; 0 trains on the CPU.
+        memory_gb: limit in 10⁹ bytes, beyond which the cell fails; None for no limit. Mapped files, such as cached
+            features, count in full.
         time_limit_s: seconds after which the cell is stopped and counts as failed.
     """
 

@@ -1,4 +1,4 @@
-"""Suites: TOML files that name the cells of a sweep.
+"""Suites: TOML files that define the cells of a sweep.
 
 description = "Two methods on the digits."
 epsilons = [1, 3]
@@ -33,11 +33,11 @@ MAX_SUITE_BYTES = 2**18
 MAX_ENTRIES = 1000
 MAX_SEEDS = 100_000
 MAX_KEY_PARTS = 32
-"""A dotted key has fewer parts: the parser takes time that grows with their square."""
+"""A dotted key has fewer parts, because the parser's time grows with their square."""
 
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
 _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\.[ \t]*+{_PART}){{{MAX_KEY_PARTS - 1}}}")
-_MAX_PARSED = 2**23  # characters, to find a line: some seconds
+_MAX_PARSED = 2**23  # characters that are parsed to find a line, which takes some seconds
 
 Place = tuple[str | int, ...]
 
@@ -47,7 +47,7 @@ class _Entry(BaseModel):
 
 
 def _named(value: Any) -> Any:
-    """A name alone is short for a table with that name."""
+    """A text stands for a table with that name."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -55,7 +55,7 @@ _SOME = Field(min_length=1, max_length=MAX_ENTRIES, strict=False)
 
 
 class ResourceHints(_Entry):
-    """What cells need, as far as stated; see `Resources`."""
+    """The stated needs of cells; see `Resources`."""
 
     threads: Annotated[int, Field(ge=1)] | None = None
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -72,7 +72,7 @@ class MethodEntry(_Entry):
 
 
 class TaskEntry(_Entry):
-    """A task; without models, its first one."""
+    """A task with some of its models; without any, the first one."""
 
     name: str
     models: Annotated[tuple[str, ...], _SOME] | None = None
@@ -89,7 +89,7 @@ class Suite(_Entry):
         epsilons: target ε of the whole procedure.
         delta: target δ; None: each task's N^-1.1.
         seeds: one run each.
-        resources: what every cell needs; of what the suite, the method and the task ask for, the most counts.
+        resources: needs of every cell; the largest value of suite, method and task counts.
     """
 
     description: str = ""
@@ -103,17 +103,13 @@ class Suite(_Entry):
     resources: ResourceHints = ResourceHints()
 
     def made_methods(self) -> list[tuple[Method, ResourceHints]]:
-        """The methods with their parameters.
-
-        Raises:
-            _MisplacedError: at the first that there is not.
-        """
+        """The methods with their parameters."""
         made: list[tuple[Method, ResourceHints]] = []
         for index, entry in enumerate(self.methods):
             with _at("methods", index, "name"):
                 make_method(entry.name)
             wrong = [name for name, value in entry.parameters.items() if _fails(entry.name, {name: value})]
-            with _at("methods", index, "parameters", *wrong[:1]):  # what fails alone may be right with the others
+            with _at("methods", index, "parameters", *wrong[:1]):  # it may fail alone and be right with the others
                 method = make_method(entry.name, entry.parameters)
             with _at("methods", index):
                 _refuse_twice(f"{method.name} with these parameters", method in (one for one, _ in made))
@@ -121,11 +117,7 @@ class Suite(_Entry):
         return made
 
     def made_tasks(self) -> list[tuple[Task, ResourceHints]]:
-        """The tasks, one for each model.
-
-        Raises:
-            _MisplacedError: at the first that there is not.
-        """
+        """The tasks, one for each model."""
         made: list[tuple[Task, ResourceHints]] = []
         known: set[tuple[str, str]] = set()
         for index, entry in enumerate(self.tasks):
@@ -140,11 +132,7 @@ class Suite(_Entry):
         return made
 
     def budgets(self, task: Task) -> list[PrivacyBudget]:
-        """The budgets on a task.
-
-        Raises:
-            _MisplacedError: at the first ε or δ out of range.
-        """
+        """The budgets on a task."""
         with _at("tasks"):
             delta = task.facts.default_delta if self.delta is None else self.delta
         budgets: list[PrivacyBudget] = []
@@ -157,11 +145,7 @@ class Suite(_Entry):
         return budgets
 
     def check(self) -> None:
-        """Find every name and value that is wrong, but for what only a plan can show.
-
-        Raises:
-            _MisplacedError: at the first.
-        """
+        """Check every name and value, except for mistakes that only a plan can show."""
         self.made_methods()
         for task, _ in self.made_tasks():
             self.budgets(task)
@@ -172,7 +156,7 @@ class Suite(_Entry):
             seen.add(seed)
 
     def resources_of(self, *entries: ResourceHints) -> Resources:
-        """What a cell of this method and this task needs."""
+        """The needs of a cell of this method and this task."""
         stated = [hints.model_dump(exclude_none=True) for hints in (self.resources, *entries)]
         names = {name for hints in stated for name in hints}
         return Resources(**{name: max(hints[name] for hints in stated if name in hints) for name in names})
@@ -215,11 +199,11 @@ def load_suite(path: Path) -> Suite:
 
 
 def line_of(text: str, place: Place) -> int:
-    """The line, from 1, where the value at this place of a TOML text ends, or that of what should hold it.
+    """The line, from 1, where the value at this place of a TOML text ends, or else the table or list around it.
 
-    The parser tells no lines, so it is asked: which are the fewest lines that hold the place? A list that is
-    still open there is closed. More lines hold what fewer hold, so that the fewest are found by halving; where lines
-    end in the middle of a value, the next ones are tried. In a long text of long values, the line may be a later one.
+    The parser tells no lines, so bisection finds the fewest lines from which it reads a value at this place. An open
+    list is closed for that, and if the lines end inside a value, the next ones are tried. In a long text of long
+    values, the line may be a later one.
     """
     lines = [line + "\n" for line in text.split("\n")]
     whole = _parsed(text)
@@ -265,7 +249,7 @@ def _holds(values: Any, place: Place) -> bool:
 
 
 class _MisplacedError(Exception):
-    """A wrong value, and its place in the suite."""
+    """A wrong value and its place in the suite; methods of `Suite` raise it at the first one."""
 
     def __init__(self, place: Place, reason: str) -> None:
         super().__init__(reason)
@@ -274,7 +258,7 @@ class _MisplacedError(Exception):
 
 @contextmanager
 def _at(*place: str | int) -> Iterator[None]:
-    """Name the place of what goes wrong inside, also in a plug-in that checks its values in its own way."""
+    """Give errors from inside their place in the suite, also those of a plug-in that checks its own values."""
     try:
         yield
     except Exception as error:
@@ -284,7 +268,7 @@ def _at(*place: str | int) -> Iterator[None]:
 def _fails(name: str, parameters: Mapping[str, Any]) -> bool:
     try:
         make_method(name, parameters)
-    except Exception:  # whatever a plug-in raises: the one who asks looks at it again
+    except Exception:  # whatever a plug-in raises; all parameters together are tried again
         return True
     return False
 
@@ -295,7 +279,7 @@ def _refuse_twice(what: str, again: bool) -> None:
 
 
 def _reason(error: Any, place: Place) -> str:
-    """One line for what pydantic found."""
+    """One line for an error of pydantic's."""
     match error["type"]:
         case "extra_forbidden":
             return unknown_name_message("key", str(place[-1]), _keys_at(place[:-1]))

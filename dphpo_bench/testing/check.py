@@ -2,9 +2,9 @@
 
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, distributions, entry_points
 from importlib.util import find_spec
 from inspect import getdoc, isabstract
@@ -24,13 +24,7 @@ MAX_REASON = 2000
 
 @dataclass(frozen=True)
 class Subject:
-    """What one contract is checked on.
-
-    Attributes:
-        cls: the plug-in's class.
-        origin: where it comes from.
-        model: of a task, the model that it is checked at.
-    """
+    """A plug-in to check: its class, the distribution it comes from, and the model if it is a task."""
 
     cls: type[Method] | type[Task]
     origin: str
@@ -55,14 +49,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of one test.
-
-    Attributes:
-        name: of the test's function.
-        description: its docstring.
-        reason: why it failed; None if it did not.
-        seconds: how long it took.
-    """
+    """A test that was run: its name, the first line of its docstring, and why it failed (None if it passed)."""
 
     name: str
     description: str
@@ -71,14 +58,13 @@ class Checked:
 
 
 def subjects(plug_in: str) -> list[Subject]:
-    """What a name on the command line stands for; a task once for each of its models.
+    """The plug-ins meant by a registered name, by `module:Class` or by an installed distribution.
 
-    Args:
-        plug_in: a registered name, `module:Class`, or an installed distribution, which stands for all of its plug-ins.
+    A task is there once for each of its models.
 
     Raises:
-        UnknownNameError: if there is nothing of this name.
-        RegistryError: if it cannot be loaded, or is no method and no task.
+        UnknownNameError: if nothing has this name.
+        RegistryError: if it cannot be loaded, or is neither a method nor a task.
     """
     if ":" in plug_in:
         _look_here_for(plug_in.partition(":")[0])
@@ -130,23 +116,15 @@ def _failure(test: Callable[[Any], None], subject: Subject) -> str | None:
     except (ContractError, DphpoBenchError) as error:
         return one_line(str(error), MAX_REASON)
     except (Exception, SystemExit) as error:  # whatever a plug-in raises
-        return one_line(f"{type(error).__name__}: {error}{_where(error)}", MAX_REASON)
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return one_line(f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})", MAX_REASON)
     return None
 
 
-def _where(error: BaseException) -> str:
-    trace = error.__traceback__
-    if trace is None:
-        return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
-
-
 def _look_here_for(module: str) -> None:
-    """Let a module that is installed nowhere be found in the working directory.
+    """Let a module be found in the working directory if it is not installed.
 
-    Only then: a package's folder there would be taken for the package.
+    The folder of an installed package would otherwise hide the package.
     """
     try:
         known = find_spec(module) is not None
@@ -164,9 +142,7 @@ def _load(point: EntryPoint, shown: str) -> type[Method] | type[Task]:
     if not (module and name):
         raise InvalidValueError(f"Expected module:Class, got {shown!r}.")
     try:
-        found: Any = import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+        found: Any = point.load()
     except (Exception, SystemExit) as error:
         raise RegistryError(f"Cannot load {shown}: {type(error).__name__}: {error}.") from None
     if not (isinstance(found, type) and issubclass(found, Method | Task)):

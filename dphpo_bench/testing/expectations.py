@@ -1,6 +1,11 @@
 """How a contract complains: an assertion whose message says the value, the rule and the way out."""
 
+import re
 from typing import Any
+
+from dphpo_bench.base.text import shown
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 
 
 class ContractError(AssertionError):
@@ -8,35 +13,31 @@ class ContractError(AssertionError):
 
 
 def expect(condition: bool, message: str) -> None:
-    """Go on if the condition holds.
-
-    Not the statement `assert`, which Python leaves out when it optimises.
-
-    Args:
-        condition: what the contract says.
-        message: what to tell the plug-in's author otherwise.
-
-    Raises:
-        ContractError: if it does not hold.
-    """
+    """Raise a `ContractError` with this message unless the condition holds; `assert` would be lost under `-O`."""
     if not condition:
         raise ContractError(message)
 
 
 def shortened(value: object, width: int = 200) -> str:
     """A value as part of a message."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return shown(value, width, repr)
 
 
-def expect_version(cls: Any) -> None:
-    """The version of a method or a task is an integer from 1.
-
-    Raises:
-        ContractError: if it is not.
-    """
+def expect_name_and_version(plug_in: Any, option: str) -> None:
+    """A plug-in has a name that the command line and folders can carry, and an integer version from 1."""
     expect(
-        type(cls.version) is int and cls.version >= 1,
-        f"Expected version to be an integer >= 1, got {shortened(cls.version)}. It is part of a run's identity: raise "
-        "it when results change.",
+        isinstance(plug_in.name, str) and NAME.fullmatch(plug_in.name) is not None,
+        f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
+        f"{plug_in.name!r}. It is used by {option}, in suites and in the folders of records.",
     )
+    expect(
+        type(plug_in.version) is int and plug_in.version >= 1,
+        f"Expected version to be an integer >= 1, got {shortened(plug_in.version)}. It is part of a run's identity: "
+        "raise it when results change.",
+    )
+
+
+def expect_line(name: str, value: object) -> None:
+    """A declared text is one line without spaces around it."""
+    ok = isinstance(value, str) and value.strip() == value != "" and "\n" not in value
+    expect(ok, f"Expected {name} to be one line of text, got {shortened(value)}.")

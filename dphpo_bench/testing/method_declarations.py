@@ -1,17 +1,20 @@
 """What a method says of itself."""
 
 import json
-import re
 from dataclasses import MISSING, fields, is_dataclass
 
 from dphpo_bench.contract.method import Method
-from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
-from dphpo_bench.testing.new_process import SLOW
-from dphpo_bench.testing.runs import ask_new_process, import_name
+from dphpo_bench.testing.expectations import (
+    ContractError,
+    expect,
+    expect_line,
+    expect_name_and_version,
+    shortened,
+)
+from dphpo_bench.testing.new_process import ask_new_process, expect_cheap
 from dphpo_bench.testing.source_scan import private_accesses
 
 DECLARED = ("name", "version", "summary", "reference", "tuning", "end_to_end_private")
-NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 
 
 class MethodDeclarations:
@@ -23,15 +26,8 @@ class MethodDeclarations:
         for name in DECLARED:
             expect(hasattr(cls, name), f"{cls.__name__} has no class attribute {name}. Set it, as Method explains.")
         for name in ("name", "summary", "reference"):
-            value = getattr(cls, name)
-            ok = isinstance(value, str) and value.strip() == value != "" and "\n" not in value
-            expect(ok, f"Expected {name} to be one line of text, got {shortened(value)}.")
-        expect(
-            NAME.fullmatch(cls.name) is not None,
-            f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
-            f"{cls.name!r}. It is what --method, suites and folders of records are given.",
-        )
-        expect_version(cls)
+            expect_line(name, getattr(cls, name))
+        expect_name_and_version(cls, "--method")
         ok = isinstance(cls.tuning, tuple) and all(isinstance(name, str) for name in cls.tuning)
         expect(ok, f"Expected tuning to be a tuple of names of hyperparameters, got {shortened(cls.tuning)}.")
         expect(
@@ -52,11 +48,12 @@ class MethodDeclarations:
         declared = sorted(set(DECLARED) & {field.name for field in parameters})
         expect(
             not declared,
-            f"{', '.join(declared)} of {cls.__name__} are annotated, which makes parameters of them. Leave out the "
-            "annotation.",
+            f"{', '.join(declared)} of {cls.__name__} are annotated, which makes parameters of them. Leave the "
+            "annotations out.",
         )
-        own = set(vars(cls).get("__annotations__", ())) - set(DECLARED)
-        lost = sorted(own - {field.name for field in parameters} - set(_class_variables(cls)))
+        annotated = vars(cls).get("__annotations__", {})
+        own = {name for name, kind in annotated.items() if "ClassVar" not in str(kind)} - set(DECLARED)
+        lost = sorted(own - {field.name for field in parameters})
         expect(not lost, f"{', '.join(lost)} of {cls.__name__} are annotated but no fields. {way_out}")
         for field in parameters:
             has_default = field.default is not MISSING or field.default_factory is not MISSING
@@ -88,23 +85,10 @@ class MethodDeclarations:
         findings = private_accesses(type(method), Method)
         expect(
             not findings,
-            f"{'; '.join(map(str, findings))}. What begins with an underscore is not for methods: of a session it is "
-            "the private records, their rows and the noise. Use what Session offers without one.",
+            f"{'; '.join(map(str, findings))}. Names that begin with an underscore are not for methods: in a session "
+            "they hold the private records, their rows and the noise. Use what Session offers without one.",
         )
 
     def test_importing_the_module_is_cheap(self, method: Method) -> None:
         """Importing the module does not import torch or another slow package."""
-        module, qualname = import_name(type(method))
-        slow = ask_new_process(
-            "dphpo_bench.testing.new_process", {"what": "import", "module": module, "qualname": qualname}
-        )["slow"]
-        expect(
-            not slow,
-            f"Importing {module} imports {', '.join(slow)}, though dphpo-bench list and plan import every plug-in. Of "
-            f"{', '.join(SLOW)}, import what you need inside the functions that need it.",
-        )
-
-
-def _class_variables(cls: type) -> list[str]:
-    annotations = vars(cls).get("__annotations__", {})
-    return [name for name, kind in annotations.items() if "ClassVar" in str(kind)]
+        expect_cheap(f"Importing {type(method).__module__} imports", ask_new_process(type(method), "import"))

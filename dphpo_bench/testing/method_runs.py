@@ -6,18 +6,8 @@ from typing import ClassVar
 
 from dphpo_bench.contract.method import Method
 from dphpo_bench.testing.expectations import ContractError, expect, shortened
-from dphpo_bench.testing.runs import (
-    EPSILON,
-    Bench,
-    ask_new_process,
-    difference,
-    import_name,
-    observed,
-    other_global_randomness,
-    quiet,
-    recorded,
-    threads,
-)
+from dphpo_bench.testing.new_process import ask_new_process
+from dphpo_bench.testing.runs import EPSILON, Bench, difference, other_global_randomness, recorded, threads
 from dphpo_bench.testing.small_tasks import Blobs
 
 NEVER = "Draw from session.uniform, session.candidate and the session's releases only, and keep nothing between runs."
@@ -34,8 +24,7 @@ class MethodRuns:
 
     def test_run_ends_with_a_model(self, method: Method) -> None:
         """A run ends with a finite model and released values that JSON holds."""
-        with quiet():
-            attempt = Bench(method, Blobs()).run()
+        attempt = Bench(method, Blobs()).run()
         expect(
             attempt.status in ("ok", "over_budget"),  # the latter is another test's
             f"Expected a finished run on {Blobs.summary.lower()} Got: {attempt.status}: {attempt.error}",
@@ -47,9 +36,8 @@ class MethodRuns:
         from dphpo_bench.privacy.ledger import Ledger
 
         bench = Bench(method, Blobs())
-        with quiet():
-            checked = bench.planned()
-            attempt = bench.run(checked=checked)
+        checked = bench.planned()
+        attempt = bench.run(checked=checked)
         expect(attempt.status != "over_budget", str(attempt.error))
         expect(attempt.ledger.refused is None, str(attempt.ledger.refused))
         covered = Ledger(allowance=checked.plan.event)
@@ -72,41 +60,36 @@ class MethodRuns:
         ):
             expect(
                 json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True),
-                f"Of the record, the {what} {shortened(first)} come back from JSON as {shortened(second)}. JSON holds "
-                "finite numbers, texts, lists, and dictionaries by text.",
+                f"The record's {what} {shortened(first)} come back from JSON as {shortened(second)}. JSON holds "
+                "finite numbers, texts, lists, and dictionaries whose keys are texts.",
             )
 
     def test_seed_repeats_a_run(self, method: Method) -> None:
         """A seed repeats a run exactly."""
         bench = Bench(method, Blobs())
-        with quiet():
-            found = difference(observed(bench.run(3)), observed(bench.run(3)))
+        found = difference(bench.seen(3), bench.seen(3))
         expect(found is None, f"Two runs at one seed differ: {found}. {NEVER}")
 
     def test_global_randomness_and_threads_change_nothing(self, method: Method) -> None:
         """Neither the global random generators nor the number of threads changes a run."""
         bench = Bench(method, Blobs())
-        with quiet():
-            with other_global_randomness(11), threads(1):
-                one = observed(bench.run())
-            with other_global_randomness(12), threads(2):
-                two = observed(bench.run())
+        with other_global_randomness(11), threads(1):
+            one = bench.seen()
+        with other_global_randomness(12), threads(2):
+            two = bench.seen()
         found = difference(one, two)
         expect(found is None, f"With other global random states and threads a run differs: {found}. {NEVER}")
 
     def test_order_of_trials_changes_nothing(self, method: Method) -> None:
         """Whether the independent trials of a selection run forwards or backwards changes nothing."""
         bench = Bench(method, Blobs())
-        with quiet():
-            checked = bench.planned()
+        checked = bench.planned()
         for seed in range(6):
-            with quiet():
-                counts, order = _counting()
-                one = observed(bench.run(seed, checked=checked, order=order))
-                if not counts:  # it has no such trials
-                    return
-                two = observed(bench.run(seed, checked=checked, order=lambda count: range(count)[::-1]))
-            found = difference(one, two)
+            counts, order = _counting()
+            one = bench.seen(seed, checked=checked, order=order)
+            if not counts:  # it has no such trials
+                return
+            found = difference(one, bench.seen(seed, checked=checked, order=lambda count: range(count)[::-1]))
             expect(
                 found is None,
                 f"With its {max(counts)} trials in reverse order a run differs: {found}. The proofs of private "
@@ -116,22 +99,19 @@ class MethodRuns:
                 return
 
     def test_trials_that_lost_change_nothing(self, method: Method) -> None:
-        """What a run lets out is what it would if the winner of its selection had been the only trial."""
+        """A run lets out the same as if the winner of its selection had been the only trial."""
         bench = Bench(method, Blobs())
-        with quiet():
-            checked = bench.planned()
+        checked = bench.planned()
         for seed in range(6):
             counts, order = _counting()
-            with quiet():
-                whole = observed(bench.run(seed, checked=checked, order=order))
-            if len(counts) != 1:  # no selection of independent trials, or several, with a winner each
+            whole = bench.seen(seed, checked=checked, order=order)
+            if len(counts) != 1:  # no selection of independent trials, or several, each with its own winner
                 return
             if counts[0] > 2:
                 break
         found = None
         for index in range(counts[0]):
-            with quiet():
-                found = difference(whole, observed(bench.run(seed, checked=checked, order=_only(index))))
+            found = difference(whole, bench.seen(seed, checked=checked, order=_only(index)))
             if found is None:
                 return
         expect(
@@ -143,28 +123,21 @@ class MethodRuns:
     def test_earlier_runs_change_nothing(self, method: Method) -> None:
         """What ran before in this process, on other records and at another ε, changes nothing."""
         bench = Bench(method, Blobs())
-        with quiet():
-            one = observed(bench.run())
-            Bench(method, Blobs(), self.epsilons[0]).run(1)
-            bench.run(2, Blobs(draw=2))
-            two = observed(bench.run())
-        found = difference(one, two)
+        one = bench.seen()
+        Bench(method, Blobs(), self.epsilons[0]).run(1)
+        bench.run(2, Blobs(draw=2))
+        found = difference(one, bench.seen())
         expect(
             found is None,
-            f"After a run on other records a run differs: {found}. What a run leaves behind is a release that nobody "
-            f"accounts for. {NEVER}",
+            f"After a run on other records a run differs: {found}. Anything that a run leaves behind is a release that "
+            f"nobody accounts for. {NEVER}",
         )
 
     def test_new_process_gives_the_same_run(self, method: Method) -> None:
         """A new process, in which nothing ran before, gives the same run."""
-        module, qualname = import_name(type(method))
         bench = Bench(method, Blobs())
-        with quiet():
-            bench.run(2, Blobs(draw=2))
-            here = observed(bench.run())
-        request = {"what": "run", "module": module, "qualname": qualname, "parameters": method.parameters}
-        there = ask_new_process("dphpo_bench.testing.new_process", request)
-        found = difference(here, there)
+        bench.run(2, Blobs(draw=2))
+        found = difference(bench.seen(), ask_new_process(type(method), "run", parameters=method.parameters))
         expect(
             found is None,
             f"Here, after a run on other records, and in a new process a run differs: {found}. {NEVER} Sets of texts "
@@ -173,7 +146,7 @@ class MethodRuns:
 
 
 def _counting() -> tuple[list[int], Callable[[int], Sequence[int]]]:
-    """An order of trials that changes nothing, and the number of trials of each selection so far."""
+    """An order of trials that changes nothing, and a list that it fills with the number of trials per selection."""
     counts: list[int] = []
 
     def order(count: int) -> Sequence[int]:
@@ -184,5 +157,5 @@ def _counting() -> tuple[list[int], Callable[[int], Sequence[int]]]:
 
 
 def _only(index: int) -> Callable[[int], list[int]]:
-    """An order of trials in which there is one."""
+    """An order that runs a single trial."""
     return lambda count: [index] if index < count else []

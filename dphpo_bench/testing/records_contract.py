@@ -1,23 +1,23 @@
 """What holds for the facts and the records of every task; see `TaskContract`."""
 
 import copy
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import SealedDataError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
-from dphpo_bench.testing.expectations import ContractError, expect, expect_version, shortened
-from dphpo_bench.testing.method_declarations import NAME
-from dphpo_bench.testing.new_process import SLOW
-from dphpo_bench.testing.runs import ask_new_process, import_name, other_global_randomness
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.testing.expectations import ContractError, expect, expect_line, expect_name_and_version, shortened
+from dphpo_bench.testing.new_process import ask_new_process, expect_cheap
+from dphpo_bench.testing.runs import other_global_randomness
 
 if TYPE_CHECKING:
     import torch
 
-    from dphpo_bench.data.source import DataSource
-
 ALONE = "inputs"
+"""The name of inputs that have none of their own."""
 
 RECORDS = 8
 """How many records are enough to try a model on."""
@@ -27,30 +27,20 @@ class RecordsContract:
     """Tests of what a task says, and of its records.
 
     Attributes:
-        most_shared: the largest share of test records that may be training records, too. Published datasets have a few
-            duplicates.
+        most_shared: the largest share of test records that may also be training records. Published datasets have a
+            few duplicates.
     """
 
     most_shared: ClassVar[float] = 0.01
 
-    def source(self) -> "DataSource":
+    def source(self) -> DataSource:
         """Where datasets are found; default: environment, then the hub."""
-        from dphpo_bench.data.source import DataSource
-
         return DataSource.resolve()
-
-    # ------------------------------------------------------------------------------------------ what it says
 
     def test_declarations(self, task: Task) -> None:
         """Name, version, summary and models are declared."""
-        expect(
-            isinstance(task.name, str) and NAME.fullmatch(task.name) is not None,
-            f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
-            f"{task.name!r}. It is what --task, suites and folders of records are given.",
-        )
-        expect_version(type(task))
-        ok = isinstance(task.summary, str) and task.summary.strip() == task.summary != "" and "\n" not in task.summary
-        expect(ok, f"Expected summary to be one line of text, got {shortened(task.summary)}.")
+        expect_name_and_version(task, "--task")
+        expect_line("summary", task.summary)
         ok = isinstance(task.models, tuple) and len(task.models) > 0 and len(set(task.models)) == len(task.models)
         expect(ok, f"Expected models to be a tuple of distinct names, got {shortened(task.models)}.")
         for model in task.models:
@@ -60,7 +50,7 @@ class RecordsContract:
             )
 
     def test_facts_are_public(self, task: Task) -> None:
-        """The facts are stated without a look at the data, always the same, about this task and this model."""
+        """The facts are stated without reading data, never change, and are about this task and this model."""
         looked = "The facts are computed from the records. State them: N, shape and classes are public constants."
         try:
             with sealed() as complaints:
@@ -82,15 +72,7 @@ class RecordsContract:
 
     def test_import_and_facts_are_cheap(self, task: Task) -> None:
         """Importing the module and asking for the facts imports neither torch nor another slow package."""
-        found = self._elsewhere(task)
-        slow = found["slow"]
-        expect(
-            not slow,
-            f"Import and facts need {', '.join(slow)}, though dphpo-bench list and plan import every plug-in. Of "
-            f"{', '.join(SLOW)}, import what you need inside the functions that need it.",
-        )
-
-    # ------------------------------------------------------------------------------------------- its records
+        expect_cheap("Import and facts need", self._elsewhere(task))
 
     def test_number_of_records_is_as_declared(self, task: Task) -> None:
         """There are as many training records as the facts say."""
@@ -101,7 +83,7 @@ class RecordsContract:
         )
 
     def test_records_have_the_declared_shape(self, task: Task) -> None:
-        """Inputs are finite tensors of the declared names, shapes and types, token ids of the vocabulary."""
+        """Inputs are finite tensors of the declared names, shapes and types; token ids are in the vocabulary."""
         for which, records in self._splits(task):
             inputs = records.inputs
             found = {name: _like(tensor) for name, tensor in named(inputs).items()}
@@ -126,7 +108,7 @@ class RecordsContract:
                 )
 
     def test_labels_are_classes(self, task: Task) -> None:
-        """Labels are int64 from 0 to n_classes − 1; where there are several or one of two, they are 0 and 1."""
+        """Labels of classes are int64 from 0 to n_classes − 1; binary and multiple labels are 0 and 1."""
         import torch
 
         from dphpo_bench.training.losses import IGNORED
@@ -136,8 +118,8 @@ class RecordsContract:
             labels = records.targets
             if kind in ("own", "regression") or not len(records):
                 continue
-            expect(isinstance(labels, torch.Tensor), f"Expected one tensor of {which} labels of a {kind} task.")
-            assert isinstance(labels, torch.Tensor)
+            if not isinstance(labels, torch.Tensor):
+                raise ContractError(f"Expected one tensor of {which} labels of a {kind} task.")
             if kind in ("classification", "tokens"):
                 expect(labels.dtype == torch.int64, f"Expected {which} labels of int64, got {labels.dtype}.")
                 labels = labels[labels != IGNORED]
@@ -152,7 +134,7 @@ class RecordsContract:
         shared = sum(content in known for content in _contents(test))
         expect(
             shared <= self.most_shared * len(test),
-            f"{shared} of {len(test)} test records are training records as well: the test would measure memory. Split "
+            f"{shared} of {len(test)} test records are also training records: the test would measure memory. Split "
             "by a rule on each record's content.",
         )
 
@@ -173,15 +155,13 @@ class RecordsContract:
             )
 
     def test_fingerprint_is_stable(self, task: Task) -> None:
-        """The fingerprints of records and model are texts that stay the same, also in another process."""
+        """The fingerprints of records and model are texts that stay the same, even in another process."""
         source = self.source()
         structure = task.model_fingerprint()
         before = task.fingerprint(source)
         expect(isinstance(before, str) and before != "", f"Expected a text as fingerprint, got {shortened(before)}.")
         task.load_train(source)
-        expect(
-            task.fingerprint(source) == before, "Loading the records changes the fingerprint; it names their content."
-        )
+        expect(task.fingerprint(source) == before, "The fingerprint names the records, yet loading them changes it.")
         elsewhere = self._elsewhere(task)
         for which, here, there in (
             ("fingerprint", before, elsewhere["fingerprint"]),
@@ -190,10 +170,8 @@ class RecordsContract:
             expect(
                 there == here,
                 f"The {which} is {here} here and {there} in another process: no run would be found again. Use "
-                "hashlib; hash() of a text is another one in every process.",
+                "hashlib; hash() of a text differs from process to process.",
             )
-
-    # ------------------------------------------------------------------------------------------- what they use
 
     def _splits(self, task: Task) -> tuple[tuple[str, Records], tuple[str, Records]]:
         source = self.source()
@@ -206,26 +184,19 @@ class RecordsContract:
         return few.to(torch.device("cpu"), next(task.build_model().parameters()).dtype)
 
     def _elsewhere(self, task: Task) -> dict[str, Any]:
-        module, qualname = import_name(type(task))
         source = self.source()
-        request = {
-            "what": "facts",
-            "module": module,
-            "qualname": qualname,
-            "model": task.model_name,
-            "data_dir": None if source.data_dir is None else str(source.data_dir),
-            "cache_dir": str(source.cache_dir),
-        }
-        return ask_new_process("dphpo_bench.testing.new_process", request)
+        data_dir = None if source.data_dir is None else str(source.data_dir)
+        cache_dir = str(source.cache_dir)
+        return ask_new_process(type(task), "facts", model=task.model_name, data_dir=data_dir, cache_dir=cache_dir)
 
 
 def named(inputs: Any) -> dict[str, Any]:
-    """Several by name; one under a name of ours."""
+    """Inputs by name, also if there is only one tensor of them."""
     return dict(inputs) if isinstance(inputs, Mapping) else {ALONE: inputs}
 
 
 def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
-    """The shape of one record's, and the kind of number."""
+    """The shape of one record's values, and the kind of number."""
     import torch
 
     kind = "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int"
@@ -233,9 +204,7 @@ def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
 
 
 def _contents(records: Records) -> list[bytes]:
-    """Each record's inputs and labels as bytes, hashed."""
-    import hashlib
-
+    """A hash of each record's inputs and labels."""
     import torch
 
     contents = []

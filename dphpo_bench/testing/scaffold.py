@@ -27,18 +27,10 @@ FILES = {
 
 
 def write_package(kind: Kind, name: str, parent: Path) -> Path:
-    """Write an installable package with one plug-in.
-
-    Args:
-        kind: what the plug-in is.
-        name: of the plug-in, its module and the package's folder.
-        parent: where the folder is made.
-
-    Returns:
-        The folder.
+    """Write an installable package with one plug-in into a new folder of its name, and return the folder.
 
     Raises:
-        InvalidValueError: if the name cannot be one, is taken, or the folder exists or cannot be written.
+        InvalidValueError: if the name is unfit or taken, or the folder exists or cannot be written.
     """
     check_name(kind, name)
     folder = parent / name
@@ -64,11 +56,7 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
 
 
 def check_name(kind: Kind, name: str) -> None:
-    """Refuse a name that no plug-in, or no module of this installation, can have.
-
-    Raises:
-        InvalidValueError: if it is not lower-case words joined by underscores, or stands for something else already.
-    """
+    """Refuse a name unless it is lower-case words joined by underscores that stand for nothing else yet."""
     written = shown(name, form=repr)
     if not (NAME.fullmatch(name) and len(name) <= MAX_NAME):
         raise InvalidValueError(
@@ -76,9 +64,9 @@ def check_name(kind: Kind, name: str) -> None:
             f"words, got {written}. Try {_suggested(name)!r}."
         )
     if keyword.iskeyword(name) or keyword.iskeyword(class_name(name)):
-        raise InvalidValueError(f"{written} is a word of Python's own. Try {'my_' + name!r}.")
+        raise InvalidValueError(f"{written} is reserved by Python. Try {'my_' + name!r}.")
     if name.startswith("test"):
-        raise InvalidValueError(f"pytest would take a module {written} for tests. Try {'my_' + name!r}.")
+        raise InvalidValueError(f"pytest would collect a module {written} as tests. Try {'my_' + name!r}.")
     if name in {point.name for point in entry_points(group=f"dphpo_bench.{kind}s")}:
         raise InvalidValueError(f"A {kind} {written} is installed already. Try {'my_' + name!r}.")
     if name in sys.stdlib_module_names or find_spec(name) is not None:

@@ -1,4 +1,4 @@
-"""Tasks of milliseconds for tests: Gaussian blobs, harmless or nasty, and the first records of another task."""
+"""Tasks for tests that take milliseconds: Gaussian blobs, and the first records of another task."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ from dphpo_bench.contract.metrics import Metric
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.losses import Objective
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 class Blobs(Task):
     """Three Gaussian blobs in five dimensions: learnable, drawn anew by each `draw`, nothing on disk.
 
-    Three models: "linear", "mlp" with eight hidden tanh units, and "undefined", a linear layer on the logarithms of
-    the inputs, half of which are negative: its outputs and losses are NaN for nearly all records.
+    Three models: "linear", "mlp" with eight hidden tanh units, and "undefined", a linear layer that takes each input
+    below 0 for NaN: its outputs and losses are NaN for nearly all records.
 
     Args:
         model: one of `models`.
-        draw: the seed of the records. Tasks that differ in nothing else have the same public facts.
+        draw: the seed of the records, which the public facts do not depend on.
         n_records: N.
         batch_size: expected batch size; 1 leaves a third of all batches empty.
         epochs: passes over the data in expectation.
-        odd_records: whether the first four records hold NaN, infinities, and numbers near the largest there are.
+        odd_records: whether the first four records hold NaN, infinities, and a number near the largest float.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -87,7 +87,9 @@ class Blobs(Task):
 
         if self.model_name == "mlp":
             return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
-        return nn.Sequential(_logarithm(), nn.Linear(5, 3)) if self.model_name == "undefined" else nn.Linear(5, 3)
+        if self.model_name == "undefined":
+            return nn.Sequential(nn.Threshold(0, float("nan")), nn.Linear(5, 3))
+        return nn.Linear(5, 3)
 
     def fingerprint(self, source: "DataSource") -> str:
         """Names the draw."""
@@ -146,16 +148,3 @@ class Excerpt(Task):
     def fingerprint(self, source: "DataSource") -> str:
         """The other task's, and how many records are taken."""
         return f"{self._task.fingerprint(source)}-{self._facts.n_records}"
-
-
-def _logarithm() -> "nn.Module":
-    import torch
-    from torch import nn
-
-    class Logarithm(nn.Module):
-        """NaN wherever an input is negative."""
-
-        def forward(self, inputs: "Tensor") -> "Tensor":
-            return torch.log(inputs)
-
-    return Logarithm()

@@ -1,7 +1,7 @@
-"""A look at a plug-in's source for what belongs to others: attributes that begin with an underscore.
+"""Finds attributes in a plug-in's source that begin with an underscore and belong to other objects.
 
-A session's such attributes are the private records, their rows and the random streams. The scan is for mistakes; it
-does not stop somebody who means to cheat.
+In a session they hold the private records, their rows and the random streams. The scan finds mistakes; it does not
+stop somebody who means to cheat.
 """
 
 import ast
@@ -19,20 +19,14 @@ PUBLIC = frozenset({"_asdict", "_fields", "_field_defaults", "_make", "_replace"
 """Of named tuples."""
 
 INSIDES = frozenset({"__closure__", "__dict__", "__func__", "__globals__", "__self__", "__wrapped__"})
-"""Double underscores that lead to what an object hides."""
+"""Double underscores that lead into an object."""
 
 BY_NAME = frozenset({"getattr", "setattr", "delattr", "hasattr", "attrgetter", "methodcaller"})
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A place in a source file.
-
-    Attributes:
-        file: the path.
-        line: counted from 1.
-        what: the expression, as written.
-    """
+    """An expression and its place in a source file."""
 
     file: str
     line: int
@@ -43,36 +37,30 @@ class Finding:
 
 
 def private_accesses(cls: type, contract: type) -> list[Finding]:
-    """Where the source of a plug-in uses what begins with an underscore and is not its own.
+    """Where a plug-in's source uses names that begin with an underscore and are not its own.
 
-    Looked at are the modules of the class, of its bases below the contract that are no part of the engine, and those
-    that they import from their own package.
-
-    Args:
-        cls: the plug-in's class.
-        contract: `Method` or `Task`.
+    The scan covers the modules of the class and of its bases below the contract (`Method` or `Task`), except the
+    engine's, and the modules that these import from their own package.
     """
     bases = cls.__mro__[: cls.__mro__.index(contract)]
-    names = dict.fromkeys(base.__module__ for base in bases if not _is_engine(base.__module__))
-    seen: dict[str, None] = {}
+    names = list(dict.fromkeys(base.__module__ for base in bases if not _is_engine(base.__module__)))
     findings: list[Finding] = []
-    while names:
-        name = next(iter(names))
-        del names[name]
-        if name in seen:
-            continue
-        seen[name] = None
+    for name in names:  # it grows meanwhile
         module = sys.modules.get(name)
         try:
             path = inspect.getsourcefile(module) if module else None
             tree = ast.parse(Path(path).read_text(encoding="utf-8")) if path else None
         except (OSError, TypeError, SyntaxError):
-            tree = None
+            continue
         if path is None or tree is None:
             continue
-        findings += _scan(tree, path)
+        findings += [
+            Finding(path, node.lineno, ast.unparse(node)[:100])
+            for node in ast.walk(tree)
+            if isinstance(node, ast.expr) and _is_private(node)
+        ]
         package = getattr(module, "__package__", None) or ""
-        names.update(dict.fromkeys(_imported(tree, name, package)))
+        names += dict.fromkeys(found for found in _imported(tree, name, package) if found not in names)
     return findings
 
 
@@ -82,7 +70,7 @@ def _is_engine(module: str) -> bool:
 
 
 def _imported(tree: ast.AST, module: str, package: str) -> Iterator[str]:
-    """Loaded modules of the same distribution that this one imports: those under the same first name."""
+    """The loaded modules that this one imports from its own top-level package."""
     first = module.partition(".")[0]
     for node in ast.walk(tree):
         found: list[str] = []
@@ -95,14 +83,6 @@ def _imported(tree: ast.AST, module: str, package: str) -> Iterator[str]:
         for name in found:
             if name.partition(".")[0] == first and name in sys.modules and not _is_engine(name):
                 yield name
-
-
-def _scan(tree: ast.AST, path: str) -> list[Finding]:
-    return [
-        Finding(path, node.lineno, ast.unparse(node)[:100])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.expr) and _is_private(node)
-    ]
 
 
 def _is_private(node: ast.expr) -> bool:
@@ -125,5 +105,5 @@ def _hides(name: str) -> bool:
 
 
 def _is_own(node: ast.expr) -> bool:
-    """Of the plug-in itself; or of torch, whose fused operations begin with an underscore."""
+    """The plug-in itself; torch counts too, since its fused operations begin with an underscore."""
     return isinstance(node, ast.Name) and (node.id in OWN or node.id == "torch")

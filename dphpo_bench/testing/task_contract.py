@@ -1,17 +1,28 @@
 """What holds for every task, as tests to inherit."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.task import Task
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.recipes.single_run import SingleRun
 from dphpo_bench.testing.expectations import ContractError, expect
 from dphpo_bench.testing.records_contract import ALONE, RECORDS, RecordsContract, named
 from dphpo_bench.testing.runs import DELTA, EPSILON, other_global_randomness
 from dphpo_bench.testing.small_tasks import Excerpt
 
-if TYPE_CHECKING:
-    pass
+
+@dataclass(frozen=True)
+class PlainDpSgd(SingleRun):
+    """The plainest private method, to try tasks with: T steps of DP-SGD at the task's learning rate, no tuning."""
+
+    name = "plain_dp_sgd"
+    summary = "DP-SGD at the task's defaults."
+    reference = "Abadi et al. 2016, Deep Learning with Differential Privacy, Algorithm 1"
+    tuning: ClassVar[tuple[str, ...]] = ()
+    end_to_end_private = True
 
 
 class TaskContract(RecordsContract):
@@ -20,10 +31,8 @@ class TaskContract(RecordsContract):
     Inherit, and give it a fixture `task` that returns an instance. `dphpo-bench check` does the same, for each model.
     """
 
-    # --------------------------------------------------------------------------------------------- its model
-
     def test_model_gives_one_output_per_class(self, task: Task) -> None:
-        """The model takes inputs as declared and gives finite outputs, one for each class where there are classes."""
+        """The model takes the declared inputs and gives finite outputs, one for each class where there are classes."""
         import torch
 
         from dphpo_bench.base.tensors import call
@@ -59,17 +68,17 @@ class TaskContract(RecordsContract):
             if has_scores:
                 refuse_mixing_values(objective.scores, "score", task.build_model(), few)
         except InvalidValueError as error:
-            raise ContractError(f"{error} Nothing bounds what one record does then.") from None
+            raise ContractError(f"{error} Nothing bounds the influence of one record then.") from None
 
     def test_initial_weights_follow_the_seed(self, task: Task) -> None:
         """The initial weights are the same at one seed of torch's global generator."""
+        import torch
+
         from dphpo_bench.training.structure import weights_hash
 
         hashes = []
         for other in (1, 2):
             with other_global_randomness(other):
-                import torch
-
                 torch.manual_seed(7)
                 hashes.append(weights_hash(task.build_model()))
         expect(
@@ -100,23 +109,21 @@ class TaskContract(RecordsContract):
         )
 
     def test_model_treats_each_record_alone(self, task: Task) -> None:
-        """What the model gives for a record does not depend on the others of its batch."""
+        """The model's output for a record does not depend on the other records of its batch."""
         from dphpo_bench.training.model_checks import refuse_mixing
 
         try:
             refuse_mixing(task.build_model(), self._few(task).inputs)
         except InvalidValueError as error:
             raise ContractError(
-                f"{error} No clipping bounds what one record does then. Replace BatchNorm by GroupNorm, and whatever "
-                "else mixes records."
+                f"{error} No clipping bounds the influence of one record then. Replace BatchNorm by GroupNorm, and "
+                "anything else that mixes records."
             ) from None
 
     def test_private_run_works(self, task: Task) -> None:
         """A few steps of DP-SGD on the first records end with a model within the budget."""
         from dphpo_bench.harness.plan import plan
         from dphpo_bench.harness.run import run
-        from dphpo_bench.privacy.budget import PrivacyBudget
-        from dphpo_bench.testing.plain_dp_sgd import PlainDpSgd
 
         excerpt, budget = Excerpt(task), PrivacyBudget(EPSILON, DELTA)
         plan(PlainDpSgd(), task, PrivacyBudget(EPSILON, min(DELTA, task.facts.default_delta)))

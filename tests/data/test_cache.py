@@ -83,7 +83,7 @@ def test_unwritable_folder(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_killed_processes_go_away(tmp_path: Path) -> None:
-    old, young = tmp_path / "array.npy.aaaa.tmp", tmp_path / "array.npy.bbbb.tmp"
+    old, young = tmp_path / ".array.npy.aaaa.tmp", tmp_path / ".array.npy.bbbb.tmp"
     for file in (old, young):
         file.touch()
     os.utime(old, (0, 0))

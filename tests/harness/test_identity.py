@@ -121,7 +121,7 @@ def test_facts_come_back_from_json() -> None:
 PLUG_IN = """
 from dataclasses import dataclass
 import dphpo_bench as bench
-from dphpo_bench.testing.plain_dp_sgd import PlainDpSgd
+from dphpo_bench.testing.task_contract import PlainDpSgd
 from dphpo_bench.testing import Blobs
 
 @dataclass(frozen=True)

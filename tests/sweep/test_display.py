@@ -22,7 +22,7 @@ def clock(monkeypatch):
 
 def test_long_preparations_are_not_silent(clock, capsys) -> None:
     with SweepDisplay(workers=2) as shown:
-        shown.stock(Stock((), (), (), {}))
+        shown.stock(Stock())
         shown.preparing(["mnist", "mnist", "cifar10"])
         for _ in range(5):
             clock.now += 30
@@ -36,8 +36,8 @@ def test_long_preparations_are_not_silent(clock, capsys) -> None:
 
 
 def test_damaged_records_are_named_and_counted(clock, capsys) -> None:
-    damaged = tuple(f"record {number} is \x1b[31mno record." for number in range(23))
-    SweepDisplay(workers=2, quiet=True).stock(Stock((), (), (), {}, damaged))
+    damaged = [f"record {number} is \x1b[31mno record." for number in range(23)]
+    SweepDisplay(workers=2, quiet=True).stock(Stock(damaged=damaged))
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == r"record 0 is \x1b[31mno record. The cell runs again."
     assert lines[20:] == ["3 more records are damaged."]
@@ -45,6 +45,6 @@ def test_damaged_records_are_named_and_counted(clock, capsys) -> None:
 
 def test_what_there_is_to_do(blobs) -> None:
     one, two, three, four = blobs('"auto_clipping", "faulty"')
-    assert stock_text(Stock((one,), (two,), (three, four), {})) == "4 cells: 1 finished, 1 failed before, 2 to run."
-    again = stock_text(Stock((one,), (), (two, three, four), {two.key: None}))
+    assert stock_text(Stock([one], [two], [three, four])) == "4 cells: 1 finished, 1 failed before, 2 to run."
+    again = stock_text(Stock([one], [], [two, three, four], {two.key: None}))
     assert again == "4 cells: 1 finished, 3 to run (1 of them failed before)."

@@ -221,7 +221,7 @@ def test_a_damaged_record_is_no_record(blobs, source, store, content: bytes) -> 
     path = store.path_of(cells[0].identity)
     path.write_bytes(content)
     stock = take_stock(cells, store)
-    assert stock.todo == (cells[0],)
+    assert stock.todo == [cells[0]]
     assert str(path) in stock.damaged[0]
     run(cells, store, source)
     assert contents(store) == before
@@ -243,7 +243,7 @@ def test_what_a_killed_writer_left_is_removed_and_never_read(blobs, source, stor
     for one in torn:
         one.write_text('{"schema_version": 1')
     os.utime(torn[0], (0, 0))
-    assert take_stock(cells, store).damaged == ()
+    assert take_stock(cells, store).damaged == []
     run(cells, store, source)
     assert [one.exists() for one in torn] == [False, True]  # the other may be being written
 
