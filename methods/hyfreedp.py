@@ -99,7 +99,7 @@ class HyFreeDP(bench.ProbedTraining):
     The other parameters are those of every `ProbedTraining`.
 
     Attributes:
-        rule: there is one. Records tell by it which rule it was.
+        rule: the only one; it is named in records.
     """
 
     name = "hyfreedp"

@@ -1,6 +1,7 @@
 """A small task and small methods that the tests of the harness, the session and the records share."""
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +116,21 @@ class FixedNoise(bench.Method):
             with torch.no_grad():
                 next(model.parameters()).fill_(torch.nan)
         return bench.Outcome(model, {"steps": self.steps})
+
+
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command line in this process: arguments → exit code, output, errors."""
+    from dphpo_bench.cli import commands
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["dphpo-bench", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            commands.main()
+        return ended.value.code, *capsys.readouterr()  # type: ignore[return-value]
+
+    return call
 
 
 def session_on(

@@ -26,7 +26,7 @@ P = TypeVar("P", default=Any)
 
 @dataclass(frozen=True)
 class Release:
-    """One kind of noisy value that a run lets out.
+    """One kind of noisy value that a run releases.
 
     Attributes:
         name: what it is, such as "clipped gradient sum".
@@ -66,7 +66,7 @@ class Plan(Generic[P]):
         training_event: what is left of `event` without the releases that serve tuning only. The harness
             computes from the two which share of the budget tuning takes.
         parameters: what `run` reads, such as a calibrated noise multiplier: a frozen dataclass, or None.
-        releases: what will be let out.
+        releases: what will be released.
         cost: expected cost; the number of runs of a private selection is random, and secret.
         accountant: whose ε is quoted, as in `accountants.ACCOUNTANTS`; None: the tightest.
 
@@ -109,7 +109,7 @@ class Plan(Generic[P]):
 
     @classmethod
     def from_json(cls, obj: Any, parameters: Any) -> "Plan[Any]":
-        """The plan that `to_json` wrote. What it costs is to be computed from its event, as of any plan.
+        """The plan that `to_json` wrote. Its ε is computed from its event, as for any plan.
 
         Args:
             obj: JSON values.
@@ -126,7 +126,7 @@ class Plan(Generic[P]):
             try:  # from a text, because only there a strict reader takes a list for a tuple
                 return TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
             except ValidationError as error:
-                raise InvalidValueError(f"{shown(value)} is no part of a plan: {error.errors()[0]['msg']}.") from None
+                raise InvalidValueError(f"{shown(value)} does not fit a plan: {error.errors()[0]['msg']}.") from None
 
         return cls(
             budget=PrivacyBudget(**obj["budget"]),

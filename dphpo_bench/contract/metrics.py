@@ -19,8 +19,8 @@ class Metric:
     Attributes:
         name: such as "accuracy".
         higher_is_better: the direction.
-        compute: (outputs, targets) of all test records, on the CPU → the number. It raises or returns NaN where there
-            is none, such as the area under a curve of one class.
+        compute: (outputs, targets) of all test records, on the CPU → the number. It raises or returns NaN where it
+            is undefined, such as the area under the curve of a single class.
     """
 
     name: str
@@ -28,10 +28,10 @@ class Metric:
     compute: Callable[[Any, Any], float] = field(compare=False, repr=False)
 
     def of(self, outputs: Any, targets: Any) -> float:
-        """The number.
+        """Compute it.
 
         Raises:
-            InvalidValueError: if there is none.
+            InvalidValueError: if it is undefined.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # where scikit-learn warns it returns NaN, which is refused below

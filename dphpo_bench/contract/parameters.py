@@ -41,15 +41,15 @@ Name = Annotated[str, Len(1, MAX_NAME)]
 def check_fields(made: Any) -> None:
     """Check the fields of a frozen dataclass by what their annotations declare; for `__post_init__`.
 
-    Declared are `Literal[...]`, `Annotated[float, Interval(...)]`, the same of an int, and `Annotated[str, rule]`,
-    where `rule` raises if the text is wrong. None is right where the annotation says so. Other fields may hold
-    anything.
+    Checked are `Literal[...]`, `Annotated[float, Interval(...)]`, the same with int, and `Annotated[str, rule]`,
+    where `rule` raises if the text is wrong. None is accepted where the annotation allows it. Other fields may
+    hold anything.
 
-    A declared field becomes exactly a float, an int or a str: what only looks like one could change its mind later.
+    A declared field becomes exactly a float, an int or a str: a subclass of one could change its value later.
 
     Raises:
         InvalidValueError: if a value breaks its rule.
-        DphpoBenchError: what a rule for texts raises.
+        DphpoBenchError: raised by a rule for texts.
     """
     cls: Any = type(made)
     for name, declared in _declarations(cls):
@@ -97,7 +97,7 @@ def _checked(name: str, declared: Any, value: Any) -> Any:
 
 
 def _exact(kind: type, value: Any) -> Any:
-    """`value` as exactly this type, and finite; None if it is none."""
+    """`value` as exactly this type; None if it is not a finite number."""
     if isinstance(value, bool | str) or (kind is int and isinstance(value, float)):
         return None
     try:

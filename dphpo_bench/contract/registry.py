@@ -1,4 +1,4 @@
-"""Entry points → methods and tasks. Built-ins and strangers' plug-ins arrive the same way."""
+"""Methods and tasks, found by their entry points. Built-ins are found in the same way as plug-ins."""
 
 import hashlib
 import inspect

@@ -55,7 +55,7 @@ class Proposals:
 
 
 def _exact(candidate: Any) -> Candidate:
-    """A candidate of exact types, which tell nobody when they are read."""
+    """A candidate of exact types: a subclass could run code when it is read."""
     found = {str.__str__(name): value for name, value in dict.items(candidate)}
     for name, value in found.items():
         if type(value) not in (bool, int, float, str, type(None)):
@@ -64,7 +64,7 @@ def _exact(candidate: Any) -> Candidate:
 
 
 def promise(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
-    """The weights of all candidates after these trials. This is a method's code.
+    """The weights of all candidates after these trials, computed by the method's own function.
 
     Raises:
         InvalidValueError: if they are not positive numbers, one for each candidate.

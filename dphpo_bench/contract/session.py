@@ -74,7 +74,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def progress(self) -> Progress:
-        """Where long work reports to."""
+        """Shows the progress of long work."""
 
     @property
     @abstractmethod
@@ -253,7 +253,7 @@ class Session(ABC):
         Args:
             trial: as in `best_of`.
             threshold: fixed in advance, from public information.
-            stop_probability: probability γ that the coin ends the search, in (0, 1).
+            stop_probability: probability γ that the coin ends the search, in (0, 1]; at 1 there is one trial.
             base_event: as in `best_of`.
 
         Returns:

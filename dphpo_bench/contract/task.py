@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dphpo_bench.training.losses import Objective, PerRecord
 
 MAX_STEPS = 10**9
-"""An event is repeated so often at most."""
+"""The most steps that a run may have."""
 
 
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
@@ -40,8 +40,8 @@ class Input:
 
     Attributes:
         shape: of one record's.
-        dtype: real numbers of any precision, integers, or whether something holds, as in masks.
-        vocabulary: integers are from 0 to below this, as token ids are; None: nothing is known.
+        dtype: real numbers of any precision, integers, or booleans, as in masks.
+        vocabulary: integers, such as token ids, are from 0 to below this; None: unknown.
     """
 
     shape: tuple[int, ...]
@@ -167,7 +167,7 @@ class TaskFacts:
 
 
 def _told(inputs: Input | Mapping[str, Input]) -> Any:
-    """What inputs are like, as JSON values."""
+    """Descriptions of inputs as JSON values."""
     if isinstance(inputs, Mapping):
         return {name: _told(one) for name, one in inputs.items()}
     return {"shape": [int(size) for size in inputs.shape], "dtype": inputs.dtype, "vocabulary": inputs.vocabulary}
@@ -204,7 +204,7 @@ def _guarded(load: "Callable[[Any, DataSource], Records]") -> "Callable[[Any, Da
             raise SealedDataError(complaint)
         return load(self, source)
 
-    del load_unless_sealed.__wrapped__  # the way around
+    del load_unless_sealed.__wrapped__  # it would lead around the seal
     load_unless_sealed.is_guarded = True  # type: ignore[attr-defined]
     return load_unless_sealed
 
@@ -239,7 +239,7 @@ class Task(ABC):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         for name in ("load_train", "load_test"):
-            load = getattr(cls, name)  # its own, or that of a class which is no task
+            load = getattr(cls, name)  # its own, or inherited from a class that is not a task
             if not hasattr(load, "is_guarded"):
                 setattr(cls, name, _guarded(load))
 
@@ -286,7 +286,7 @@ class Task(ABC):
         return self.ready("scores")(outputs, targets)
 
     def objective(self) -> "Objective":
-        """Losses and scores; a ready-made loss as itself, since engines know a closed form for one."""
+        """Losses and scores. Ready-made losses are given as they are: engines know closed forms for some."""
         from dphpo_bench.training.losses import Objective
 
         is_default = getattr(self.losses, "__func__", None) is Task.losses

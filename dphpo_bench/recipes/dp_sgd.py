@@ -32,7 +32,7 @@ Schedule = Literal["constant", "cosine"]
 HYPERPARAMETERS = frozenset(
     {"learning_rate", "optimizer", "clipping", "weight_decay", "momentum", "schedule", "averaging"}
 )
-"""Fields of a run that do not change what it costs."""
+"""Fields of a run that do not change its privacy."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class DpSgd:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """What the run lets out."""
+        """What the run releases."""
         return (Release("clipped gradient sum", self.steps, self.noise_multiplier, self.sample_rate),)
 
     @property

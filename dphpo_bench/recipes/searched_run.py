@@ -1,4 +1,4 @@
-"""A DP-SGD run whose batch size or number of epochs is searched: one run for each combination, at noise of its own."""
+"""A DP-SGD run whose batch size or number of epochs is searched: one run for each combination, with its own noise."""
 
 import math
 from collections.abc import Collection
@@ -24,7 +24,7 @@ class Combination:
     """One batch size and number of epochs, and the run they make.
 
     Attributes:
-        run: at noise of its own.
+        run: with a noise multiplier of its own.
         batch_size: what the search space says; None if it leaves it alone.
         epochs: likewise.
     """
@@ -59,7 +59,7 @@ class SearchedRun:
     def __post_init__(self) -> None:
         if not all(type(one) is Combination and type(one.run) is DpSgd for one in self.combinations):
             raise InvalidValueError("Expected combinations with runs of type DpSgd.")
-        # Made anew: somebody may have hung functions of their own on those.
+        # Made anew: a method may have attached functions to those.
         made = tuple(replace(one, run=replace(one.run)) for one in self.combinations)
         object.__setattr__(self, "combinations", made)
 
@@ -97,7 +97,7 @@ class SearchedRun:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """What the runs let out; only one of these happens."""
+        """What the runs release; only one of them happens."""
         return tuple(release for run in self.runs for release in run.releases)
 
     def cost(self, n_records: float) -> Cost:

@@ -48,7 +48,7 @@ class Trial:
     """Train on one part of the records, score on the other.
 
     Attributes:
-        training: the run, or several of which one is trained; a candidate's hyperparameters replace its fields of the
+        training: the run, or several of which one is trained. A candidate's hyperparameters replace the fields of the
             same names.
         score_noise: noise multiplier of the count of correct predictions, whose sensitivity is 1.
         validation: expected share of the records that are held out for the score.
@@ -109,7 +109,7 @@ class Trial:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """What one trial lets out."""
+        """What one trial releases."""
         return (*self.training.releases, Release("count of correct predictions", 1, self.score_noise, 1.0))
 
     def cost(self, n_records: float, runs: float) -> Cost:

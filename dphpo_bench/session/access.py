@@ -46,7 +46,7 @@ class Access(Unique):
         counts: how many selections and the like there were, by the full names of their streams. Shared, too.
         own_code: what a session may run itself.
         expected_records: expected number of this session's records; public.
-        progress: where long work reports to.
+        progress: of long work.
         observer: is told what is released; None: nobody is.
         order: number of trials of a selection → their indices in the order in which they run.
         rows: which records are this session's; None: all.
@@ -85,14 +85,14 @@ class Access(Unique):
         self.ledger.charge(event, self.scope)
 
     def generator(self, kind: str, purpose: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
-        """The random stream of this kind and purpose, wherever it stands."""
+        """The random stream of this kind and purpose, at its present position."""
         key = (*self.streams.axes, kind, purpose)
         if key not in self.begun:
             self.begun[key] = self.streams.source(kind, purpose, device=device)
         return self.begun[key]
 
     def numbered(self, kind: str) -> Streams:
-        """Streams for the next selection, or whatever else this kind is, that no other one has."""
+        """New streams for the next selection, choice or sample of this kind."""
         key = (*self.streams.axes, kind)
         self.counts[key] += 1
         return self.streams.within(kind, str(self.counts[key]))
@@ -140,7 +140,7 @@ class Access(Unique):
         )
 
     def unseen(self) -> "Access":
-        """The same access for work that nobody is told about."""
+        """The same access, without progress or observer."""
         return replace(self, progress=SilentProgress(), observer=None)
 
     def total_score(self, own: "nn.Module") -> float:

@@ -50,7 +50,7 @@ class HeldRule:
             self._rule = TabulatedRule(rule, self.sensitivity)
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """The rule's factors, reduced where a gradient would exceed the sensitivity; 0 where it is no number."""
+        """The rule's factors, reduced where a gradient would exceed the sensitivity; 0 where one is not a number."""
         largest = torch.where(norms.isfinite(), self.sensitivity / norms, 0.0)
         factors = torch.minimum(self._rule.factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
         return torch.where(factors >= SMALLEST_FACTOR, factors, 0.0)

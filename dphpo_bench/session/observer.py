@@ -1,4 +1,4 @@
-"""Who is told what a session releases, which is what an attacker may see."""
+"""Is shown what a session releases: all that an attacker may see."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Is told what is released; audits attack with it."""
+    """Is shown what is released; audits attack with it."""
 
     def gradient(self, model: "nn.Module", released: "Sequence[Tensor]", share: float, noise: float) -> None:
         """A noisy mean gradient was released.
@@ -16,7 +16,7 @@ class Observer(Protocol):
         Args:
             model: at the weights that it was computed at.
             released: one tensor for each trainable parameter.
-            share: L2 norm of the most that one record can have added.
+            share: the largest L2 norm that one record can have added.
             noise: standard deviation of the noise on each coordinate.
         """
 
@@ -24,4 +24,4 @@ class Observer(Protocol):
         """An observer for one trial of a selection, whose releases stay secret unless it wins."""
 
     def won(self, trial: "Observer") -> None:
-        """This trial won: all that it released is out."""
+        """This trial won, so all of its releases are public."""

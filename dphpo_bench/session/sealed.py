@@ -1,4 +1,4 @@
-"""Utilities of trials that nobody sees, and tests of them."""
+"""Utilities of candidates that stay hidden, and private tests of them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ def hidden_utilities(
     partitions, runs = whole("partitions", partitions, low=2, high=MAX_PARTITIONS), list(runs)
     train = access.own_code.training(runs)
     if train is None:
-        # One of a plug-in's own would see gradients without noise.
+        # Code of a plug-in would see gradients without noise.
         raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
     training, validating = access.holdout(validation)
     totals = [0.0] * len(runs)
@@ -40,7 +40,7 @@ def hidden_utilities(
             try:
                 models = train(sessions)
             except ModelFailedError as error:
-                access.ledger.fail(str(error))  # the others' are thrown away
+                access.ledger.fail(str(error))  # the part's own ledger is thrown away
                 raise
             for number, model in enumerate(models):
                 share = validating.total_score(access.raw.own_model().scored(model)) / validating.expected_records
@@ -64,7 +64,7 @@ class HiddenUtilities(Unique, SealedUtilities):
 
     @property
     def _sensitivity(self) -> float:
-        """Of each utility; read-only, as noise is drawn for it after it was charged."""
+        """Of each utility; read-only, since the noise depends on it."""
         return self.__sealed[1]
 
     def open_test(self, epsilon: float) -> "AboveThresholdTest":
@@ -76,7 +76,7 @@ class HiddenUtilities(Unique, SealedUtilities):
 
 
 class AboveThresholdTest(Unique, UtilityTest):
-    """One AboveThreshold over utilities that nobody sees."""
+    """One AboveThreshold over hidden utilities."""
 
     def __init__(self, access: Access, mechanism: AboveThreshold, values: tuple[float, ...]) -> None:
         self.__access, self.__mechanism, self.__values = access, mechanism, values

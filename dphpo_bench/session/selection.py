@@ -66,10 +66,11 @@ def first_above(
     """See `Session.first_above`."""
     base_event, threshold = event_rules.frozen(base_event), float(threshold)
     stop_probability = number("stop_probability", stop_probability, low=1e-9, high=1)
-    runs = geometric(1 / stop_probability)  # how many trials the coins allow; they are tossed in advance
     access.charge(events.first_above(base_event, stop_probability))
     trials = Trials.of(access, make_session, trial, base_event)
-    longest = runs.sample(one_uniform(trials.streams.source("number of runs")))
+    longest = 1
+    if stop_probability < 1:  # the coins are tossed in advance
+        longest = geometric(1 / stop_probability).sample(one_uniform(trials.streams.source("number of runs")))
 
     def select(trials: Trials) -> Tried | None:
         found = trials.independent(range(longest), at_once=1)

@@ -40,7 +40,7 @@ class Tried:
         index: its number.
         score: None if it failed.
         unpack: gives its outcome and its observer. Only the winner's is called: it may run code of a method.
-        known: the same, pickled, if the trial ran in a copy of the process.
+        known: the same, pickled, if the trial ran in a copy of the process; else empty.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""What must not be copied."""
+"""Objects that must not be copied."""
 
 from typing import NoReturn
 
@@ -6,7 +6,7 @@ from dphpo_bench.base.errors import InvalidValueError
 
 
 class Unique:
-    """What releases: a copy would release again, with the same noise, and charge somebody else."""
+    """An object that releases values: a copy would repeat its noise and charge nobody."""
 
     def __copy__(self) -> NoReturn:
         raise InvalidValueError(

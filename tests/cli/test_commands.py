@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,12 +137,17 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
         (("run", "-m", "hyfreedp", "-t", "mnist", "--data-dir", "nowhere"), "nowhere"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path, args: tuple[str, ...], message: str) -> None:
-    done = dphpo_bench(*args, cwd=tmp_path)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stdout == ""
+def test_a_mistake_is_one_line_and_exit_code_2(
+    tmp_path: Path, main: Any, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(tmp_path / "cache"))
+    code, out, err = main(*args)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert out == ""
     assert not list((tmp_path / "results").rglob("*.json"))
 
 

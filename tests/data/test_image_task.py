@@ -10,9 +10,16 @@ import torch
 from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.data.datasets import HubDataset
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.recipes import scattering
 from dphpo_bench.recipes.image_task import ImageTask, Schedule
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 from tests.data.conftest import ROWS, write_records
+
+
+@pytest.fixture(autouse=True)
+def few_synthetic_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they are for is tested with the features; here they would take seconds for each extraction."""
+    monkeypatch.setattr(scattering, "_SYNTHETIC_IMAGES", 50)
 
 
 @pytest.fixture

@@ -27,12 +27,12 @@ FACTS = bench.TaskFacts("table", "none", 50_000, bench.Input((1,)), 1000, 10, "S
 @pytest.mark.parametrize(
     ("epsilon", "interval", "loss_batch", "loss_noise"),
     [
-        (1, 5, "same", 10.479),
+        pytest.param(1, 5, "same", 10.479, marks=pytest.mark.slow),
         (1, 10, "fresh", 5.983),
         (3, 5, "same", 5.592),
-        (3, 10, "same", 4.180),
-        (3, 5, "fresh", 2.635),
-        (8, 5, "same", 3.848),
+        pytest.param(3, 10, "same", 4.180, marks=pytest.mark.slow),
+        pytest.param(3, 5, "fresh", 2.635, marks=pytest.mark.slow),
+        pytest.param(8, 5, "same", 3.848, marks=pytest.mark.slow),
         (8, 5, "fresh", 1.397),
     ],
 )
@@ -49,7 +49,10 @@ def test_loss_noise_of_the_joint_analysis(epsilon: float, interval: int, loss_ba
     assert plan.parameters.loss_noise_multiplier == pytest.approx(loss_noise, rel=0.02)
 
 
-@pytest.mark.parametrize("task", ["digits", "mnist", "cifar10"])
+SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in ("mnist", "cifar10")]
+
+
+@pytest.mark.parametrize("task", ["digits", *SLOW])
 @pytest.mark.parametrize("epsilon", [0.5, 3, 8])
 @pytest.mark.parametrize("rule", list(RULES))
 def test_plans_spend_the_budget_and_no_more(task: str, epsilon: float, rule: str) -> None:

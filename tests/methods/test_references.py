@@ -11,9 +11,7 @@ from dphpo_bench.methods.dp_sgd import FixedDpSgd
 from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.grid_oracle_schedule import GridOracleSchedule
 from dphpo_bench.methods.nonprivate import LEARNING_RATES, NonPrivate
-from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.training.randomness import Streams
-from tests.conftest import TinyTask
+from tests.conftest import TinyTask, session_on
 from tests.methods.test_single_runs import computed_once  # noqa: F401  (a fixture)
 
 METHODS = [GridOracle, GridOracleSchedule, NonPrivate]
@@ -77,7 +75,7 @@ def test_nonprivate_trains_as_autograd_does(tiny_task: TinyTask, budget) -> None
     assert result.record.released == {"learning_rate": 0.1}
     assert result.record.cost.runs == 1
     train = tiny_task.load_train(None)  # type: ignore[arg-type]
-    model = bench.Session(tiny_task, train, Ledger(), Streams(0)).build_model()
+    model = session_on(tiny_task, train).build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(3):
         optimizer.param_groups[0]["lr"] = 0.1 * (1 + math.cos(math.pi * step / 3)) / 2

@@ -18,9 +18,7 @@ from dphpo_bench.methods.dp_sgd import FixedDpSgd
 from dphpo_bench.methods.prodigy import Prodigy
 from dphpo_bench.methods.random_search import RandomSearch
 from dphpo_bench.privacy import calibration
-from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.training.randomness import Streams
-from tests.conftest import TinyTask, asking
+from tests.conftest import TinyTask, asking, session_on
 
 METHODS = [FixedDpSgd, RandomSearch, DpAdamWosm, AdaptiveClipping, DAdaptation, Prodigy]
 
@@ -46,11 +44,6 @@ def computed_once() -> Any:
         calibrate = once(calibration.calibrate, lambda event_of, budget: f"{event_of(1.0)} {budget}")
         patch.setattr(calibration, "calibrate", calibrate)
         yield
-
-
-def session_on(task: bench.Task) -> bench.Session:
-    """A session outside the harness, whose noise is the same at each call."""
-    return bench.Session(task, task.load_train(None), Ledger(), Streams(0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -144,8 +137,8 @@ def test_wosm_follows_its_formula(tiny_task: TinyTask, budget) -> None:
     rate = 0.02 / (noise * 0.5 / 100 + 1e-8)
     assert plan.parameters.learning_rate == pytest.approx(rate)
 
-    model = method.run(plan, session_on(tiny_task)).model
-    session = session_on(tiny_task)
+    model = method.run(plan, session_on(tiny_task, tiny_task.load_train(None))).model
+    session = session_on(tiny_task, tiny_task.load_train(None))
     expected = session.build_model()
     first = [torch.zeros_like(weight) for weight in expected.parameters()]
     with torch.no_grad():
@@ -191,8 +184,8 @@ def test_threshold_converges_to_the_quantile_of_the_norms(tiny_task: TinyTask, q
     parameters = Planned(1.0, 150, noise_multiplier=0.01, count_noise=1.0, learning_rate=1e-12, optimizer="SGD")
     event = bench.non_private()
     plan = bench.Plan(bench.PrivacyBudget(1, 1e-5), event, event, parameters, (), bench.Cost(1, 1, 1))
-    outcome = method.run(plan, session_on(tiny_task))
-    model, train = session_on(tiny_task).build_model(), tiny_task.load_train(None)  # type: ignore[arg-type]
+    outcome = method.run(plan, session_on(tiny_task, tiny_task.load_train(None)))
+    model, train = session_on(tiny_task, tiny_task.load_train(None)).build_model(), tiny_task.load_train(None)  # type: ignore[arg-type]
     residuals = model(train.inputs).softmax(1) - torch.nn.functional.one_hot(train.targets, 3)
     norms = residuals.norm(dim=1) * (train.inputs.square().sum(1) + 1).sqrt()
     assert outcome.released["max_grad_norm"][0] == pytest.approx(start)
@@ -203,7 +196,7 @@ def test_threshold_stays_within_public_limits(tiny_task: TinyTask) -> None:
     parameters = Planned(1.0, 20, noise_multiplier=1.0, count_noise=1e8, learning_rate=1e-3, optimizer="SGD")
     event = bench.non_private()
     plan = bench.Plan(bench.PrivacyBudget(1, 1e-5), event, event, parameters, (), bench.Cost(1, 1, 1))
-    path = AdaptiveClipping().run(plan, session_on(tiny_task)).released["max_grad_norm"]
+    path = AdaptiveClipping().run(plan, session_on(tiny_task, tiny_task.load_train(None))).released["max_grad_norm"]
     assert (min(path), max(path)) == pytest.approx(THRESHOLDS)
 
 
@@ -214,7 +207,7 @@ def test_threshold_stays_within_public_limits(tiny_task: TinyTask) -> None:
 def test_published_optimisers_draw_nothing_and_print_nothing(
     method: type[DAdaptation], tiny_task: TinyTask, budget, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = session_on(tiny_task)
+    session = session_on(tiny_task, tiny_task.load_train(None))
     plan = method().plan(tiny_task.facts, budget)
     before = torch.get_rng_state()
     outcome = method().run(plan, session)

@@ -600,6 +600,14 @@ def test_the_first_above_a_threshold(open_session, here) -> None:
     assert spent(session) == multiset(first_above(gaussian(1.0), 1e-3))
 
 
+def test_a_coin_that_always_stops_leaves_one_trial(open_session, here) -> None:
+    session = open_session()
+    scores = iter([0.1])
+    assert session.first_above(lambda _: Scored(None, next(scores)), 0.8, 1.0, gaussian(1.0)) is None
+    assert next(scores, None) is None
+    assert spent(session) == multiset(first_above(gaussian(1.0), 1.0))
+
+
 def test_a_coin_ends_the_search_for_a_threshold(open_session, here) -> None:
     """Trials until a coin of probability 1/4: the mean of n numbers, within six standard deviations."""
     n, total = 300, 0

@@ -282,6 +282,7 @@ class TestCalls:
     def test_a_cell_does_not_load_ray(self, executor: RayExecutor) -> None:
         assert executor.submit(main_module, "", Resources()).result(120).text == "False"
 
+    @pytest.mark.slow
     def test_a_node_may_join_later_and_every_call_sees_its_own_gpus(self, cluster: Any, executor: RayExecutor) -> None:
         before = executor.capacity
         node = start_node(cluster, "gpus", num_cpus=4, num_gpus=2)  # Ray does not look for them

@@ -246,20 +246,8 @@ def test_the_scan_finds_what_belongs_to_others_and_nothing_else(tmp_path, monkey
 class TestCheck:
     """The command line's side of it."""
 
-    @pytest.fixture
-    def main(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-        from dphpo_bench.cli import commands as cli
-
-        def call(*arguments: str) -> tuple[int, str, str]:
-            monkeypatch.setattr(sys, "argv", ["dphpo-bench", "check", *arguments])
-            with pytest.raises(SystemExit) as ended:
-                cli.main()
-            return ended.value.code, *capsys.readouterr()  # type: ignore[return-value]
-
-        return call
-
     def test_a_sound_task_passes(self, main: Any) -> None:
-        code, out, err = main("tests.security.wrong.tasks:Sound")
+        code, out, err = main("check", "tests.security.wrong.tasks:Sound")
         lines = out.splitlines()
         assert (code, err) == (0, "")
         assert lines[0].startswith("task wrong (linear): tests.security.wrong.tasks:Sound")
@@ -267,14 +255,14 @@ class TestCheck:
         assert lines[-1].startswith("All 15 tests pass (1 plug-in")
 
     def test_a_wrong_method_fails_with_reasons(self, main: Any) -> None:
-        code, out, _ = main("tests.security.wrong.methods:PlansFromData")
+        code, out, _ = main("check", "tests.security.wrong.methods:PlansFromData")
         assert code == 1
         assert "  ✓ Name, version, summary, reference, tuning and end_to_end_private are declared.\n" in out
         assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
         assert re.search(r"^\d+ of 21 tests fail \(1 plug-in", out.splitlines()[-1])
 
     def test_json(self, main: Any) -> None:
-        code, out, _ = main("tests.security.wrong.methods:PlansFromData", "--json")
+        code, out, _ = main("check", "tests.security.wrong.methods:PlansFromData", "--json")
         found = json.loads(out)
         (plug_in,) = found["plug_ins"]
         assert code == 1
@@ -301,7 +289,7 @@ class TestCheck:
         ],
     )
     def test_mistakes_in_the_call(self, main: Any, plug_in: str, message: str) -> None:
-        code, out, err = main(plug_in)
+        code, out, err = main("check", plug_in)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
 
@@ -328,7 +316,7 @@ class TestCheck:
         (tmp_path / "lying_here.py").write_text("from tests.security.wrong.methods import PlansFromData as Mine\n")
         monkeypatch.setattr(sys, "path", [*sys.path])
         monkeypatch.chdir(tmp_path)
-        code, out, _ = main("lying_here:Mine")
+        code, out, _ = main("check", "lying_here:Mine")
         assert code == 1
         assert out.startswith("method wrong: tests.security.wrong.methods:PlansFromData [not installed")
 
