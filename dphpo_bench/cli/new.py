@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Write a package with a method or a task of your own, ready to install.", no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(help="As --method or --task will be given it, such as two_rates.")]
+NameArgument = Annotated[str, typer.Argument(help="Its name for --method or --task, such as two_rates.")]
 OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="The package's folder is made in this one.")
+    Path, typer.Option("--output", "-o", metavar="DIR", help="The folder in which the package's folder is made.")
 ]
 
 

@@ -44,7 +44,7 @@ def results_command(
     found, skipped = reading.read_results(results_dir)
     for line in reading.skipped_lines(skipped):
         complain(line)
-    chosen = reading.select(found, only or []) if found else []
+    chosen = reading.select(found, only or [])
     nothing = f"No records in {results_dir}{' match --only' if found else ''}."
     if chosen_form == "table":
         on_terminal = output is None and sys.stdout.isatty()

@@ -1,7 +1,7 @@
 """Records as strangers submit them: read, checked, and their ε recomputed.
 
-A record can only be checked against itself: its types and sizes, its place, its ledger against its ε. Whether the run
-took place, only running it again can show.
+A record can only be checked against itself: its types and sizes, its place, its ledger against its ε. Only
+running it again can show whether the run took place.
 """
 
 import hashlib

@@ -30,8 +30,6 @@ SETTING = (
 )
 """The names of the values in `Result.setting`."""
 
-FILTERS = ("method", "task", "model", "epsilon", "seed", "status")
-
 
 @dataclass(frozen=True)
 class Result:
@@ -113,16 +111,16 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
 
 
 def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
-    """The results that `--only` texts such as "method=hyfreedp,task=mnist" ask for; `FILTERS` are the fields.
+    """The results that `--only` texts such as "method=hyfreedp,task=mnist" ask for; see `_fields`.
 
     Raises:
         InvalidValueError: if a text is not of this form.
         UnknownNameError: if there is no such field, or no result with that value.
     """
-    if not only:
+    if not (only and results):
         return list(results)
     fields = [_fields(result) for result in results]
-    available = {name: {values[name] for values in fields} for name in FILTERS}
+    available = {name: {values[name] for values in fields} for name in fields[0]}
     wanted = Only.parse(only, available)
     return [result for result, values in zip(results, fields, strict=True) if wanted.matches(values)]
 

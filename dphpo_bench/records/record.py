@@ -7,7 +7,6 @@ whitelist of event types.
 import hashlib
 import json
 from functools import lru_cache
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -21,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from dphpo_bench.base.text import finite_json, shown
+from dphpo_bench.base.text import finite_json
 from dphpo_bench.privacy.ledger import Ledger
 
 SCHEMA_VERSION: Final = 2
@@ -197,13 +196,3 @@ class RunRecord(_Part):
     def to_json(self) -> str:
         """The record as text, the same for the same record."""
         return self.model_dump_json(indent=1) + "\n"
-
-
-def other_schema_message(path: Path, schema: Any) -> str:
-    """Why a record of another schema cannot be read, and the way out."""
-    if schema == 1:
-        return (
-            f"{path} is a record of schema_version 1, whose identity does not say all of what ran; this is "
-            f"{SCHEMA_VERSION}. Run it again, and remove the file."
-        )
-    return f"{path} has schema_version {shown(schema)}, and this is {SCHEMA_VERSION}. Update dphpo-bench to read it."

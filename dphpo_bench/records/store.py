@@ -2,13 +2,14 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from dphpo_bench.base.errors import OtherRunError, RecordError
 from dphpo_bench.base.files import read_whole, write_whole
 from dphpo_bench.base.text import shown
-from dphpo_bench.records.record import MAX_RECORD_BYTES, Identity, RunRecord, other_schema_message
+from dphpo_bench.records.record import MAX_RECORD_BYTES, SCHEMA_VERSION, Identity, RunRecord
 
 
 def read_record(path: Path) -> RunRecord:
@@ -28,9 +29,18 @@ def read_record(path: Path) -> RunRecord:
     except ValidationError as error:
         first = error.errors()[0]
         if first["loc"] == ("schema_version",):
-            raise RecordError(other_schema_message(path, first["input"])) from None
+            raise RecordError(f"{path} {_other_schema(first['input'])}") from None
         where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
         raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None
+
+
+def _other_schema(schema: Any) -> str:
+    if schema == 1:
+        return (
+            "is a record of schema_version 1, whose identity does not say all of what ran; "
+            f"this is {SCHEMA_VERSION}. Run it again, and remove the file."
+        )
+    return f"has schema_version {shown(schema)}, and this is {SCHEMA_VERSION}. Update dphpo-bench to read it."
 
 
 class RecordStore:

@@ -46,18 +46,6 @@ def _measurements(tables: Sequence[Table], looks: dict[Contestant, Look]) -> lis
     ]
 
 
-def _tooltip(measure: Measure) -> list[Any]:
-    return [
-        alt.Tooltip("contestant:N", title="method"),
-        alt.Tooltip("epsilon:Q", title="ε target"),
-        alt.Tooltip("recomputed:N", title="ε recomputed"),
-        alt.Tooltip("interval:N", title=measure.header),
-        alt.Tooltip("cost:N", title="examples"),
-        alt.Tooltip("runs:N", title="runs"),
-        alt.Tooltip("seeds:Q", title="seeds"),
-    ]
-
-
 def _axis(values: Sequence[dict[str, Any]], measure: Measure) -> tuple[Any, str]:
     """An axis for all means and for intervals that do not dwarf them. Longer ones are cut off in `values`.
 
@@ -86,39 +74,47 @@ def _axis(values: Sequence[dict[str, Any]], measure: Measure) -> tuple[Any, str]
     return axis, cut
 
 
-def _legend_selection() -> tuple[Any, Any]:
-    """The selection by a click in the legend, and the opacity that makes the others fade."""
-    pick = alt.selection_point(name="pick", fields=["contestant"], bind="legend")
-    return pick, alt.when(pick).then(alt.value(1)).otherwise(alt.value(0.12))
+class _Shared:
+    """What both charts of a setting share: the looks of contestants, a legend that fades the others, a tooltip."""
 
-
-def _identity(looks: dict[Contestant, Look]) -> dict[str, Any]:
-    """Colour, shape and dashes, which share one legend."""
-    legend = alt.Legend(title=None, orient="right")
-    return {
-        "color": alt.Color("contestant:N", scale=scale_of(looks, "color"), legend=legend),
-        "shape": alt.Shape("contestant:N", scale=scale_of(looks, "shape"), legend=legend),
-        "strokeDash": alt.StrokeDash("contestant:N", scale=scale_of(looks, "dash"), legend=legend),
-    }
+    def __init__(self, tables: Sequence[Table], cast: Cast) -> None:
+        present = [row.contestant for table in tables for row in table.everyone if row.utility is not None]
+        self.looks = cast.looks(present)
+        self.note = best_note(self.looks, present)
+        self.values = _measurements(tables, self.looks)
+        self.measure = tables[0].measure
+        self.title = f"{self.measure.title[:1].upper()}{self.measure.title[1:]}"
+        legend = alt.Legend(title=None, orient="right")
+        self.color = alt.Color("contestant:N", scale=scale_of(self.looks, "color"), legend=legend)
+        self.shape = alt.Shape("contestant:N", scale=scale_of(self.looks, "shape"), legend=legend)
+        self.dash = alt.StrokeDash("contestant:N", scale=scale_of(self.looks, "dash"), legend=legend)
+        self.pick = alt.selection_point(name="pick", fields=["contestant"], bind="legend")
+        tooltip = [
+            alt.Tooltip("contestant:N", title="method"),
+            alt.Tooltip("epsilon:Q", title="ε target"),
+            alt.Tooltip("recomputed:N", title="ε recomputed"),
+            alt.Tooltip("interval:N", title=self.measure.header),
+            alt.Tooltip("cost:N", title="examples"),
+            alt.Tooltip("runs:N", title="runs"),
+            alt.Tooltip("seeds:Q", title="seeds"),
+        ]
+        faint = alt.when(self.pick).then(alt.value(1)).otherwise(alt.value(0.12))
+        self.base = alt.Chart().encode(color=self.color, opacity=faint, tooltip=tooltip)
 
 
 def metric_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Chart]:
     """The metric against ε, if a run has finished."""
-    present = [row.contestant for table in tables for row in table.everyone if row.utility is not None]
-    looks = cast.looks(present)
-    values = _measurements(tables, looks)
+    shared = _Shared(tables, cast)
+    values, measure = shared.values, shared.measure
     if not values:
         return
     epsilons = sorted({table.epsilon for table in tables})
     # Side by side, within two fifths of the distance to the next ε, so that intervals do not hide one another.
     ratio = min((b / a for a, b in pairwise(epsilons)), default=2.0)
-    places = [look.name for who, look in looks.items() if not who.reference]
+    places = [look.name for who, look in shared.looks.items() if not who.reference]
     for value in values:
         offset = 0.0 if value["reference"] else places.index(value["contestant"]) / max(1, len(places) - 1) - 0.5
         value["x"] = value["epsilon"] * ratio ** (0.4 * offset)
-    pick, faint = _legend_selection()
-    identity = _identity(looks)
-    measure = tables[0].measure
     y, cut = _axis(values, measure)
     x = alt.X(
         "x:Q",
@@ -126,28 +122,22 @@ def metric_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[
         axis=alt.Axis(values=epsilons, format="~g", grid=False),
         scale=alt.Scale(type="log", domain=[epsilons[0] * ratio**-0.35, epsilons[-1] * ratio**0.35], nice=False),
     )
-    base = alt.Chart(inline_data(values)).encode(
-        x=x, y=y, color=identity["color"], opacity=faint, tooltip=_tooltip(measure)
-    )
+    base = shared.base.properties(data=inline_data(values)).encode(x=x, y=y)
     drawing = alt.layer(
         # The selection belongs to the first layer, because Vega-Lite merges all legends into that layer's.
-        base.mark_line(strokeWidth=1.5)
-        .encode(strokeDash=identity["strokeDash"])
-        .add_params(pick)
-        .properties(name="lines"),
+        base.mark_line(strokeWidth=1.5).encode(strokeDash=shared.dash).add_params(shared.pick).properties(name="lines"),
         base.transform_filter("!datum.reference").mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2="high:Q"),
         # A reference that has only one ε has no line.
-        base.transform_filter("datum.reference").mark_point(size=160, strokeWidth=1.5).encode(shape=identity["shape"]),
-        base.transform_filter("!datum.reference").mark_point(filled=True, size=70).encode(shape=identity["shape"]),
+        base.transform_filter("datum.reference").mark_point(size=160, strokeWidth=1.5).encode(shape=shared.shape),
+        base.transform_filter("!datum.reference").mark_point(filled=True, size=70).encode(shape=shared.shape),
     ).properties(width=520, height=320)
-    note = best_note(looks, present)
     yield make_chart(
         drawing,
-        f"Mean over seeds with 95 % interval{cut}. Dashed: references.{note}",
+        f"Mean over seeds with 95 % interval{cut}. Dashed: references.{shared.note}",
         name=f"{measure.name} {setting}",
-        title=f"{measure.title[:1].upper()}{measure.title[1:]} against ε, {setting}",
-        description=f"Test {measure.title} of {len(looks)} contestants and references on {setting} "
-        f"at ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}, with 95 % intervals over seeds.{note}",
+        title=f"{shared.title} against ε, {setting}",
+        description=f"Test {measure.title} of {len(shared.looks)} contestants and references on {setting} "
+        f"at ε = {', '.join(f'{epsilon:g}' for epsilon in epsilons)}, with 95 % intervals over seeds.{shared.note}",
         kind="metric",
         subject=setting,
     )
@@ -155,32 +145,28 @@ def metric_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[
 
 def cost_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Chart]:
     """The metric against the examples processed, if a run has finished."""
-    present = [row.contestant for table in tables for row in table.everyone if row.utility is not None]
-    looks = cast.looks(present)
-    values = [value for value in _measurements(tables, looks) if value["examples"] > 0]
+    shared = _Shared(tables, cast)
+    metric, note = shared.measure.title, shared.note
+    values = [value for value in shared.values if value["examples"] > 0]
     if not values:
         return
-    pick, faint = _legend_selection()
-    identity = _identity(looks)
-    measure = tables[0].measure
-    y, cut = _axis(values, measure)
+    y, cut = _axis(values, shared.measure)
     x = alt.X(
         "examples:Q",
         title="examples processed (log scale)",
         axis=alt.Axis(format=".2~s", values=log_ticks(value["examples"] for value in values)),
         scale=alt.Scale(type="log", nice=False, padding=14),
     )
-    base = alt.Chart().encode(color=identity["color"], opacity=faint, tooltip=_tooltip(measure))
-    contestants = base.transform_filter("!datum.reference")
+    contestants = shared.base.transform_filter("!datum.reference")
     drawing = (
         alt.layer(
-            base.transform_filter("datum.reference")
+            shared.base.transform_filter("datum.reference")
             .mark_rule(strokeWidth=1.5)
-            .encode(y=y, strokeDash=identity["strokeDash"])
-            .add_params(pick)
+            .encode(y=y, strokeDash=shared.dash)
+            .add_params(shared.pick)
             .properties(name="lines"),
             contestants.mark_rule(strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
-            contestants.mark_point(filled=True, size=70).encode(x=x, y=y, shape=identity["shape"]),
+            contestants.mark_point(filled=True, size=70).encode(x=x, y=y, shape=shared.shape),
         )
         .properties(width=210, height=240)
         .facet(
@@ -189,13 +175,12 @@ def cost_chart(setting: str, tables: Sequence[Table], cast: Cast) -> Iterator[Ch
             data=inline_data(values),
         )
     )
-    note = best_note(looks, present)
     yield make_chart(
         drawing,
-        f"Mean over seeds with 95 % interval{cut}; cost in expectation. Dashed: {measure.title} of references.{note}",
+        f"Mean over seeds with 95 % interval{cut}; cost in expectation. Dashed: {metric} of references.{note}",
         name=f"cost {setting}",
-        title=f"{measure.title[:1].upper()}{measure.title[1:]} against cost, {setting}",
-        description=f"Test {measure.title} against the number of examples processed on {setting}, one panel for each "
+        title=f"{shared.title} against cost, {setting}",
+        description=f"Test {metric} against the number of examples processed on {setting}, one panel for each "
         f"ε. References are horizontal lines.{note}",
         kind="cost",
         subject=setting,

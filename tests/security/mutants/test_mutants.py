@@ -373,7 +373,7 @@ def test_the_scan_finds_what_goes_around_the_session(name: str) -> None:
     assert result.record.privacy is not None
     assert result.record.privacy.epsilon <= BUDGET.epsilon
     scan = MethodContract().test_source_keeps_out_of_the_private_parts_of_others
-    with pytest.raises(ContractError, match=r"is not for methods: of a session it is the private records"):
+    with pytest.raises(ContractError, match=r"are not for methods: in a session they hold the private records"):
         scan(method)
     scan(Training())
     scan(Search())
