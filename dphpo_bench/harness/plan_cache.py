@@ -70,11 +70,12 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
 
 
 @cache
-def engine_hash(part: str = "") -> str:
-    """A hash of this package's source, or of one folder of it, and of the versions of numerical libraries."""
+def engine_hash(*parts: str) -> str:
+    """A hash of this package's source, or of some folders of it, and of the versions of numerical libraries."""
     digest = hashlib.sha256()
-    for path in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
-        digest.update(path.read_bytes())
+    for part in parts or ("",):
+        for path in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
+            digest.update(path.read_bytes())
     digest.update(repr([version(name) for name in ("dp-accounting", "numpy", "scipy", "optuna")]).encode())
     return digest.hexdigest()
 

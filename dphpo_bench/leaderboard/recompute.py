@@ -40,7 +40,7 @@ class Claim:
     @property
     def key(self) -> str:
         """A hash of the claim and of the code that examines it."""
-        text = json.dumps([engine_hash("privacy"), self.ledger, self.delta, self.accountant])
+        text = json.dumps([engine_hash("privacy", "base"), self.ledger, self.delta, self.accountant])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

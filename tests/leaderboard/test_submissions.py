@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.harness.plan_cache import engine_hash
 from dphpo_bench.leaderboard import recompute
 from dphpo_bench.leaderboard.submissions import MAX_PATH_POINTS, Run, read_submissions
 from dphpo_bench.privacy.event_texts import to_json
@@ -315,6 +317,15 @@ def test_single_files_and_missing_ones(tmp_path: Path) -> None:
     assert len(read_submissions([path, path, tmp_path]).runs) == 1
     with pytest.raises(InvalidValueError, match="no such file"):
         read_submissions([tmp_path / "missing.json"])
+
+
+def test_kept_epsilons_are_of_this_code_alone() -> None:
+    """The key of a kept ε is a hash of two rooms; accountants import from no other."""
+    package = Path(recompute.__file__).parents[1]
+    files = [path for room in ("privacy", "base") for path in (package / room).rglob("*.py")]
+    rooms = {found for path in files for found in re.findall(r"from dphpo_bench\.(\w+)", path.read_text())}
+    assert rooms == {"privacy", "base"}
+    assert engine_hash("privacy", "base") not in (engine_hash("privacy"), engine_hash())
 
 
 @pytest.mark.parametrize("damaged", ["", "[1]", "null", "{", "-5.0", "NaN", '"too long"', "0.1"])

@@ -1,0 +1,56 @@
+"""Digits, eight or not: an imbalanced task from scikit-learn's packaged pictures."""
+
+import dataclasses
+import hashlib
+from typing import TYPE_CHECKING
+
+import dphpo_bench as bench
+
+from .digits import Digits
+
+if TYPE_CHECKING:
+    import torch
+
+
+class DigitsEight(Digits):
+    """Which of the digits are eights: one in ten.
+
+    Whoever says "none" has 90 % right, so the area under the ROC curve counts. The records and the models are those of
+    `digits`, with one output.
+    """
+
+    name = "digits_eight"
+    summary = "scikit-learn's digits, eight or not: binary, one in ten; packaged, seconds per run."
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        """Public facts; reads no data."""
+        return dataclasses.replace(super().facts, task=self.name, kind="binary", n_classes=None)
+
+    @property
+    def metrics(self) -> tuple[bench.Metric, ...]:
+        """The area under the ROC curve first: accuracy says little where one class is rare."""
+        return (bench.ROC_AUC, bench.F1, bench.BALANCED_ACCURACY, bench.ACCURACY)
+
+    def scores(self, outputs: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
+        """The probability that the model gives to the truth; by accuracy many models are as good as saying "none"."""
+        return 1 - (outputs.squeeze(-1).sigmoid() - targets).abs()
+
+    def build_model(self) -> "torch.nn.Module":
+        """As for `digits`, with one output."""
+        from torch import nn
+
+        if self.model_name == "mlp":
+            return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 1))
+        model = nn.Linear(64, 1)
+        nn.init.zeros_(model.weight)
+        nn.init.zeros_(model.bias)
+        return model
+
+    def fingerprint(self, source: bench.DataSource) -> str:
+        """Hash of what identifies the inputs and the labels."""
+        return hashlib.sha256(f"{super().fingerprint(source)} eight".encode()).hexdigest()
+
+    def _load(self, train: bool) -> bench.Records:
+        records = super()._load(train)
+        return bench.Records(records.inputs, (records.named()["targets"] == 8).float())
