@@ -12,6 +12,8 @@ from dphpo_bench.testing import Blobs, MethodContract
 from dphpo_bench.testing.runs import DELTA, EPSILON
 
 METHODS = sorted(registry.methods())
+# They differ from another one in little, and take long to plan: but for ε, their contract is slow.
+SLOW = {"dp_hyper", "dp_hypo", "grid_oracle_schedule", "prodigy", "subsampled_tuning"}
 # Settings under which a method accounts differently from its default.
 VARIANTS = {
     "liu_talwar": [{"accounting": "theorem"}, {"accounting": "rdp"}, {"threshold": "0.9"}],
@@ -34,7 +36,10 @@ def label(value: Any) -> str:
     return ",".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else str(value)
 
 
-@pytest.fixture(scope="class", params=METHODS)  # by class, so that one method's tests follow one another
+@pytest.fixture(  # by class, so that one method's tests follow one another
+    scope="class",
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in METHODS],
+)
 def method(request: pytest.FixtureRequest) -> bench.Method:
     return bench.make_method(request.param)
 
@@ -84,9 +89,9 @@ class ContractOfOneEpsilon(ContractOfEpsilon):
     epsilons: ClassVar[tuple[float, ...]] = (3.0,)
 
 
-@pytest.mark.parametrize(("name", "options"), ALL, ids=label)
+@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in sorted(SLOW)), *ALL], ids=label)
 def test_a_variant_costs_what_it_may(name: str, options: dict[str, str]) -> None:
-    """Where a method accounts differently from its default, what its contract says about ε."""
+    """What the contract says about ε: of methods whose contract is slow, and where one accounts otherwise."""
     contract, method = ContractOfOneEpsilon(), bench.make_method(name, options)
     contract.test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(method)
     contract.test_record_comes_back_from_json(method)

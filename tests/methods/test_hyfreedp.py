@@ -65,7 +65,7 @@ def test_plans_spend_the_budget_and_no_more(task: str, epsilon: float, rule: str
 
 @pytest.mark.parametrize("rule", list(RULES))
 @pytest.mark.parametrize("loss_batch", ["fresh", "same"])
-@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("optimizer", ["SGD", pytest.param("AdamW", marks=pytest.mark.slow)])
 def test_runs_release_exactly_what_is_planned(plain_run, rule: str, loss_batch: str, optimizer: str) -> None:
     method = method_of(rule, loss_batch=loss_batch, optimizer=optimizer, initial_learning_rate=0.01)
     record = plain_run(method).record

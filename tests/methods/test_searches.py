@@ -314,7 +314,7 @@ class MixedBlobs(Blobs):
         ("random_search", {}),
         ("papernot_steinke", {"mean": 2.0, "accounting": "layer_cake"}),
         ("liu_talwar", {"threshold": 0.4, "accounting": "layer_cake"}),
-        ("dp_hyper", {"mean": 2.0, "accounting": "layer_cake"}),
+        pytest.param("dp_hyper", {"mean": 2.0, "accounting": "layer_cake"}, marks=pytest.mark.slow),
         ("dp_hypo", {"mean": 2.0, "points": 6, "accounting": "rdp"}),
         pytest.param("subsampled_tuning", {"mean": 2.0, "accounting": "profile"}, marks=pytest.mark.slow),
         ("grid_composed", {"points": 1}),

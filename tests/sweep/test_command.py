@@ -175,7 +175,7 @@ def test_on_a_terminal_a_table_lives(suite, tmp_path) -> None:
     assert seen.count(b"\x1b[?25h") >= 1  # the cursor is back
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_keeps_what_is_finished(suite, tmp_path, number: int) -> None:
     name = suite('"auto_clipping", { name = "faulty", parameters = { sleep = 100.0 } }', seeds=1)
     process = start(

@@ -328,6 +328,7 @@ def test_a_part_of_a_gpu_beyond_one_is_refused() -> None:
         RayExecutor(None, [Resources(gpus=1.5)])
 
 
+@pytest.mark.slow
 def test_a_node_that_cannot_import_the_package_is_refused(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,7 +389,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("ending", [pytest.param("close", marks=pytest.mark.slow), "kill"])
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["close", "kill"])
 def test_a_ray_of_its_own_leaves_nothing(ending: str, tmp_path: Path, folder: Path) -> None:
     path = tmp_path / "pid"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -106,7 +106,7 @@ def real_source(tmp_path_factory: pytest.TempPathFactory) -> DataSource:
 
 
 @pytest.mark.real_data
-@pytest.mark.parametrize("split_name", ["train", "test"])
+@pytest.mark.parametrize("split_name", [pytest.param("train", marks=pytest.mark.slow), "test"])
 @pytest.mark.parametrize("task_class", IMAGE_TASKS)
 def test_real_files_hold_the_pinned_records(
     task_class: type[ImageTask], split_name: str, real_source: DataSource
