@@ -179,7 +179,7 @@ def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
     while time.monotonic() < deadline and "Training" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=200)
     assert process.returncode == 130
     assert errors.strip().splitlines()[-1].startswith("Interrupted. What was not finished left no record")
     assert "Traceback" not in errors

@@ -223,7 +223,7 @@ def visit(browser: Browser, files: Path) -> Iterator[Open]:
 
     def open_page(name: str = "sample", fragment: str = "", width: int = 1280, scheme: str = "light") -> Visit:
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(100_000)
         one = Visit(page, [], [])
         page.on("console", lambda message: one.complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: one.complaints.append(str(error)))

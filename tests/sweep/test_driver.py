@@ -341,7 +341,7 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(blobs, source, tmp_path, 
         pytest.skip("needs the right to mount a file system")
     try:
         store = RecordStore(small / "results")
-        cells = blobs('"auto_clipping"', seeds=40)
+        cells = blobs('"auto_clipping"', seeds=20)
         kept = tmp_path / "kept"
         kept.mkdir()
         monkeypatch.setenv("TMPDIR", str(kept))
@@ -349,13 +349,13 @@ def test_a_full_disk_stops_the_sweep_and_loses_nothing(blobs, source, tmp_path, 
         with pytest.raises(RecordError, match=r"No space left on device. It was kept at"):
             run(cells, store, source)
         done = contents(store)
-        assert 0 < len(done) < 40
+        assert 0 < len(done) < 20
         assert {record.status for record in done.values()} == {"ok"}
         assert len(list(kept.rglob("*.json"))) == 1
         subprocess.run(["mount", "-o", "remount,size=4m", str(small)], check=True)
         summary, _ = run(cells, store, source)
-        assert summary.run == 40 - len(done)
-        assert len(contents(store)) == 40
+        assert summary.run == 20 - len(done)
+        assert len(contents(store)) == 20
     finally:
         subprocess.run(["umount", str(small)], check=False)
 
