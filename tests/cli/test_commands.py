@@ -219,11 +219,15 @@ def test_a_method_that_exceeds_its_plan_is_recorded_and_exits_with_3(tmp_path: P
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing of use", b"\x00" * 1000])
-def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_one_line_that_names_it(
+    tmp_path: Path, main: Any, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "mirror" / "mnist"
     folder.mkdir(parents=True)
     (folder / "train.parquet").write_bytes(content)
-    done = dphpo_bench("run", "-m", "hyfreedp", "-t", "mnist", "--data-dir", "mirror", "--quiet", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "train.parquet" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    code, _, err = main("run", "-m", "dp_sgd", "-t", "mnist", "--data-dir", "mirror", "--quiet")
+    assert code == 2
+    assert "train.parquet" in err
+    assert len(err.strip().splitlines()) == 1

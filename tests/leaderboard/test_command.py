@@ -169,6 +169,7 @@ def test_the_real_command(records: Path, tmp_path: Path) -> None:
     assert "Drawing: done in" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_thousand_mutated_records_make_a_harmless_board(tmp_path: Path) -> None:
     """No crash, no script in the page, no wrong row: of the records' texts nothing becomes markup."""
     written = fuzzed(tmp_path, 1000, seed=1)

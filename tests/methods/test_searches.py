@@ -135,7 +135,13 @@ def test_with_a_large_budget_propose_test_finds_the_best(tiny_task) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [LiuTalwar(), PapernotSteinke(), DpHypo(), GridComposed(), DpHyper()], ids=lambda m: m.name
+    "method",
+    [
+        LiuTalwar(),
+        PapernotSteinke(),
+        *(pytest.param(m, marks=pytest.mark.slow) for m in (DpHypo(), GridComposed(), DpHyper())),
+    ],
+    ids=lambda m: m.name,
 )
 def test_searches_find_a_learning_rate(method: bench.Method, tiny_task) -> None:
     """Of three searches, two: a search of few trials may draw no good one."""
@@ -212,6 +218,7 @@ def test_only_sgd_extrapolates_from_a_sample(optimizer: str, factor: float) -> N
     assert SubsampledTuning().extrapolated({}, optimizer) == {}  # no trial, nothing found
 
 
+@pytest.mark.slow
 def test_a_smaller_sample_leaves_more_for_the_search() -> None:
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     noise = [
@@ -273,7 +280,10 @@ def test_parameters_out_of_range(make, message: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("method", ["liu_talwar", "papernot_steinke", "dp_hypo", "dp_hyper", "subsampled_tuning"])
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("dp_hyper", "liu_talwar", "subsampled_tuning")]
+
+
+@pytest.mark.parametrize("method", ["dp_hypo", "papernot_steinke", *SLOW])
 def test_a_mistake_that_fails_every_trial_is_not_a_search_without_a_winner(method: str, tiny_task, budget) -> None:
     with pytest.raises(bench.DphpoBenchError, match="optimizer"):
         bench.run(bench.make_method(method, {"optimizer": "nonsense"}), tiny_task, budget, seed=0)
