@@ -105,8 +105,6 @@ def test_a_variant_costs_what_it_may(name: str, options: dict[str, str]) -> None
     """What the contract says about ε: of methods whose contract is slow, and where one accounts otherwise."""
     contract, method = ContractOfOneEpsilon(), bench.make_method(name, options)
     contract.test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(method)
-    contract.test_record_comes_back_from_json(method)
-    contract.test_run_ends_with_a_model(method)
 
 
 @pytest.mark.slow
