@@ -120,6 +120,7 @@ def test_real_files_hold_the_pinned_records(
         assert np.bincount(records["label"]).tolist() == [split.rows // 10] * 10
 
 
+@pytest.mark.slow
 @pytest.mark.real_data
 def test_real_cifar10_has_the_published_moments(real_source: DataSource) -> None:
     """Channel means and deviations of the training set, as widely published to four digits."""
