@@ -27,6 +27,7 @@ class Digits(bench.Task):
     summary = "scikit-learn's 8x8 handwritten digits, 10 classes; packaged, seconds per run."
     public = True
     models = ("linear", "mlp")
+    n_outputs = 10
 
     @property
     def facts(self) -> bench.TaskFacts:
@@ -57,12 +58,11 @@ class Digits(bench.Task):
         """The linear layer, of zeros, or the small network with torch's initial weights."""
         from torch import nn
 
+        from dphpo_bench.recipes.networks import zero_linear
+
         if self.model_name == "mlp":
-            return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
-        model = nn.Linear(64, 10)
-        nn.init.zeros_(model.weight)
-        nn.init.zeros_(model.bias)
-        return model
+            return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, self.n_outputs))
+        return zero_linear(64, self.n_outputs)
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash of what identifies the inputs; both models get the same."""

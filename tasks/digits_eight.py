@@ -21,6 +21,7 @@ class DigitsEight(Digits):
 
     name = "digits_eight"
     summary = "scikit-learn's digits, eight or not: binary, one in ten; packaged, seconds per run."
+    n_outputs = 1
 
     @property
     def facts(self) -> bench.TaskFacts:
@@ -35,17 +36,6 @@ class DigitsEight(Digits):
     def scores(self, outputs: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
         """The probability that the model gives to the truth; by accuracy many models are as good as saying "none"."""
         return 1 - (outputs.squeeze(-1).sigmoid() - targets).abs()
-
-    def build_model(self) -> "torch.nn.Module":
-        """As for `digits`, with one output."""
-        from torch import nn
-
-        if self.model_name == "mlp":
-            return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 1))
-        model = nn.Linear(64, 1)
-        nn.init.zeros_(model.weight)
-        nn.init.zeros_(model.bias)
-        return model
 
     def fingerprint(self, source: bench.DataSource) -> str:
         """Hash of what identifies the inputs and the labels."""

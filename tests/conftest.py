@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,6 +132,15 @@ def main(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return ended.value.code, *capsys.readouterr()  # type: ignore[return-value]
 
     return call
+
+
+@pytest.fixture
+def main_here(main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`main` in the test's own folder, with a cache of its own: what a process of its own would only repeat."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(tmp_path / "cache"))
+    return main
 
 
 def session_on(

@@ -80,16 +80,11 @@ class ImageTask(Task):
 
     def build_model(self) -> "torch.nn.Module":
         """The linear layer, of zeros, or the convolutional network with torch's initial weights."""
-        import torch
-
         from dphpo_bench.recipes import networks
 
         if self.model_name == "cnn":
             return networks.tanh_cnn(self.dataset.image_shape, self.dataset.n_classes)
-        model = torch.nn.Linear(self.features.size(self.dataset.image_shape), self.dataset.n_classes)
-        torch.nn.init.zeros_(model.weight)
-        torch.nn.init.zeros_(model.bias)
-        return model
+        return networks.zero_linear(self.features.size(self.dataset.image_shape), self.dataset.n_classes)
 
     def fingerprint(self, source: "DataSource") -> str:
         """Hash of what identifies the inputs: pinned content hashes, and the features' parameters."""

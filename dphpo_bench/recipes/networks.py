@@ -1,4 +1,4 @@
-"""Convolutional networks that the literature on private training uses as its yardsticks."""
+"""Models of the built-in tasks: a linear layer, and convolutional networks that the literature uses as yardsticks."""
 
 from itertools import pairwise
 
@@ -9,6 +9,14 @@ from dphpo_bench.base.errors import InvalidValueError
 
 LEAST_SIDE = 8
 """The smallest height and width of pictures that the networks take."""
+
+
+def zero_linear(n_inputs: int, n_outputs: int) -> nn.Linear:
+    """A linear layer whose weights and biases start from zero."""
+    model = nn.Linear(n_inputs, n_outputs)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return model
 
 
 def tanh_cnn(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
