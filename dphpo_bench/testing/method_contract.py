@@ -38,11 +38,11 @@ class MethodContract(MethodRuns, MethodDeclarations):
         """The plan reads no data, draws nothing, and is the same after a run."""
         bench = Bench(method, Blobs())
         try:
-            checked = bench.planned()
+            checked = bench.newly_planned()
             with quiet(), other_global_randomness(1):
                 again = method.plan(bench.task.facts, PrivacyBudget(EPSILON, DELTA))
             bench.run(1, Blobs(draw=2), checked)
-            after = bench.planned().plan
+            after = bench.newly_planned().plan
         except SealedDataError as error:
             raise ContractError(f"The plan reads data: {error}") from None
         expect(

@@ -5,11 +5,12 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.contract.method import Method
-from dphpo_bench.contract.task import Task
+from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.testing.expectations import shortened
@@ -34,15 +35,29 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Bench:
-    """A method, the task that it is planned for, and ε of the budget; δ is `DELTA`."""
+    """A method, the task that it is planned for, and ε of the budget; δ is `DELTA`.
+
+    Two are equal if their methods, public facts and ε are: a plan depends on nothing else.
+    """
 
     method: Method
-    task: Task
+    task: Task = field(compare=False)
     epsilon: float = EPSILON
+    facts: TaskFacts = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "facts", self.task.facts)
+
+    def planned(self) -> "CheckedPlan":
+        """The plan and its cost, as the harness sees them; made once for all equals of this."""
+        try:
+            return _planned(self)
+        except TypeError:  # a parameter without a hash, or a mistake of the method's that shows again
+            return self.newly_planned()
 
     @quiet()
-    def planned(self) -> "CheckedPlan":
-        """A new plan and its cost, as the harness sees them."""
+    def newly_planned(self) -> "CheckedPlan":
+        """A new plan and its cost."""
         from dphpo_bench.harness.plan import plan
 
         return plan(self.method, self.task, PrivacyBudget(self.epsilon, DELTA))
@@ -60,7 +75,7 @@ class Bench:
         Args:
             seed: of the run.
             task: where the records are, with the same public facts; default: the task planned for.
-            checked: the plan; default: a new one.
+            checked: the plan; default: `planned`.
             order: number of trials of a selection → their indices in the order in which they run.
         """
         from dphpo_bench.harness.attempt import execute
@@ -84,6 +99,11 @@ class Bench:
             "ledger": attempt.ledger.to_json(),
         }
         return dict(json.loads(json.dumps(seen)))
+
+
+@lru_cache(maxsize=256)
+def _planned(bench: Bench) -> "CheckedPlan":
+    return bench.newly_planned()
 
 
 def difference(one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:

@@ -22,6 +22,7 @@ SLOW = {
     "grid_oracle_schedule",
     "hyfreedp_paper",
     "liu_talwar",
+    "nonprivate",
     "prodigy",
     "subsampled_tuning",
 }
@@ -39,6 +40,8 @@ VARIANTS = {
     "auto_clipping": [{"clipping": "auto_v"}],
     "subsampled_tuning": [{"optimizer": "SGD"}],
 }
+# Of these, one a method is enough where time is short; ε of each is computed by tests of the accountants, too.
+SLOW_VARIANTS = {"accounting=rdp", "distribution=uniform,accounting=layer_cake", "optimizer=SGD", "rule=gen"}
 ALL = [(name, options) for name, variants in VARIANTS.items() for options in variants]
 LEAST_SHARE = 0.9
 
@@ -100,7 +103,14 @@ class ContractOfOneEpsilon(ContractOfEpsilon):
     epsilons: ClassVar[tuple[float, ...]] = (3.0,)
 
 
-@pytest.mark.parametrize(("name", "options"), [*((name, {}) for name in sorted(SLOW)), *ALL], ids=label)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        pytest.param(name, options, marks=pytest.mark.slow if label(options) in SLOW_VARIANTS else ())
+        for name, options in [*((name, {}) for name in sorted(SLOW)), *ALL]
+    ],
+    ids=label,
+)
 def test_a_variant_costs_what_it_may(name: str, options: dict[str, str]) -> None:
     """What the contract says about ε: of methods whose contract is slow, and where one accounts otherwise."""
     contract, method = ContractOfOneEpsilon(), bench.make_method(name, options)

@@ -53,7 +53,9 @@ SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in ("mnist", "cifar1
 
 
 @pytest.mark.parametrize("task", ["digits", *SLOW])
-@pytest.mark.parametrize("epsilon", [0.5, 3, 8])
+@pytest.mark.parametrize(
+    "epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 3, pytest.param(8, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("rule", list(RULES))
 def test_plans_spend_the_budget_and_no_more(task: str, epsilon: float, rule: str) -> None:
     method = method_of(rule, loss_batch="same" if epsilon == 3 else "fresh")

@@ -56,7 +56,7 @@ def run(cells, store, source, executor=None, **options):
 
 
 def test_workers_and_order_change_no_bit(blobs, source, tmp_path) -> None:
-    cells = blobs('"auto_clipping", "hyfreedp", { name = "random_search", parameters = { epochs = 1 } }')
+    cells = blobs('"auto_clipping", "hyfreedp", { name = "random_search", parameters = { epochs = 1 } }', seeds=1)
     stores = [RecordStore(tmp_path / name) for name in ("serial", "two", "three")]
     run(cells, stores[0], source, SerialExecutor())
     run(cells, stores[1], source, ProcessExecutor(2))

@@ -60,7 +60,7 @@ class TestImageTasksContract(TaskContract):
 @pytest.mark.parametrize("test", NEED_NO_DATA)
 @pytest.mark.parametrize("task_class", IMAGE_TASKS)
 def test_what_of_the_contract_needs_no_data(task_class: type[ImageTask], test: str) -> None:
-    for model in task_class.models:
+    for model in task_class.models[: 1 if "import" in test else None]:
         getattr(TaskContract(), test)(task_class(model))
 
 

@@ -211,7 +211,7 @@ SIDES = ("with_record", "without")
 
 class TestFirstAbove:
     @pytest.mark.parametrize("stop", [0.5, 0.1, 0.01])
-    @pytest.mark.parametrize("threshold", [1, 2])
+    @pytest.mark.parametrize("threshold", [pytest.param(1, marks=pytest.mark.slow), 2])
     def test_bounds_are_never_exceeded(self, stop: float, threshold: int) -> None:
         select = brute_force.first_above(stop, threshold)
         published = height_of(lambda base: selection.first_above_profile(base, stop), select, EPSILONS)
