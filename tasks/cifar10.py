@@ -1,10 +1,10 @@
 """CIFAR-10: 32x32 colour pictures of ten kinds of things."""
 
-from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.image_task import ImageTask, Schedule
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 
-DATASET = HubDataset(
+DATASET = Images(
     name="cifar10",
     repo_id="uoft-cs/cifar10",
     image_column="img",
@@ -12,13 +12,13 @@ DATASET = HubDataset(
     n_classes=10,
     # The order of rows differs between copies of CIFAR-10; these hashes do not depend on it.
     splits=(
-        HubSplit(
+        Split(
             "train",
             "plain_text/train-00000-of-00001.parquet",
             50_000,
             "fc36ff26702a9efdf08d3de274034c378032d3423bf7dd6c1022bebe6a7b810a",
         ),
-        HubSplit(
+        Split(
             "test",
             "plain_text/test-00000-of-00001.parquet",
             10_000,

@@ -1,22 +1,22 @@
 """Fashion-MNIST: 28x28 grey pictures of clothes, a drop-in replacement of MNIST that is harder."""
 
-from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.image_task import ImageTask, Schedule
 
-DATASET = HubDataset(
+DATASET = Images(
     name="fashion-mnist",
     repo_id="zalando-datasets/fashion_mnist",
     image_column="image",
     image_shape=(1, 28, 28),
     n_classes=10,
     splits=(
-        HubSplit(
+        Split(
             "train",
             "fashion_mnist/train-00000-of-00001.parquet",
             60_000,
             "fb88a2f5c1b590c907f860b47803d006e4fa7b276cdb551799af9d443accdff7",
         ),
-        HubSplit(
+        Split(
             "test",
             "fashion_mnist/test-00000-of-00001.parquet",
             10_000,

@@ -1,22 +1,22 @@
 """MNIST: 28x28 grey pictures of handwritten digits."""
 
-from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.image_task import ImageTask, Schedule
 
-DATASET = HubDataset(
+DATASET = Images(
     name="mnist",
     repo_id="ylecun/mnist",
     image_column="image",
     image_shape=(1, 28, 28),
     n_classes=10,
     splits=(
-        HubSplit(
+        Split(
             "train",
             "mnist/train-00000-of-00001.parquet",
             60_000,
             "54e1ab866c9484947dd4821c52bb7a43938f555d6b046be6af55247f8e6ffc64",
         ),
-        HubSplit(
+        Split(
             "test",
             "mnist/test-00000-of-00001.parquet",
             10_000,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dphpo_bench.contract.search_space import Candidate
-    from dphpo_bench.data.datasets import HubDataset
+    from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.losses import Objective, PerRecord
 
@@ -233,7 +233,7 @@ class Task(ABC):
     summary: str
     models: ClassVar[tuple[str, ...]]
     version: ClassVar[int] = 1
-    datasets: "ClassVar[tuple[HubDataset, ...]]" = ()
+    datasets: "ClassVar[tuple[Dataset, ...]]" = ()
     public: bool = False
 
     def __init_subclass__(cls, **arguments: Any) -> None:

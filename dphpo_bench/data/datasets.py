@@ -1,4 +1,4 @@
-"""Image datasets on the Hugging Face hub."""
+"""Datasets that are published as files: on the Hugging Face hub, or at an address of their publisher's."""
 
 from dataclasses import dataclass
 
@@ -7,32 +7,31 @@ CACHE_VARIABLE = "DPHPO_BENCH_CACHE"
 
 
 @dataclass(frozen=True)
-class HubSplit:
-    """One split of a dataset on the hub.
+class Split:
+    """One split of a dataset.
 
     Attributes:
-        name: "train" or "test".
-        hub_path: path of its parquet file in the hub's repository.
+        name: such as "train", "validation" or "test".
+        path: path of its file in the hub's repository; of a file from elsewhere its name.
         rows: number of records.
-        content_hash: see `images.content_hash`.
+        content_hash: see `rows.content_hash`.
+        url: address of the file if it is not on the hub.
     """
 
     name: str
-    hub_path: str
+    path: str
     rows: int
     content_hash: str
+    url: str | None = None
 
 
 @dataclass(frozen=True)
-class HubDataset:
-    """A labelled image dataset on the Hugging Face hub.
+class Dataset:
+    """A published dataset.
 
     Attributes:
         name: name of its folder in a mirror.
-        repo_id: name of its repository on the hub.
-        image_column: the parquet column that holds the encoded pictures; labels are in `label`.
-        image_shape: (channels, height, width).
-        n_classes: labels are 0 ... n_classes - 1.
+        repo_id: name of its repository on the hub; "" if it is not there.
         splits: the private training records, and the test records for the harness alone.
         licence: terms of use, as far as the publisher states any.
         homepage: where it was first published.
@@ -40,24 +39,57 @@ class HubDataset:
 
     name: str
     repo_id: str
-    image_column: str
-    image_shape: tuple[int, int, int]
-    n_classes: int
-    splits: tuple[HubSplit, HubSplit]
+    splits: tuple[Split, Split]
     licence: str
     homepage: str
 
     @property
-    def train(self) -> HubSplit:
+    def train(self) -> Split:
         """The training records."""
         return self.splits[0]
 
     @property
-    def test(self) -> HubSplit:
+    def test(self) -> Split:
         """The test records."""
         return self.splits[1]
 
+    @property
+    def published_at(self) -> str:
+        """Where the files are."""
+        return f"https://huggingface.co/datasets/{self.repo_id}" if self.repo_id else self.homepage
 
-def download_command(dataset: HubDataset, mirror: str) -> str:
+
+@dataclass(frozen=True)
+class Images(Dataset):
+    """A dataset of labelled pictures.
+
+    Attributes:
+        image_column: the parquet column that holds the encoded pictures.
+        image_shape: (channels, height, width).
+        n_classes: labels are 0 ... n_classes - 1.
+        label_column: the parquet column of the labels.
+    """
+
+    image_column: str
+    image_shape: tuple[int, int, int]
+    n_classes: int
+    label_column: str = "label"
+
+
+@dataclass(frozen=True)
+class Table(Dataset):
+    """A dataset of rows of texts and whole numbers.
+
+    Attributes:
+        columns: the names and types of those that make a record; a file may hold others.
+    """
+
+    columns: tuple[tuple[str, type[str] | type[int]], ...]
+
+
+def download_command(dataset: Dataset, mirror: str) -> str:
     """The shell command that puts a dataset into a mirror, for use on any machine with a network."""
-    return f"hf download {dataset.repo_id} --repo-type dataset --local-dir {mirror}/{dataset.name}"
+    if dataset.repo_id:
+        return f"hf download {dataset.repo_id} --repo-type dataset --local-dir {mirror}/{dataset.name}"
+    files = " ".join(f"-O {split.url}" for split in dataset.splits)
+    return f"curl --fail --location --create-dirs --output-dir {mirror}/{dataset.name} {files}"

@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from dphpo_bench.base.errors import DataError
-from dphpo_bench.base.text import shown
 from dphpo_bench.data.cache import Array, cached_array
-from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.data.rows import unusable
 from dphpo_bench.data.source import DataSource
 
 _ROWS_PER_BLOCK = 1000
@@ -47,20 +46,20 @@ def content_hash(records: Array) -> str:
     return hashlib.sha256(b"".join(sorted(record_digests(records)))).hexdigest()
 
 
-def load_records(source: DataSource, dataset: HubDataset, split: HubSplit) -> Array:
+def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
     """The records of a split in canonical order, shape (n,) of `record_type`; decoded once, then cached.
 
     Raises:
         DataError: if the file is missing, damaged, or holds other records than it should.
     """
     if source.data_dir:
-        source.parquet(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
+        source.file(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
 
     def compute() -> Iterator[Array]:
-        path = source.parquet(dataset, split)
+        path = source.file(dataset, split)
         records = canonical_order(decode_parquet(path, dataset, split, source))
         if content_hash(records) != split.content_hash:
-            raise _unusable(path, dataset, "its images or labels are not those of the published dataset")
+            raise unusable(path, dataset, "its images or labels are not those of the published dataset")
         yield records
 
     return cached_array(
@@ -72,13 +71,13 @@ def load_records(source: DataSource, dataset: HubDataset, split: HubSplit) -> Ar
     )
 
 
-def decode_parquet(path: Path, dataset: HubDataset, split: HubSplit, source: DataSource) -> Array:
+def decode_parquet(path: Path, dataset: Images, split: Split, source: DataSource) -> Array:
     """Decode a parquet file into records, shape (n,), in the file's order.
 
     Raises:
         DataError: if the file is damaged, or its columns, rows, pictures or labels are not those of the dataset.
     """
-    columns = [dataset.image_column, "label"]
+    columns = [dataset.image_column, dataset.label_column]
     records = np.empty(split.rows, record_type(dataset.image_shape))
     try:
         with (
@@ -100,11 +99,11 @@ def decode_parquet(path: Path, dataset: HubDataset, split: HubSplit, source: Dat
             if row != split.rows:
                 raise ValueError(f"expected {split.rows} rows, got {row}")
     except Exception as error:  # Arrow raises many types for broken files
-        raise _unusable(path, dataset, error) from error
+        raise unusable(path, dataset, error) from error
     return records
 
 
-def _decode(image: Any, label: Any, row: int, dataset: HubDataset) -> tuple[NDArray[np.uint8], int]:
+def _decode(image: Any, label: Any, row: int, dataset: Images) -> tuple[NDArray[np.uint8], int]:
     """One parquet row as (pixels of shape (c, h, w), label)."""
     if not isinstance(label, int) or not 0 <= label < dataset.n_classes:
         raise ValueError(f"row {row} has label {label!r}, expected 0 ... {dataset.n_classes - 1}")
@@ -118,11 +117,3 @@ def _decode(image: Any, label: Any, row: int, dataset: HubDataset) -> tuple[NDAr
     except Exception as error:  # Pillow raises many types for broken pictures
         raise ValueError(f"row {row} holds no picture of this dataset: {error}") from error
     return pixels.transpose(2, 0, 1), label
-
-
-def _unusable(path: Path, dataset: HubDataset, reason: object) -> DataError:
-    first_line = shown(str(reason).strip().split("\n")[0], 200).rstrip(".")
-    return DataError(
-        f"File {path} is not usable as {dataset.name}: {first_line}. Delete it and get it again from "
-        f"https://huggingface.co/datasets/{dataset.repo_id}."
-    )

@@ -1,7 +1,7 @@
-"""Where the parquet files of a dataset are: in a local mirror, or downloaded once from the Hugging Face hub.
+"""Where the files of a dataset are: in a local mirror, or downloaded once from where they are published.
 
-A mirror holds `<dataset>/<split>.parquet`, or the files that `hf download` puts into `<mirror>/<dataset>`. Downloads in
-the cache have the second form, so the cache's folder `datasets` is itself a mirror.
+A mirror holds `<dataset>/<split>.parquet`, or the files that `hf download` or `curl` put into `<mirror>/<dataset>`.
+Downloads in the cache have the second form, so the cache's folder `datasets` is itself a mirror.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.progress import Progress, SilentProgress
-from dphpo_bench.data.datasets import CACHE_VARIABLE, DATA_VARIABLE, HubDataset, HubSplit, download_command
+from dphpo_bench.data.datasets import CACHE_VARIABLE, DATA_VARIABLE, Dataset, Split, download_command
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class DataSource:
         """The given mirror, or that of the downloads."""
         return self.data_dir or self.cache_dir / "datasets"
 
-    def find(self, dataset: HubDataset, split: HubSplit) -> Path | None:
-        """The split's parquet file if it is on this machine.
+    def find(self, dataset: Dataset, split: Split) -> Path | None:
+        """The split's file if it is on this machine.
 
         Raises:
             DataError: if the folder is not readable.
         """
         folder = self.root / dataset.name
-        candidates = (folder / f"{split.name}.parquet", folder / split.hub_path)
+        candidates = (folder / f"{split.name}.parquet", folder / split.path)
         try:
             return next((path for path in candidates if path.is_file()), None)
         except OSError as error:
@@ -74,8 +74,8 @@ class DataSource:
                 "choose another one with --data-dir."
             ) from None
 
-    def parquet(self, dataset: HubDataset, split: HubSplit) -> Path:
-        """The split's parquet file, downloaded if need be.
+    def file(self, dataset: Dataset, split: Split) -> Path:
+        """The split's file, downloaded if need be.
 
         Raises:
             DataError: if the given mirror lacks it, or it cannot be downloaded.
@@ -89,6 +89,6 @@ class DataSource:
                 f"Get it with `{download_command(dataset, str(self.data_dir))}`, "
                 f"or leave out --data-dir and {DATA_VARIABLE} to download it."
             )
-        from dphpo_bench.data.hub import download
+        from dphpo_bench.data.download import download
 
         return download(dataset, split, self.root / dataset.name)

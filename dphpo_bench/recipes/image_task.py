@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
-from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ class ImageTask(Task):
 
     public = True
     models = ("linear", "cnn")
+    datasets: ClassVar[tuple[Images, ...]]
     features: ClassVar[ScatteringFeatures] = ScatteringFeatures()
     linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)
     cnn_schedule: ClassVar[Schedule]
 
     @property
-    def dataset(self) -> HubDataset:
+    def dataset(self) -> Images:
         """The one dataset of the task."""
         return self.datasets[0]
 
@@ -93,7 +94,7 @@ class ImageTask(Task):
         identity = [[split.content_hash for split in self.dataset.splits], inputs]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
-    def _load(self, source: "DataSource", split: HubSplit) -> Records:
+    def _load(self, source: "DataSource", split: Split) -> Records:
         import torch
 
         from dphpo_bench.data.images import load_records
@@ -105,7 +106,7 @@ class ImageTask(Task):
             inputs = torch.from_numpy(records["pixels"]).float().div_(127.5).sub_(1)
         return Records(inputs, torch.from_numpy(records["label"]).long())
 
-    def _features(self, source: "DataSource", split: HubSplit, records: "Array") -> "torch.Tensor":
+    def _features(self, source: "DataSource", split: Split, records: "Array") -> "torch.Tensor":
         """Features of shape (n, size), bfloat16, memory-mapped; extracted once, then cached."""
         import numpy as np
         import torch

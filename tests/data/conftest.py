@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dphpo_bench.data.datasets import HubDataset, HubSplit
+from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
 from dphpo_bench.data.source import DataSource
 
@@ -55,17 +55,17 @@ def records() -> np.ndarray:
     return random_records(0)
 
 
-def small_dataset(records: np.ndarray) -> HubDataset:
+def small_dataset(records: np.ndarray) -> Images:
     """A dataset with these records as the training split; test split alike with another seed."""
-    return HubDataset(
+    return Images(
         name="small",
         repo_id="someone/small",
         image_column="img",
         image_shape=SHAPE,
         n_classes=10,
         splits=(
-            HubSplit("train", "plain/train-0.parquet", ROWS, content_hash(records)),
-            HubSplit("test", "plain/test-0.parquet", ROWS, content_hash(random_records(1))),
+            Split("train", "plain/train-0.parquet", ROWS, content_hash(records)),
+            Split("test", "plain/test-0.parquet", ROWS, content_hash(random_records(1))),
         ),
         licence="none",
         homepage="https://example.org",
@@ -73,7 +73,7 @@ def small_dataset(records: np.ndarray) -> HubDataset:
 
 
 @pytest.fixture
-def dataset(records: np.ndarray) -> HubDataset:
+def dataset(records: np.ndarray) -> Images:
     """`records` as the training split; test split alike with another seed."""
     return small_dataset(records)
 
@@ -110,9 +110,9 @@ class FakeHub:
     break_first: bool = False
     requests: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, dataset: HubDataset, split: HubSplit, path: Path) -> None:
+    def add(self, dataset: Images, split: Split, path: Path) -> None:
         for revision in ("main", "0" * 40):
-            url = f"/datasets/{dataset.repo_id}/resolve/{revision}/{split.hub_path}"
+            url = f"/datasets/{dataset.repo_id}/resolve/{revision}/{split.path}"
             self.files[url] = path.read_bytes()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dphpo_bench.base.errors import UnknownNameError
-from dphpo_bench.data.datasets import HubDataset
+from dphpo_bench.data.datasets import Images
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes import scattering
 from dphpo_bench.recipes.image_task import ImageTask, Schedule
@@ -23,7 +23,7 @@ def few_synthetic_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def task_class(dataset: HubDataset) -> type[ImageTask]:
+def task_class(dataset: Images) -> type[ImageTask]:
     class Small(ImageTask):
         name = "small"
         summary = "A small dataset."

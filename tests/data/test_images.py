@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.datasets import HubDataset
+from dphpo_bench.data.datasets import Images
 from dphpo_bench.data.images import canonical_order, content_hash, load_records
 from dphpo_bench.data.source import DataSource
 from tests.data.conftest import ROWS, png, write_parquet, write_records
@@ -19,7 +19,7 @@ def train_file(source: DataSource) -> Path:
     return source.data_dir / "small/train.parquet"
 
 
-def refused(source: DataSource, dataset: HubDataset) -> str:
+def refused(source: DataSource, dataset: Images) -> str:
     """The one-line message with which the training split is refused."""
     with pytest.raises(DataError) as error:
         load_records(source, dataset, dataset.train)
@@ -30,13 +30,13 @@ def refused(source: DataSource, dataset: HubDataset) -> str:
     return message
 
 
-def test_pixels_and_labels_survive(mirror: DataSource, dataset: HubDataset, records: np.ndarray) -> None:
+def test_pixels_and_labels_survive(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     loaded = load_records(mirror, dataset, dataset.train)
     assert sorted(one.tobytes() for one in loaded) == sorted(one.tobytes() for one in records)
 
 
 def test_order_and_encoding_of_the_file_do_not_matter(
-    mirror: DataSource, dataset: HubDataset, records: np.ndarray, tmp_path: Path
+    mirror: DataSource, dataset: Images, records: np.ndarray, tmp_path: Path
 ) -> None:
     shuffled = records[np.random.default_rng(3).permutation(ROWS)]
     write_records(tmp_path / "other/small/train.parquet", shuffled, compress_level=0)
@@ -55,47 +55,47 @@ def test_content_hash_counts_duplicates(records: np.ndarray) -> None:
     assert content_hash(records[1:]) != content_hash(records)
 
 
-def test_one_altered_pixel_is_caught(mirror: DataSource, dataset: HubDataset, records: np.ndarray) -> None:
+def test_one_altered_pixel_is_caught(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     records["pixels"][7, 0, 0, 0] ^= 1
     write_records(train_file(mirror), records)
     assert "not those of the published dataset" in refused(mirror, dataset)
 
 
-def test_one_altered_label_is_caught(mirror: DataSource, dataset: HubDataset, records: np.ndarray) -> None:
+def test_one_altered_label_is_caught(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     records["label"][7] = (records["label"][7] + 1) % 10
     write_records(train_file(mirror), records)
     assert "not those of the published dataset" in refused(mirror, dataset)
 
 
-def test_truncated_file(mirror: DataSource, dataset: HubDataset) -> None:
+def test_truncated_file(mirror: DataSource, dataset: Images) -> None:
     file = train_file(mirror)
     file.write_bytes(file.read_bytes()[:-100])
     refused(mirror, dataset)
 
 
-def test_empty_file(mirror: DataSource, dataset: HubDataset) -> None:
+def test_empty_file(mirror: DataSource, dataset: Images) -> None:
     train_file(mirror).write_bytes(b"")
     refused(mirror, dataset)
 
 
-def test_wrong_column(mirror: DataSource, dataset: HubDataset) -> None:
+def test_wrong_column(mirror: DataSource, dataset: Images) -> None:
     write_parquet(train_file(mirror), [b""] * ROWS, [0] * ROWS, column="image")
     assert "lacks column 'img'" in refused(mirror, dataset)
 
 
-def test_wrong_number_of_rows(mirror: DataSource, dataset: HubDataset, records: np.ndarray) -> None:
+def test_wrong_number_of_rows(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     write_records(train_file(mirror), records[1:])
     assert "expected 30 rows, got 29" in refused(mirror, dataset)
 
 
 @pytest.mark.parametrize("label", [10, -1, None, 1.0])
-def test_wrong_label(mirror: DataSource, dataset: HubDataset, records: np.ndarray, label: object) -> None:
+def test_wrong_label(mirror: DataSource, dataset: Images, records: np.ndarray, label: object) -> None:
     images = [png(one) for one in records["pixels"]]
     write_parquet(train_file(mirror), images, [label] * ROWS)
     assert f"row 0 has label {label}, expected 0 ... 9" in refused(mirror, dataset)
 
 
-def test_broken_pictures(mirror: DataSource, dataset: HubDataset, records: np.ndarray) -> None:
+def test_broken_pictures(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     good = png(records["pixels"][0])
     grey = png(records["pixels"][0, :1])
     small = png(records["pixels"][0, :, :4, :4])
@@ -104,7 +104,7 @@ def test_broken_pictures(mirror: DataSource, dataset: HubDataset, records: np.nd
         assert "row 1 holds no picture of this dataset" in refused(mirror, dataset)
 
 
-def test_second_load_reads_the_cache_alone(mirror: DataSource, dataset: HubDataset) -> None:
+def test_second_load_reads_the_cache_alone(mirror: DataSource, dataset: Images) -> None:
     first = load_records(mirror, dataset, dataset.train)
     train_file(mirror).write_bytes(b"no longer parquet")
     assert (load_records(mirror, dataset, dataset.train) == first).all()
@@ -112,7 +112,7 @@ def test_second_load_reads_the_cache_alone(mirror: DataSource, dataset: HubDatas
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "garbage"])
 def test_damaged_cache_is_made_again(
-    mirror: DataSource, dataset: HubDataset, damage: str, caplog: pytest.LogCaptureFixture
+    mirror: DataSource, dataset: Images, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = np.array(load_records(mirror, dataset, dataset.train))
     (file,) = (mirror.cache_dir / "decoded").glob("*.npy")

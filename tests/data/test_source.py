@@ -9,7 +9,7 @@ import pytest
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.cli.listing import dataset_status
-from dphpo_bench.data.datasets import HubDataset
+from dphpo_bench.data.datasets import Images
 from dphpo_bench.data.images import load_records
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.tasks.digits import Digits
@@ -45,15 +45,15 @@ class TestResolve:
 
 
 class TestMirror:
-    def test_hub_layout_is_found_too(self, mirror: DataSource, dataset: HubDataset) -> None:
+    def test_hub_layout_is_found_too(self, mirror: DataSource, dataset: Images) -> None:
         assert mirror.data_dir
         plain = mirror.data_dir / "small/train.parquet"
-        as_on_hub = mirror.data_dir / "small" / dataset.train.hub_path
+        as_on_hub = mirror.data_dir / "small" / dataset.train.path
         as_on_hub.parent.mkdir()
         plain.rename(as_on_hub)
-        assert mirror.parquet(dataset, dataset.train) == as_on_hub
+        assert mirror.file(dataset, dataset.train) == as_on_hub
 
-    def test_missing_dataset(self, tmp_path: Path, dataset: HubDataset) -> None:
+    def test_missing_dataset(self, tmp_path: Path, dataset: Images) -> None:
         with pytest.raises(DataError) as error:
             load_records(DataSource.resolve(tmp_path, tmp_path / "cache"), dataset, dataset.train)
         message = one_line(error)
@@ -63,51 +63,51 @@ class TestMirror:
 
 class TestDownload:
     def test_downloads_once_and_leaves_a_mirror(
-        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: HubDataset
+        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
     ) -> None:
-        file = mirror.parquet(dataset, dataset.train)
+        file = mirror.file(dataset, dataset.train)
         hub.add(dataset, dataset.train, file)
-        path = downloads.parquet(dataset, dataset.train)
+        path = downloads.file(dataset, dataset.train)
         assert path.read_bytes() == file.read_bytes()
         before = len(hub.requests)
-        assert downloads.parquet(dataset, dataset.train) == path
+        assert downloads.file(dataset, dataset.train) == path
         assert len(hub.requests) == before
         copied = DataSource.resolve(downloads.cache_dir / "datasets", downloads.cache_dir)
         assert copied.find(dataset, dataset.train) == path
 
     def test_records_come_out_right(
-        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: HubDataset
+        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
     ) -> None:
-        hub.add(dataset, dataset.train, mirror.parquet(dataset, dataset.train))
+        hub.add(dataset, dataset.train, mirror.file(dataset, dataset.train))
         records = load_records(downloads, dataset, dataset.train)
         assert (records == load_records(mirror, dataset, dataset.train)).all()
 
-    def test_wrong_checksum(self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: HubDataset) -> None:
-        hub.add(dataset, dataset.train, mirror.parquet(dataset, dataset.train))
+    def test_wrong_checksum(self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images) -> None:
+        hub.add(dataset, dataset.train, mirror.file(dataset, dataset.train))
         hub.announced = "ab" * 32
         with pytest.raises(DataError) as error:
-            downloads.parquet(dataset, dataset.train)
+            downloads.file(dataset, dataset.train)
         assert "ab" * 32 in one_line(error)
         assert downloads.find(dataset, dataset.train) is None
         hub.announced = None
-        assert downloads.parquet(dataset, dataset.train).is_file()
+        assert downloads.file(dataset, dataset.train).is_file()
 
     def test_truncated_download_is_tried_again(
-        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: HubDataset
+        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
     ) -> None:
-        file = mirror.parquet(dataset, dataset.train)
+        file = mirror.file(dataset, dataset.train)
         hub.add(dataset, dataset.train, file)
         hub.break_first = True
-        assert downloads.parquet(dataset, dataset.train).read_bytes() == file.read_bytes()
+        assert downloads.file(dataset, dataset.train).read_bytes() == file.read_bytes()
         assert [method for method, _ in hub.requests].count("GET") == 2
 
-    def test_file_that_is_gone_from_the_hub(self, hub: FakeHub, downloads: DataSource, dataset: HubDataset) -> None:
+    def test_file_that_is_gone_from_the_hub(self, hub: FakeHub, downloads: DataSource, dataset: Images) -> None:
         with pytest.raises(DataError) as error:
-            downloads.parquet(dataset, dataset.train)
+            downloads.file(dataset, dataset.train)
         assert hub.url in one_line(error)
 
     def test_no_network_fails_at_once_and_says_what_to_do(
-        self, downloads: DataSource, dataset: HubDataset, monkeypatch: pytest.MonkeyPatch
+        self, downloads: DataSource, dataset: Images, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -121,15 +121,15 @@ class TestDownload:
         assert "--data-dir DIR or set DPHPO_BENCH_DATA=DIR" in message
 
     def test_offline_mode_is_honoured(
-        self, hub: FakeHub, downloads: DataSource, dataset: HubDataset, monkeypatch: pytest.MonkeyPatch
+        self, hub: FakeHub, downloads: DataSource, dataset: Images, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         with pytest.raises(DataError) as error:
-            downloads.parquet(dataset, dataset.train)
+            downloads.file(dataset, dataset.train)
         assert "offline mode" in one_line(error)
         assert not hub.requests
 
-    def test_unwritable_cache(self, tmp_path: Path, mirror: DataSource, dataset: HubDataset) -> None:
+    def test_unwritable_cache(self, tmp_path: Path, mirror: DataSource, dataset: Images) -> None:
         (tmp_path / "file").touch()
         source = DataSource.resolve(mirror.data_dir, tmp_path / "file" / "cache")
         with pytest.raises(DataError) as error:
@@ -145,7 +145,7 @@ class TestStatus:
             ("test", 10_000, "missing"),
         ]
         assert "ylecun/mnist" in rows[0]["where"]
-        path = downloads.root / "mnist" / Mnist().dataset.train.hub_path
+        path = downloads.root / "mnist" / Mnist().dataset.train.path
         path.parent.mkdir(parents=True)
         path.write_bytes(b"1234")
         row = dataset_status(Mnist(), downloads)[0]

@@ -1,0 +1,93 @@
+"""Rows of texts and whole numbers: read from a file, checked, and put in an order that does not depend on the file.
+
+The digest of a row is the SHA-256 of its values as a JSON list. Rows are sorted by digest, and the content hash of a
+split is the SHA-256 of the sorted digests: copies of one dataset that differ in the order or in other columns give the
+same rows in the same order.
+"""
+
+import csv
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.text import shown
+from dphpo_bench.data.datasets import Dataset, Split, Table
+from dphpo_bench.data.source import DataSource
+
+Row = tuple[str | int, ...]
+"""One record's values, in the order of `Table.columns`."""
+
+
+def load_rows(source: DataSource, dataset: Table, split: Split) -> list[Row]:
+    """The rows of a split in canonical order.
+
+    Raises:
+        DataError: if the file is missing, damaged, or holds other rows than it should.
+    """
+    path = source.file(dataset, split)
+    try:
+        rows = _from_csv(path, dataset) if path.suffix != ".parquet" else _from_parquet(path, dataset)
+        if len(rows) != split.rows:
+            raise ValueError(f"expected {split.rows} rows, got {len(rows)}")
+    except Exception as error:  # Arrow raises many types for broken files
+        raise unusable(path, dataset, error) from error
+    if content_hash(rows) != split.content_hash:
+        raise unusable(path, dataset, "its rows are not those of the published dataset")
+    return sorted(rows, key=row_digest)
+
+
+def row_digest(row: Row) -> bytes:
+    """SHA-256 of one row."""
+    return hashlib.sha256(json.dumps(row, ensure_ascii=False).encode()).digest()
+
+
+def content_hash(rows: Iterable[Row]) -> str:
+    """Hash of the multiset of rows, whatever their order."""
+    return hashlib.sha256(b"".join(sorted(map(row_digest, rows)))).hexdigest()
+
+
+def unusable(path: Path, dataset: Dataset, reason: object) -> DataError:
+    """The error of a file that does not hold what it should."""
+    first_line = shown(str(reason).strip().split("\n")[0], 200).rstrip(".")
+    return DataError(
+        f"File {path} is not usable as {dataset.name}: {first_line}. Delete it and get it again from "
+        f"{dataset.published_at}."
+    )
+
+
+def _from_parquet(path: Path, dataset: Table) -> list[Row]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        missing = [name for name, _ in dataset.columns if name not in file.schema_arrow.names]
+        if missing:
+            raise ValueError(f"it lacks column {missing[0]!r}")
+        table = file.read([name for name, _ in dataset.columns])
+    columns = [_typed(table[name].to_pylist(), name, cls) for name, cls in dataset.columns]
+    return list(zip(*columns, strict=True))
+
+
+def _typed(values: list[object], name: str, cls: type[str] | type[int]) -> list[str | int]:
+    wrong = next((value for value in values if type(value) is not cls), None)
+    if wrong is not None or None in values:
+        raise ValueError(f"column {name!r} holds {wrong!r}, expected {cls.__name__}")
+    return values  # type: ignore[return-value]
+
+
+def _from_csv(path: Path, dataset: Table) -> list[Row]:
+    """The publisher's own form of tables: cells with blanks around them, no header, notes that begin with a bar.
+
+    Labels of some splits end with a full stop.
+    """
+    rows: list[Row] = []
+    with path.open(encoding="utf-8", newline="") as file:
+        for cells in csv.reader(file, skipinitialspace=True):
+            if not cells or cells[0].startswith("|"):
+                continue
+            if len(cells) != len(dataset.columns):
+                raise ValueError(f"row {len(rows)} has {len(cells)} cells, expected {len(dataset.columns)}")
+            stripped = [cell.strip().removesuffix(".") for cell in cells]
+            rows.append(tuple(cls(cell) for cell, (_, cls) in zip(stripped, dataset.columns, strict=True)))
+    return rows
