@@ -2,19 +2,18 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.recipes.features import cached_features
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 
 if TYPE_CHECKING:
     import torch
 
-    from dphpo_bench.data.cache import Array
     from dphpo_bench.data.source import DataSource
 
 
@@ -101,33 +100,11 @@ class ImageTask(Task):
 
         records = load_records(source, self.dataset, split)
         if self.model_name == "linear":
-            inputs = self._features(source, split, records)
+            pixels = torch.from_numpy(records["pixels"])
+            size = self.features.size(self.dataset.image_shape)
+            inputs = cached_features(
+                source, self.dataset, split, self.features.key, size, lambda: self.features.extract(pixels)
+            )
         else:
             inputs = torch.from_numpy(records["pixels"]).float().div_(127.5).sub_(1)
         return Records(inputs, torch.from_numpy(records["label"]).long())
-
-    def _features(self, source: "DataSource", split: Split, records: "Array") -> "torch.Tensor":
-        """Features of shape (n, size), bfloat16, memory-mapped; extracted once, then cached."""
-        import numpy as np
-        import torch
-
-        from dphpo_bench.data.cache import cached_array
-
-        dataset, features = self.dataset, self.features
-
-        def compute() -> "Iterator[Array]":
-            label = f"Extracting features of {dataset.name} ({split.name})"
-            with source.progress.track(label, len(records)) as advance:
-                for block in features.extract(torch.from_numpy(records["pixels"])):
-                    yield block.view(torch.uint16).numpy()  # NumPy has no bfloat16, so its bits are stored
-                    advance(len(block))
-
-        identity = json.dumps([split.content_hash, features.key], sort_keys=True)
-        key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        bits = cached_array(
-            source.cache_dir / "features" / f"{dataset.name}-{split.name}-{key}.npy",
-            (split.rows, features.size(dataset.image_shape)),
-            np.dtype(np.uint16),
-            compute,
-        )
-        return torch.from_numpy(bits).view(torch.bfloat16)
