@@ -46,6 +46,13 @@ def test_a_network_learns_from_pixels(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+def test_texts_are_learnt_at_the_defaults(source: bench.DataSource) -> None:
+    record = bench.run("dp_sgd", "sst2", bench.PrivacyBudget(3, 1e-5), seed=0, source=source).record
+    assert record.metrics["accuracy"] > 0.75  # 0.781 measured; 0.807 without privacy, 0.803 the oracle
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("task", "accuracy"), [("cifar10", 0.63), ("mnist", 0.98), ("fashion_mnist", 0.88)])
 def test_hyfreedp_at_its_defaults(source: bench.DataSource, task: str, accuracy: float) -> None:
     """Measured means of three seeds are in the README; a single seed stays within a point of them."""
