@@ -146,6 +146,7 @@ CANONICAL_MNIST = {
 
 
 @pytest.mark.real_data
+@pytest.mark.slow
 def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> None:
     """SHA-256 of the four original IDX files, rebuilt; the mirror keeps the original order."""
     dataset = Mnist.datasets[0]
