@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dphpo_bench import read_record
+from dphpo_bench.contract import registry
 
 COMMAND = [sys.executable, "-m", "dphpo_bench"]
 FAST = ("--set", "epochs=2")
@@ -110,7 +111,7 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     done = dphpo_bench("data", "--json", cwd=tmp_path, DPHPO_BENCH_DATA="")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert {row["task"] for row in rows} == {"diabetes", "digits", "digits_eight", "mnist", "fashion_mnist", "cifar10"}
+    assert {row["task"] for row in rows} == set(registry.tasks())
     assert {row["state"] for row in rows if row["task"] == "cifar10"} == {"missing"}
     assert all(row["where"] for row in rows)
 
