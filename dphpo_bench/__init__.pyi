@@ -82,6 +82,8 @@ from .recipes.searched_run import refuse_searched as refuse_searched
 from .recipes.searched_run import searched as searched
 from .recipes.single_run import SingleRun as SingleRun
 from .recipes.single_run import TrainingMethod as TrainingMethod
+from .recipes.text_features import TextFeatures as TextFeatures
+from .recipes.text_task import TextTask as TextTask
 from .recipes.trial import SearchThenTrain as SearchThenTrain
 from .recipes.trial import Trained as Trained
 from .recipes.trial import Trial as Trial

@@ -90,21 +90,24 @@ class PictureFeatures:
         from torch.nn.functional import interpolate, layer_norm
 
         if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
+            shape = tuple(pixels.shape)
             raise InvalidValueError(
-                f"Expected pixels of uint8, shape (n, 1 or 3, height, width), got {pixels.dtype}, {tuple(pixels.shape)}."
+                f"Expected pixels of uint8, shape (n, 1 or 3, height, width), got {pixels.dtype}, {shape}."
             )
         network = self._loaded(weights_folder(source or DataSource.resolve(), self.weights))
         mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (_MEAN, _DEVIATION))
 
         def features(few: torch.Tensor) -> torch.Tensor:
-            images = interpolate(few.float().div(255), size=(self.side, self.side), mode="bicubic").clamp(0, 1)
+            images = interpolate(
+                few.float().div(255).expand(-1, 3, -1, -1), size=(self.side, self.side), mode="bicubic"
+            ).clamp(0, 1)
             images = ((images - mean) / deviation).contiguous(memory_format=torch.channels_last)
             maps: torch.Tensor = network.extract_features(images)
             return layer_norm(maps.mean((2, 3)), (self.channels,)).bfloat16()
 
         with own_part_for_each_core() as rows:
             for start in range(0, len(pixels), _PICTURES_PER_BLOCK):
-                yield rows(features, pixels[start : start + _PICTURES_PER_BLOCK].split(_PICTURES_PER_CALL))
+                yield rows(features, torch.split(pixels[start : start + _PICTURES_PER_BLOCK], _PICTURES_PER_CALL))
 
     def _loaded(self, folder: Path) -> Any:
         try:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 if TYPE_CHECKING:
     import torch
 
+    from dphpo_bench.data.source import DataSource
+
 _IMAGES_PER_CALL = 16  # intermediate results of so few pictures fit into a processor's cache
 _IMAGES_PER_BLOCK = 1024
 _SYNTHETIC_IMAGES = 2000
@@ -54,15 +56,17 @@ class ScatteringFeatures:
         kept = columns - columns // 2 if self.symmetric else columns
         return channels * paths * (height >> self.scales) * kept
 
-    def extract(self, pixels: "torch.Tensor") -> "Iterator[torch.Tensor]":
+    def extract(self, pixels: "torch.Tensor", source: "DataSource | None" = None) -> "Iterator[torch.Tensor]":
         """Features of pictures, in blocks, so that the whole need not fit into memory.
 
         Args:
             pixels: uint8, shape (n, channels, height, width).
+            source: not needed; for routes that need weights.
 
         Yields:
             Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
         """
+        del source
         import torch
         from kymatio.torch import Scattering2D
 

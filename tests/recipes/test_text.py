@@ -1,0 +1,281 @@
+"""Features of texts, and tasks on them, with a tiny encoder of random weights."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.data.cache import sha256_of_file
+from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.rows import Row, content_hash, row_digest
+from dphpo_bench.data.weights import Weights
+from dphpo_bench.recipes.networks import zero_linear
+from dphpo_bench.recipes.text_features import TextFeatures
+from dphpo_bench.recipes.text_task import TextTask
+
+WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
+LAYERS, SIZE, LONGEST = 2, 16, 12
+TRAIN: list[Row] = [(f"{WORDS[i % 8]} {WORDS[i // 3 % 8]} {i % 5 * 'film '}", i % 2) for i in range(40)]
+TEST: list[Row] = [("what a fine film", 1), ("", 0), ("bad", 0)]
+FILES = ("model.safetensors", "config.json", "tokenizer.json")
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a BERT of two layers."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel
+
+    folder = tmp_path_factory.mktemp("encoder")
+    vocabulary = {word: n for n, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.enable_padding(length=20)  # as published ones do; it is not wanted
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=SIZE,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=LONGEST,
+        initializer_range=0.5,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def weights(encoder: Path) -> Weights:
+    return Weights(
+        name="tiny",
+        files=tuple((name, sha256_of_file(encoder / name)) for name in FILES),
+        trained_on=(),
+        licence="none",
+        homepage="https://example.org",
+        repo_id="someone/tiny",
+    )
+
+
+@pytest.fixture
+def features(weights: Weights) -> TextFeatures:
+    return TextFeatures(layers=LAYERS, longest=LONGEST, size=SIZE, weights=weights)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, encoder: Path) -> bench.DataSource:
+    """A mirror with the encoder and a dataset."""
+    (tmp_path / "mirror/weights").mkdir(parents=True)
+    (tmp_path / "mirror/weights/tiny").symlink_to(encoder)
+    put(tmp_path / "mirror/reviews/train.parquet", TRAIN)
+    put(tmp_path / "mirror/reviews/test.parquet", TEST)
+    return bench.DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
+
+
+def put(path: Path, rows: Sequence[Row], names: Sequence[str] = ("sentence", "label")) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(dict(zip(names, zip(*rows, strict=True), strict=True))), path)
+
+
+def dataset(train: Sequence[Row] = TRAIN, test: Sequence[Row] = TEST) -> Table:
+    return Table(
+        name="reviews",
+        repo_id="someone/reviews",
+        columns=(("sentence", str), ("label", int)),
+        splits=(
+            Split("train", "train.parquet", len(train), content_hash(train)),
+            Split("test", "test.parquet", len(test), content_hash(test)),
+        ),
+        licence="none",
+        homepage="https://example.org",
+    )
+
+
+def task_on(table: Table, route: TextFeatures) -> TextTask:
+    class Reviews(TextTask):
+        name = "reviews"
+        summary = "A small dataset."
+        datasets = (table,)
+        n_classes = 2
+        features = route
+        linear_schedule = replace(TextTask.linear_schedule, batch_size=20)
+
+    return Reviews()
+
+
+def extract(features: TextFeatures, texts: Sequence[str], source: bench.DataSource) -> torch.Tensor:
+    return torch.cat(list(features.extract(texts, source)))
+
+
+def one_by_one(encoder: Path, texts: Sequence[str], layer: int) -> torch.Tensor:
+    """The mean over a text's own words of what a layer puts out, without a batch, a mask or a tokeniser."""
+    from transformers import BertModel
+
+    model = BertModel.from_pretrained(encoder).eval()
+    rows = []
+    for text in texts:
+        own = [4 + WORDS.index(word) for word in text.split()][: LONGEST - 2]
+        with torch.no_grad():
+            outputs = model(torch.tensor([[2, *own, 3]]), output_hidden_states=True).hidden_states[layer][0]
+        mean = outputs[1:-1].mean(0) if own else torch.zeros(SIZE)
+        rows.append((mean - mean.mean()) / (mean.var(unbiased=False) + 1e-5).sqrt())
+    return torch.stack(rows)
+
+
+class TestFeatures:
+    @pytest.mark.parametrize("layers", [0, 1, LAYERS])
+    def test_they_are_the_means_of_a_layer_in_the_order_of_the_texts(
+        self, features: TextFeatures, mirror: bench.DataSource, encoder: Path, layers: int
+    ) -> None:
+        texts = [*(str(row[0]) for row in TRAIN), "", "fine " * 100]
+        found = extract(replace(features, layers=layers), texts, mirror)
+        assert found.dtype == torch.bfloat16
+        torch.testing.assert_close(found.float(), one_by_one(encoder, texts, layers), atol=0.02, rtol=0)
+
+    def test_blocks_and_parts_do_not_matter(
+        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        texts = [str(row[0]) for row in TRAIN]
+        whole = extract(features, texts, mirror)
+        monkeypatch.setattr("dphpo_bench.recipes.text_features._TEXTS_PER_BLOCK", 6)
+        monkeypatch.setattr("dphpo_bench.recipes.text_features._TEXTS_PER_CALL", 4)
+        blocks = list(features.extract(texts, mirror))
+        assert [len(block) for block in blocks] == [6] * 6 + [4]
+        torch.testing.assert_close(torch.cat(blocks).float(), whole.float(), atol=0.02, rtol=0)
+
+    def test_what_is_beyond_the_longest_is_not_looked_at(
+        self, features: TextFeatures, mirror: bench.DataSource
+    ) -> None:
+        short = extract(features, ["fine " * (LONGEST - 2)], mirror)
+        assert torch.equal(extract(features, ["fine " * (LONGEST - 2) + "bad " * 5000], mirror), short)
+
+    def test_global_randomness_is_left_alone(self, features: TextFeatures, mirror: bench.DataSource) -> None:
+        torch.manual_seed(1)
+        expected = torch.rand(1)
+        torch.manual_seed(1)
+        extract(features, ["a film"], mirror)
+        assert torch.equal(torch.rand(1), expected)
+
+    def test_no_text(self, features: TextFeatures, mirror: bench.DataSource) -> None:
+        assert list(features.extract([], mirror)) == []
+        with pytest.raises(InvalidValueError, match="Expected texts, got NoneType at position 1"):
+            extract(features, ["a", None], mirror)  # type: ignore[list-item]
+
+    @pytest.mark.parametrize("wrong", [{"layers": 3}, {"longest": 13}, {"longest": 2}, {"size": 8}])
+    def test_parameters_that_the_encoder_does_not_have(
+        self, features: TextFeatures, mirror: bench.DataSource, wrong: dict[str, int]
+    ) -> None:
+        with pytest.raises(InvalidValueError, match=r"at most 2 layers, longest from 3 to 12 and size 16 of tiny"):
+            extract(replace(features, **wrong), ["a"], mirror)  # type: ignore[arg-type]
+
+    def test_key_tells_parameters_and_checksums(self, features: TextFeatures, weights: Weights) -> None:
+        other = replace(weights, files=(*weights.files[:2], ("tokenizer.json", "ab" * 32)))
+        variants = [
+            features,
+            replace(features, layers=1),
+            replace(features, longest=5),
+            replace(features, weights=other),
+        ]
+        assert len({str(variant.key) for variant in variants}) == 4
+        assert replace(features, weights=replace(weights, homepage="https://moved.example.org")).key == features.key
+
+    def test_your_own_texts_in_three_lines(self, features: TextFeatures, mirror: bench.DataSource) -> None:
+        inputs = torch.cat(list(features.extract(["fine film", "what a bore"], mirror))).float()
+        task = bench.ArrayTask("mine", (inputs, torch.tensor([1, 0])), zero_linear(features.size, 2))
+        assert task.facts.n_records == 2
+
+
+class TestTask:
+    def test_records_belong_to_their_texts(
+        self, features: TextFeatures, mirror: bench.DataSource, encoder: Path
+    ) -> None:
+        task = task_on(dataset(), features)
+        train, test = task.load_train(mirror), task.load_test(mirror)
+        rows = sorted(TRAIN, key=row_digest)
+        assert train.named()["inputs"].shape == (40, *task.facts.inputs.shape)  # type: ignore[union-attr]
+        assert train.named()["targets"].tolist() == [label for _, label in rows]
+        expected = one_by_one(encoder, [str(text) for text, _ in rows], LAYERS)
+        torch.testing.assert_close(train.named()["inputs"].float(), expected, atol=0.02, rtol=0)
+        assert len(test) == 3
+
+    def test_features_are_kept(
+        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task = task_on(dataset(), features)
+        first = task.load_train(mirror)
+        monkeypatch.setattr(TextFeatures, "extract", None)
+        assert torch.equal(task.load_train(mirror).named()["inputs"], first.named()["inputs"])
+
+    def test_a_pair_has_both_texts_their_differences_and_products(
+        self, features: TextFeatures, mirror: bench.DataSource
+    ) -> None:
+        assert mirror.data_dir
+        columns = (("question", str), ("answer", str), ("label", int))
+        pairs: list[Row] = [("what", "a film", 0), ("fine", "fine", 1), ("the bore", "bad", 0)]
+        for name in ("train", "test"):
+            put(mirror.data_dir / f"reviews/{name}.parquet", pairs, [name for name, _ in columns])
+        task = task_on(replace(dataset(pairs, pairs), columns=columns), features)  # type: ignore[arg-type]
+        task.linear_schedule = replace(task.linear_schedule, batch_size=3)  # type: ignore[misc]
+        inputs = task.load_train(mirror).named()["inputs"].float()
+        assert inputs.shape == (3, *task.facts.inputs.shape) == (3, 4 * SIZE)  # type: ignore[union-attr]
+        one, other, difference, product = inputs.split(SIZE, 1)
+        texts = [str(row[0]) for row in sorted(pairs, key=row_digest)]
+        torch.testing.assert_close(one, extract(features, texts, mirror).float(), atol=0.02, rtol=0)
+        torch.testing.assert_close(difference, (one - other).abs(), atol=0.02, rtol=0.01)
+        torch.testing.assert_close(product, one * other, atol=0.02, rtol=0.01)
+
+    def test_a_private_run(self, features: TextFeatures, mirror: bench.DataSource, tmp_path: Path) -> None:
+        task = task_on(dataset(), features)
+        result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror, results_dir=tmp_path)
+        assert result.record.status == "ok", result.record.error
+        assert set(result.record.metrics) >= {"accuracy", "cross_entropy"}
+
+    @pytest.mark.parametrize(
+        ("rows", "message"),
+        [
+            ([*TRAIN[:-1], ("unseen", 1)], "its rows are not those of the published dataset"),
+            (TRAIN[:-1], "expected 40 rows, got 39"),
+            ([(text, float(label)) for text, label in TRAIN], "column 'label' holds 0.0, expected int"),
+        ],
+    )
+    def test_other_rows(self, features: TextFeatures, mirror: bench.DataSource, rows: list[Row], message: str) -> None:
+        assert mirror.data_dir
+        put(mirror.data_dir / "reviews/train.parquet", rows)
+        self.refused(task_on(dataset(), features), mirror, message)
+
+    def test_labels_out_of_range(self, features: TextFeatures, mirror: bench.DataSource) -> None:
+        """Published test splits without labels have -1."""
+        assert mirror.data_dir
+        unlabelled = [(text, -1) for text, _ in TRAIN]
+        put(mirror.data_dir / "reviews/train.parquet", unlabelled)
+        self.refused(task_on(dataset(unlabelled), features), mirror, "expected labels from 0 to 1, got -1")
+
+    def test_damaged_file(self, features: TextFeatures, mirror: bench.DataSource) -> None:
+        assert mirror.data_dir
+        path = mirror.data_dir / "reviews/train.parquet"
+        path.write_bytes(path.read_bytes()[:-20])
+        self.refused(task_on(dataset(), features), mirror, str(path))
+
+    def test_no_weights(
+        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert mirror.data_dir
+        (mirror.data_dir / "weights/tiny").unlink()
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+        self.refused(task_on(dataset(), features), mirror, "Cannot download the weights tiny")
+        assert not list(mirror.cache_dir.rglob("*.npy"))
+
+    def refused(self, task: TextTask, source: bench.DataSource, message: str) -> None:
+        with pytest.raises(DataError) as error:
+            task.load_train(source)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
