@@ -63,31 +63,39 @@ class ScatteringFeatures:
         Yields:
             Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
         """
-        import torch
-        from kymatio.torch import Scattering2D
+        features = self._features(pixels)
+        yield from _in_parallel(lambda few: features(few).bfloat16(), pixels)
 
-        transform = Scattering2D(J=self.scales, L=self.angles, shape=pixels.shape[2:])
-        normalise = self._normaliser(transform, pixels)
+    def _features(self, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
+        """Maps a few pictures to features in float32; `pixels` lends its shape only."""
+        from dphpo_bench.recipes.wavelets import scattering_transform
 
-        def features(few: torch.Tensor) -> torch.Tensor:
-            images = few.float().div(255).contiguous()
-            values: torch.Tensor = normalise(transform(images))
-            if self.symmetric:
-                values = (values + normalise(transform(images.flip(-1)))) / 2
+        height, width = pixels.shape[2:]
+        transform = scattering_transform(self.scales, self.angles, (height, width), self.symmetric)
+        normalise = self._normaliser(pixels)
+
+        def features(few: "torch.Tensor") -> "torch.Tensor":
+            values, *mirrored = (normalise(image) for image in transform(few.float().div(255)))
+            if mirrored:
+                values = (values + mirrored[0]) / 2
                 values = values[..., values.shape[-1] // 2 :]
-            return values.flatten(1).bfloat16()
+            return values.flatten(1)
 
-        yield from _in_parallel(features, pixels)
+        return features
 
-    def _normaliser(self, transform: Any, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
+    def _normaliser(self, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
         """Maps coefficients of shape (n, channels, paths, height, width); `pixels` lends its shape only."""
         import torch
         from torch.nn.functional import group_norm
 
+        from dphpo_bench.recipes.wavelets import scattering_transform
+
         if self.normalisation == "group_norm":
             return lambda values: group_norm(values.flatten(1, 2), self.groups).view_as(values)
+        _, height, width = pixels.shape[1:]
+        transform = scattering_transform(self.scales, self.angles, (height, width), mirrored=False)
         synthetic = _pink_noise(_SYNTHETIC_IMAGES, *pixels.shape[1:])
-        values = torch.cat(list(_in_parallel(lambda few: _root(transform(few)), synthetic)))
+        values = torch.cat(list(_in_parallel(lambda few: _root(transform(few)[0]), synthetic)))
         deviation, mean = torch.std_mean(values, dim=(0, 3, 4), keepdim=True)
         return lambda values: (_root(values) - mean) / deviation
 
