@@ -114,10 +114,11 @@ class ImageTask(Task):
 
         dataset, features = self.dataset, self.features
 
-        def compute() -> "Iterator[Array]":
+        def compute(start: int) -> "Iterator[Array]":
             label = f"Extracting features of {dataset.name} ({split.name})"
             with source.progress.track(label, len(records)) as advance:
-                for block in features.extract(torch.from_numpy(records["pixels"])):
+                advance(start)
+                for block in features.extract(torch.from_numpy(records["pixels"][start:])):
                     yield block.view(torch.uint16).numpy()  # NumPy has no bfloat16, so its bits are stored
                     advance(len(block))
 
