@@ -3,7 +3,6 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.base.tensors import Records
@@ -114,7 +113,8 @@ class ImageTask(Task):
         if self._route is None:
             inputs = pixels.float().div_(127.5).sub_(1)
         else:
-            size = self._route.size(self.dataset.image_shape)
-            extract = partial(self._route.extract, pixels, source)
-            inputs = cached_features(source, self.dataset, split, self._route.key, size, extract)
+            route, size = self._route, self._route.size(self.dataset.image_shape)
+            inputs = cached_features(
+                source, self.dataset, split, route.key, size, pixels, lambda some: route.extract(some, source)
+            )
         return Records(inputs, torch.from_numpy(records["label"]).long())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
-from dphpo_bench.recipes.features import own_part_for_each_core
+from dphpo_bench.recipes.features import in_parallel
 
 if TYPE_CHECKING:
     import torch
@@ -105,9 +105,7 @@ class PictureFeatures:
             maps: torch.Tensor = network.extract_features(images)
             return layer_norm(maps.mean((2, 3)), (self.channels,)).bfloat16()
 
-        with own_part_for_each_core() as rows:
-            for start in range(0, len(pixels), _PICTURES_PER_BLOCK):
-                yield rows(features, torch.split(pixels[start : start + _PICTURES_PER_BLOCK], _PICTURES_PER_CALL))
+        yield from in_parallel(features, pixels, _PICTURES_PER_BLOCK, _PICTURES_PER_CALL)
 
     def _loaded(self, folder: Path) -> Any:
         try:
