@@ -54,6 +54,7 @@ def test_its_method_tunes_on_its_task(installed: str, tmp_path: Path) -> None:
     assert bench.run("dp_sgd", "wines", bench.PrivacyBudget(8, 1e-3), seed=0).record.metrics["accuracy"] > 0.8
 
 
+@pytest.mark.slow
 def test_its_contracts_are_those_of_the_distribution(installed: str) -> None:
     found = [(subject.kind, subject.cls.name, subject.model) for subject in check.subjects(installed)]
     assert found == [("method", "few_optimizers", None), ("task", "wines", "linear"), ("task", "wines", "mlp")]

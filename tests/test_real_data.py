@@ -21,7 +21,9 @@ def source(tmp_path: Path) -> bench.DataSource:
 @pytest.mark.parametrize(
     ("method", "parameters", "accuracy"),
     [
-        ("auto_clipping", {"optimizer": "SGD", "learning_rate": "1", "epochs": "0.3"}, 0.5),
+        pytest.param(
+            "auto_clipping", {"optimizer": "SGD", "learning_rate": "1", "epochs": "0.3"}, 0.5, marks=pytest.mark.slow
+        ),
         # One epoch, 16 of whose 60 steps it needs to find its scale.
         pytest.param("hyfreedp", {"epochs": "1"}, 0.2, marks=pytest.mark.slow),
     ],

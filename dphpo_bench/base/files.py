@@ -57,12 +57,12 @@ def write_whole(path: Path, content: str | bytes | Iterable[Buffer]) -> Path:
         temporary.unlink(missing_ok=True)
 
 
-def remove_torn(folder: Path, name: str = "*") -> None:
-    """Remove what killed processes left of files of this name, anywhere in a folder.
+def remove_torn(folder: Path) -> None:
+    """Remove what killed processes left of files, anywhere in a folder.
 
     Files that are still being written are younger than `TORN_SECONDS`.
     """
     with suppress(OSError):
-        for path in folder.rglob(f".{name}.*{TORN}"):
+        for path in folder.rglob(f".*{TORN}"):
             if time.time() - path.stat().st_mtime > TORN_SECONDS:
                 path.unlink(missing_ok=True)

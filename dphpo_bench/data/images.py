@@ -55,12 +55,12 @@ def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
     if source.data_dir:
         source.file(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
 
-    def compute() -> Iterator[Array]:
+    def compute(start: int) -> Iterator[Array]:
         path = source.file(dataset, split)
         records = canonical_order(decode_parquet(path, dataset, split, source))
         if content_hash(records) != split.content_hash:
             raise unusable(path, dataset, "its images or labels are not those of the published dataset")
-        yield records
+        yield records[start:]
 
     return cached_array(
         source.cache_dir / "decoded" / f"{dataset.name}-{split.name}-{split.content_hash[:16]}.npy",

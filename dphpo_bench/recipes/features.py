@@ -23,7 +23,8 @@ def cached_features(
     split: "Split",
     key: Mapping[str, Any],
     size: int,
-    extract: "Callable[[], Iterable[torch.Tensor]]",
+    rows: Any,
+    extract: "Callable[[Any], Iterable[torch.Tensor]]",
 ) -> "torch.Tensor":
     """Features of a split, extracted once, then memory-mapped from the cache.
 
@@ -33,7 +34,8 @@ def cached_features(
         split: of these records.
         key: identifies the features.
         size: number of features of one record.
-        extract: gives blocks of consecutive rows, bfloat16, shape (rows, size).
+        rows: the records, a tensor or a sequence.
+        extract: gives blocks of some of them in their order, bfloat16, shape (rows, size).
 
     Returns:
         bfloat16, shape (n, size).
@@ -43,9 +45,10 @@ def cached_features(
 
     from dphpo_bench.data.cache import cached_array
 
-    def compute() -> "Iterator[Array]":
+    def compute(start: int) -> "Iterator[Array]":
         with source.progress.track(f"Extracting features of {dataset.name} ({split.name})", split.rows) as advance:
-            for block in extract():
+            advance(start)
+            for block in extract(rows[start:]):
                 yield block.view(torch.uint16).numpy()  # NumPy has no bfloat16, so its bits are stored
                 advance(len(block))
 
@@ -53,6 +56,17 @@ def cached_features(
     name = f"{dataset.name}-{split.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npy"
     path = source.cache_dir / "features" / name
     return torch.from_numpy(cached_array(path, (split.rows, size), np.dtype(np.uint16), compute)).view(torch.bfloat16)
+
+
+def in_parallel(
+    function: "Callable[[torch.Tensor], torch.Tensor]", rows: "torch.Tensor", per_block: int, per_call: int
+) -> "Iterator[torch.Tensor]":
+    """Blocks of `function` of consecutive rows, a few of them at a time; every core works on rows of its own."""
+    import torch
+
+    with own_part_for_each_core() as computed:
+        for start in range(0, len(rows), per_block):
+            yield computed(function, torch.split(rows[start : start + per_block], per_call))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.recipes.features import cached_features
+from dphpo_bench.recipes.picture_features import PictureFeatures
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 
 if TYPE_CHECKING:
@@ -28,22 +29,24 @@ class Schedule:
 class ImageTask(Task):
     """Classification of the pictures of one dataset.
 
-    Two models: "linear", a linear layer that starts from zero on ScatterNet features, and "cnn", a
-    convolutional network on pixels. Pixels are scaled by public constants, never by a dataset's mean or
-    variance, which would be a release.
+    Models: "linear", a linear layer that starts from zero on ScatterNet features; "cnn", a convolutional network on
+    pixels; and where a subclass lists it among its `models`, "pretrained", a linear layer on features of a pretrained
+    network. Pixels are scaled by public constants, never by a dataset's mean or variance, which would be a release.
 
     Subclasses set `name`, `summary` and `datasets`, and may replace the rest.
 
     Attributes:
         features: what the linear model is trained on.
-        linear_schedule: of the linear model.
+        pretrained: what the model "pretrained" is trained on.
+        linear_schedule: of both linear models.
         cnn_schedule: of the convolutional network.
     """
 
     public = True
-    models = ("linear", "cnn")
+    models: ClassVar[tuple[str, ...]] = ("linear", "cnn")
     datasets: ClassVar[tuple[Images, ...]]
     features: ClassVar[ScatteringFeatures] = ScatteringFeatures()
+    pretrained: ClassVar[PictureFeatures] = PictureFeatures()
     linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)
     cnn_schedule: ClassVar[Schedule]
 
@@ -55,14 +58,13 @@ class ImageTask(Task):
     @property
     def facts(self) -> TaskFacts:
         """Public facts; reads no data."""
-        linear = self.model_name == "linear"
-        schedule = self.linear_schedule if linear else self.cnn_schedule
-        shape = self.dataset.image_shape
+        shape, route = self.dataset.image_shape, self._route
+        schedule = self.linear_schedule if route else self.cnn_schedule
         return TaskFacts(
             task=self.name,
             model=self.model_name,
             n_records=self.dataset.train.rows,
-            inputs=Input((self.features.size(shape),) if linear else shape),
+            inputs=Input((route.size(shape),) if route else shape),
             n_classes=self.dataset.n_classes,
             batch_size=schedule.batch_size,
             epochs=schedule.epochs,
@@ -79,19 +81,27 @@ class ImageTask(Task):
         return self._load(source, self.dataset.test)
 
     def build_model(self) -> "torch.nn.Module":
-        """The linear layer, of zeros, or the convolutional network with torch's initial weights."""
+        """A linear layer, of zeros, or the convolutional network with torch's initial weights."""
         from dphpo_bench.recipes import networks
 
-        if self.model_name == "cnn":
-            return networks.tanh_cnn(self.dataset.image_shape, self.dataset.n_classes)
-        return networks.zero_linear(self.features.size(self.dataset.image_shape), self.dataset.n_classes)
+        shape, n_classes = self.dataset.image_shape, self.dataset.n_classes
+        if self._route:
+            return networks.zero_linear(self._route.size(shape), n_classes)
+        return networks.tanh_cnn(shape, n_classes)
 
     def fingerprint(self, source: "DataSource") -> str:
         """Hash of what identifies the inputs: pinned content hashes, and the features' parameters."""
         del source
-        inputs = self.features.key if self.model_name == "linear" else {"pixels": "x / 127.5 - 1"}
+        inputs = self._route.key if self._route else {"pixels": "x / 127.5 - 1"}
         identity = [[split.content_hash for split in self.dataset.splits], inputs]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def _route(self) -> ScatteringFeatures | PictureFeatures | None:
+        """From pictures to what the model is trained on; None if that is the pixels."""
+        if self.model_name == "cnn":
+            return None
+        return self.pretrained if self.model_name == "pretrained" else self.features
 
     def _load(self, source: "DataSource", split: Split) -> Records:
         import torch
@@ -99,12 +109,12 @@ class ImageTask(Task):
         from dphpo_bench.data.images import load_records
 
         records = load_records(source, self.dataset, split)
-        if self.model_name == "linear":
-            pixels = torch.from_numpy(records["pixels"])
-            size = self.features.size(self.dataset.image_shape)
-            inputs = cached_features(
-                source, self.dataset, split, self.features.key, size, lambda: self.features.extract(pixels)
-            )
+        pixels = torch.from_numpy(records["pixels"])
+        if self._route is None:
+            inputs = pixels.float().div_(127.5).sub_(1)
         else:
-            inputs = torch.from_numpy(records["pixels"]).float().div_(127.5).sub_(1)
+            route, size = self._route, self._route.size(self.dataset.image_shape)
+            inputs = cached_features(
+                source, self.dataset, split, route.key, size, pixels, lambda some: route.extract(some, source)
+            )
         return Records(inputs, torch.from_numpy(records["label"]).long())

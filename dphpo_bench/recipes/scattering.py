@@ -6,12 +6,15 @@ Features may therefore be computed before any privacy is spent.
 """
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dphpo_bench.recipes.features import in_parallel
+
 if TYPE_CHECKING:
     import torch
+
+    from dphpo_bench.data.source import DataSource
 
 _IMAGES_PER_CALL = 16  # intermediate results of so few pictures fit into a processor's cache
 _IMAGES_PER_BLOCK = 1024
@@ -54,65 +57,53 @@ class ScatteringFeatures:
         kept = columns - columns // 2 if self.symmetric else columns
         return channels * paths * (height >> self.scales) * kept
 
-    def extract(self, pixels: "torch.Tensor") -> "Iterator[torch.Tensor]":
+    def extract(self, pixels: "torch.Tensor", source: "DataSource | None" = None) -> "Iterator[torch.Tensor]":
         """Features of pictures, in blocks, so that the whole need not fit into memory.
 
         Args:
             pixels: uint8, shape (n, channels, height, width).
+            source: not needed; for routes that need weights.
 
         Yields:
             Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
         """
-        import torch
-        from kymatio.torch import Scattering2D
+        del source
+        features = self._features(pixels)
+        yield from in_parallel(lambda few: features(few).bfloat16(), pixels, _IMAGES_PER_BLOCK, _IMAGES_PER_CALL)
 
-        transform = Scattering2D(J=self.scales, L=self.angles, shape=pixels.shape[2:])
-        normalise = self._normaliser(transform, pixels)
+    def _features(self, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
+        """Maps a few pictures to features in float32; `pixels` lends its shape only."""
+        from dphpo_bench.recipes.wavelets import scattering_transform
 
-        def features(few: torch.Tensor) -> torch.Tensor:
-            images = few.float().div(255).contiguous()
-            values: torch.Tensor = normalise(transform(images))
-            if self.symmetric:
-                values = (values + normalise(transform(images.flip(-1)))) / 2
+        height, width = pixels.shape[2:]
+        transform = scattering_transform(self.scales, self.angles, (height, width), self.symmetric)
+        normalise = self._normaliser(pixels)
+
+        def features(few: "torch.Tensor") -> "torch.Tensor":
+            values, *mirrored = (normalise(image) for image in transform(few.float().div(255)))
+            if mirrored:
+                values = (values + mirrored[0]) / 2
                 values = values[..., values.shape[-1] // 2 :]
-            return values.flatten(1).bfloat16()
+            return values.flatten(1)
 
-        yield from _in_parallel(features, pixels)
+        return features
 
-    def _normaliser(self, transform: Any, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
+    def _normaliser(self, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
         """Maps coefficients of shape (n, channels, paths, height, width); `pixels` lends its shape only."""
         import torch
         from torch.nn.functional import group_norm
 
+        from dphpo_bench.recipes.wavelets import scattering_transform
+
         if self.normalisation == "group_norm":
             return lambda values: group_norm(values.flatten(1, 2), self.groups).view_as(values)
+        _, height, width = pixels.shape[1:]
+        transform = scattering_transform(self.scales, self.angles, (height, width), mirrored=False)
         synthetic = _pink_noise(_SYNTHETIC_IMAGES, *pixels.shape[1:])
-        values = torch.cat(list(_in_parallel(lambda few: _root(transform(few)), synthetic)))
+        blocks = in_parallel(lambda few: _root(transform(few)[0]), synthetic, _IMAGES_PER_BLOCK, _IMAGES_PER_CALL)
+        values = torch.cat(list(blocks))
         deviation, mean = torch.std_mean(values, dim=(0, 3, 4), keepdim=True)
         return lambda values: (_root(values) - mean) / deviation
-
-
-def _in_parallel(function: "Callable[[torch.Tensor], torch.Tensor]", rows: "torch.Tensor") -> "Iterator[torch.Tensor]":
-    """Blocks of `function` of a few rows at a time; every core works on rows of its own.
-
-    Splitting each small operation between cores instead, as torch does by itself, is slower, and crawls where
-    other processes keep the cores busy.
-    """
-    import torch
-
-    def without_gradients(few: torch.Tensor) -> torch.Tensor:
-        with torch.inference_mode():  # a setting of each thread
-            return function(few)
-
-    threads = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for start in range(0, len(rows), _IMAGES_PER_BLOCK):
-                block = rows[start : start + _IMAGES_PER_BLOCK]
-                parts = [block[i : i + _IMAGES_PER_CALL] for i in range(0, len(block), _IMAGES_PER_CALL)]
-                yield torch.cat(list(pool.map(without_gradients, parts)))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _root(coefficients: "torch.Tensor") -> "torch.Tensor":

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.base.tensors import Records
@@ -15,6 +15,7 @@ from dphpo_bench.recipes.text_features import TextFeatures
 if TYPE_CHECKING:
     import torch
 
+    from dphpo_bench.data.rows import Row
     from dphpo_bench.data.source import DataSource
 
 
@@ -101,11 +102,11 @@ class TextTask(Task):
         if wrong:
             reason = f"expected labels from 0 to {self.n_classes - 1}, got {wrong[0]}"
             raise unusable(source.file(self.dataset, split), self.dataset, reason)
-        texts = [str(text) for row in rows for text in row[:-1]]
 
-        def extract() -> "Iterator[torch.Tensor]":
-            for block in self.features.extract(texts, source):
+        def extract(some: "Sequence[Row]") -> "Iterator[torch.Tensor]":
+            for block in self.features.extract([str(text) for row in some for text in row[:-1]], source):
                 one, *other = block.view(-1, self._texts, self.features.size).unbind(1)
                 yield torch.cat([one, *other, *((one - two).abs() for two in other), *(one * two for two in other)], 1)
 
-        return Records(cached_features(source, self.dataset, split, self.features.key, self._size, extract), labels)
+        key, size = self.features.key, self._size
+        return Records(cached_features(source, self.dataset, split, key, size, rows, extract), labels)

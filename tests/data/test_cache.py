@@ -1,12 +1,12 @@
 """Cached arrays appear whole or not at all."""
 
 import logging
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,12 @@ DTYPE = np.dtype(np.uint16)
 EXPECTED = np.arange(12, dtype=DTYPE).reshape(6, 2)
 
 
-def blocks() -> Iterator[np.ndarray]:
-    yield EXPECTED[:4]
-    yield EXPECTED[4:]
+def blocks(start: int) -> Iterator[np.ndarray]:
+    for row in range(start, 6, 2):
+        yield EXPECTED[row : row + 2]
 
 
-def never() -> Iterator[np.ndarray]:
+def never(start: int) -> Iterator[np.ndarray]:
     raise AssertionError("computed although it is cached")
 
 
@@ -41,15 +41,70 @@ def test_writing_to_the_array_leaves_the_file_alone(tmp_path: Path) -> None:
     assert (cached_array(tmp_path / "array.npy", (6, 2), DTYPE, never) == EXPECTED).all()
 
 
-def test_failure_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
-    def fails() -> Iterator[np.ndarray]:
-        yield EXPECTED[:4]
-        raise KeyboardInterrupt
+class Counted:
+    """Computes as `blocks` does, and remembers what; `fail` is raised in place of the block of row `at`."""
 
+    def __init__(self, at: int | None = None, fail: type[BaseException] = KeyboardInterrupt) -> None:
+        self.at, self.fail = at, fail
+        self.rows: list[int] = []
+
+    def __call__(self, start: int) -> Iterator[np.ndarray]:
+        for row, block in zip(range(start, 6, 2), blocks(start), strict=True):
+            if row == self.at:
+                raise self.fail
+            self.rows.append(row)
+            yield block
+
+
+def test_failure_in_the_middle_loses_no_block(tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    for at in (2, 4):  # twice, the second from where the first left off
+        with pytest.raises(KeyboardInterrupt):
+            cached_array(path, (6, 2), DTYPE, Counted(at))
+        assert not path.exists()
+    rest = Counted()
+    assert (cached_array(path, (6, 2), DTYPE, rest) == EXPECTED).all()
+    assert rest.rows == [4]
+    assert {file.name for file in tmp_path.iterdir()} <= {"array.npy", "array.npy.lock"}
+
+
+@pytest.mark.parametrize(("at", "fail"), [(0, KeyboardInterrupt), (4, OSError)])
+def test_failure_that_leaves_nothing(tmp_path: Path, at: int, fail: type[BaseException]) -> None:
+    """Before the first block there is nothing to keep, and a full disk is better freed."""
+    with pytest.raises((KeyboardInterrupt, DataError)):
+        cached_array(tmp_path / "array.npy", (6, 2), DTYPE, Counted(at, fail))
+    assert {file.name for file in tmp_path.iterdir()} <= {"array.npy.lock"}
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_interrupted_file_with_a_damaged_block(tmp_path: Path, block: int) -> None:
+    path = tmp_path / "array.npy"
     with pytest.raises(KeyboardInterrupt):
-        cached_array(tmp_path / "array.npy", (6, 2), DTYPE, fails)
-    assert [path.suffix for path in tmp_path.iterdir()] in ([], [".lock"])
-    assert (cached_array(tmp_path / "array.npy", (6, 2), DTYPE, blocks) == EXPECTED).all()
+        cached_array(path, (6, 2), DTYPE, Counted(4))
+    (left,) = tmp_path.glob(".array.npy.*")
+    flip(left, 128 + 8 * block)
+    rest = Counted()
+    assert (cached_array(path, (6, 2), DTYPE, rest) == EXPECTED).all()
+    assert rest.rows == list(range(2 * block, 6, 2))
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("at", [0, 90, 128, 139, 151, 152, 160, 175, 187])
+def test_damage_inside_is_found(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
+    """In the header, in each block, and in the table of checksums."""
+    path = tmp_path / "array.npy"
+    cached_array(path, (6, 2), DTYPE, blocks)
+    assert path.stat().st_size == 128 + 24 + 3 * 12
+    flip(path, at)
+    with caplog.at_level(logging.WARNING):
+        assert (cached_array(path, (6, 2), DTYPE, blocks) == EXPECTED).all()
+    assert caplog.text.count("is damaged; computing it again") == 1
+    assert (cached_array(path, (6, 2), DTYPE, never) == EXPECTED).all()
 
 
 @pytest.mark.parametrize("keep", [0, 5, 140, -1])
@@ -82,14 +137,19 @@ def test_unwritable_folder(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_leftovers_of_killed_processes_go_away(tmp_path: Path) -> None:
-    old, young = tmp_path / ".array.npy.aaaa.tmp", tmp_path / ".array.npy.bbbb.tmp"
-    for file in (old, young):
-        file.touch()
-    os.utime(old, (0, 0))
-    cached_array(tmp_path / "array.npy", (6, 2), DTYPE, blocks)
-    assert not old.exists()
-    assert young.exists()  # may be in use where the file system ignores locks
+def test_a_writer_whose_file_another_one_cleaned_up(tmp_path: Path) -> None:
+    """Where locks are ignored: the other one has finished, and its array is used."""
+    path = tmp_path / "array.npy"
+
+    def overtaken(start: int) -> Iterator[np.ndarray]:
+        yield EXPECTED[start:2]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dphpo_bench.data.cache.locked", nullcontext)
+            cached_array(path, (6, 2), DTYPE, blocks)
+        yield from blocks(2)
+
+    assert (cached_array(path, (6, 2), DTYPE, overtaken) == EXPECTED).all()
+    assert {file.name for file in tmp_path.iterdir()} <= {"array.npy", "array.npy.lock"}
 
 
 SLOW_WRITER = """
@@ -98,11 +158,12 @@ from pathlib import Path
 import numpy as np
 from dphpo_bench.data.cache import cached_array
 
-def blocks():
-    Path(sys.argv[1] + ".started").touch()
-    for i in range(100):
-        time.sleep(float(sys.argv[2]) / 100)
-        yield np.full((1, 2), i, np.uint16)
+def blocks(start):
+    for i in range(start, 100, 5):
+        with open(sys.argv[1] + ".rows", "a") as log:
+            log.write(f"{i} ")
+        yield np.arange(2 * i, 2 * i + 10, dtype=np.uint16).reshape(5, 2)
+        time.sleep(float(sys.argv[2]) / 20)
 
 print(cached_array(Path(sys.argv[1]), (100, 2), np.dtype(np.uint16), blocks).sum())
 """
@@ -114,23 +175,28 @@ def start_writer(path: Path, seconds: float) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_two_processes_at_once(tmp_path: Path) -> None:
     writers = [start_writer(tmp_path / "array.npy", 0.5) for _ in range(2)]
-    assert [int(writer.communicate()[0]) for writer in writers] == [9900, 9900]
+    assert [int(writer.communicate()[0]) for writer in writers] == [19900, 19900]
 
 
-def test_killed_writer_blocks_nobody(tmp_path: Path) -> None:
-    path = tmp_path / "array.npy"
-    writer = start_writer(path, 60)
-    wait_for(Path(f"{path}.started"))
-    writer.send_signal(signal.SIGKILL)
-    writer.communicate()
-    assert not path.exists()
-    assert (cached_array(path, (6, 2), DTYPE, blocks) == EXPECTED).all()
+def test_killed_writer_is_continued(tmp_path: Path) -> None:
+    """With the same bytes as in one go, and at most one block computed twice."""
+    path, log = tmp_path / "array.npy", tmp_path / "array.npy.rows"
+    for goal in (4, 9):
+        writer = start_writer(path, 6)
+        deadline = time.monotonic() + 60
+        while not log.exists() or len(log.read_text().split()) < goal:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        assert not path.exists()
+    writer = start_writer(path, 0)
+    assert int(writer.communicate()[0]) == 19900
+    rows = [int(row) for row in log.read_text().split()]
+    assert sorted(set(rows)) == list(range(0, 100, 5))
+    assert len(rows) <= 20 + 2  # two kills
+    start_writer(tmp_path / "whole.npy", 0).communicate()
+    assert path.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert not list(tmp_path.glob(".*.tmp"))

@@ -1,6 +1,8 @@
 """The machinery of image tasks on a small dataset."""
 
 import logging
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +109,29 @@ def test_truncated_features_are_extracted_again(
     with caplog.at_level(logging.WARNING):
         assert torch.equal(task_class().load_train(mirror).inputs, before)
     assert caplog.text.count("is damaged; computing it again") == 1
+
+
+def test_interrupted_extraction_goes_on(
+    task_class: type[ImageTask], mirror: DataSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scattering, "_IMAGES_PER_BLOCK", 8)
+    whole = task_class().load_train(mirror).inputs
+    extract, extracted = ScatteringFeatures.extract, []
+
+    def interrupted(features: ScatteringFeatures, pixels: torch.Tensor, source: DataSource) -> Iterator[torch.Tensor]:
+        extracted.append(len(pixels))
+        yield from islice(extract(features, pixels, source), 2)
+        raise KeyboardInterrupt
+
+    other = DataSource.resolve(mirror.data_dir, tmp_path / "other cache")
+    monkeypatch.setattr(ScatteringFeatures, "extract", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        task_class().load_train(other)
+    with pytest.raises(KeyboardInterrupt):
+        task_class().load_train(other)
+    monkeypatch.setattr(ScatteringFeatures, "extract", extract)
+    assert extracted == [ROWS, ROWS - 16]
+    assert torch.equal(task_class().load_train(other).inputs, whole)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import struct
 import warnings
 import zlib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.cache import _header, cached_array
+from dphpo_bench.data.cache import cached_array
 from dphpo_bench.data.images import load_records
 from dphpo_bench.data.source import DataSource
 from tests.data.conftest import ROWS, content_hash, png, random_records, small_dataset
@@ -219,8 +220,18 @@ def _headed(header: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + ARRAY.tobytes()
 
 
+def _table(*ends: int) -> bytes:
+    """The table behind the rows: where each block ends, and its CRC-32."""
+    blocks = [(end, ARRAY[start:end].tobytes()) for start, end in pairwise((0, *ends))]
+    return b"".join(struct.pack("<QI", end, zlib.crc32(block)) for end, block in blocks)
+
+
+OWN = npy(ARRAY) + _table(1, 4)
 OTHERS = (
     npy(ARRAY),
+    npy(ARRAY) + _table(1),
+    npy(ARRAY) + struct.pack("<QI", 4, zlib.crc32(b"")),
+    npy(ARRAY) + struct.pack("<QI", 2**63, 0),
     npy(ARRAY, version=(2, 0)),
     npy(ARRAY.T),
     npy(np.asfortranarray(ARRAY)),
@@ -237,28 +248,37 @@ OTHERS = (
     _headed("{'descr': '|O', 'fortran_order': False, 'shape': (4, 6), }"),
     *(npy(np.zeros((4, 6), dtype)) for dtype in DTYPES),
 )
-ARRAYS = st.one_of(st.sampled_from(OTHERS), torn(st.sampled_from(OTHERS)), GARBAGE)
+ARRAYS = st.one_of(st.sampled_from(OTHERS), torn(st.sampled_from((OWN, *OTHERS))), GARBAGE)
 
 
 def check_array(content: bytes, folder: Path) -> None:
-    """What is not the array's own file is made again, without looking into it."""
-    path = folder / "array.npy"
-    path.write_bytes(content)
-    computed = []
+    """What is not the array's own file is made again, without looking into it, and so is what was to become one."""
+    path, left = folder / "array.npy", folder / ".array.npy.0.tmp"
+    for place in (path, left):
+        path.unlink(missing_ok=True)
+        place.write_bytes(content)
+        computed = []
 
-    def compute() -> list[Any]:
-        computed.append(1)
-        return [ARRAY[:1], ARRAY[1:]]
+        def compute(start: int, computed: list[int] = computed) -> list[Any]:
+            computed.append(start)
+            return [ARRAY[start : start + 1], ARRAY[start + 1 :]]
 
-    before = Pickled.traces
-    found = cached_array(path, (4, 6), np.dtype(np.uint16), compute)
-    assert found.dtype == np.uint16
-    header = _header((4, 6), np.dtype(np.uint16))
-    own = content.startswith(header) and len(content) == len(header) + ARRAY.nbytes
-    assert bool(computed) is not own
-    assert found.tobytes() == (content[len(header) :] if own else ARRAY.tobytes())
-    assert Pickled.traces == before
-    assert npy(ARRAY) == header + ARRAY.tobytes()
+        before = Pickled.traces
+        found = cached_array(path, (4, 6), np.dtype(np.uint16), compute)
+        assert found.dtype == np.uint16
+        assert found.tobytes() == ARRAY.tobytes()
+        assert Pickled.traces == before
+        assert not left.exists()
+        if content.startswith(OWN):
+            assert not computed
+        elif place == path:
+            assert computed == [0]
+
+
+def test_own_file(tmp_path: Path) -> None:
+    cached_array(tmp_path / "array.npy", (4, 6), np.dtype(np.uint16), lambda start: [ARRAY[start:1], ARRAY[1:]])
+    assert (tmp_path / "array.npy").read_bytes() == OWN
+    check_array(OWN, tmp_path)
 
 
 @examples(80)
@@ -282,7 +302,7 @@ def test_many_arrays(folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["pipe", "loop", "device", "dangling link"])
 def test_what_is_no_array_is_replaced(kind: str, tmp_path: Path) -> None:
     path = odd_file(kind, tmp_path, "array.npy")
-    found = cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY])
+    found = cached_array(path, (4, 6), np.dtype(np.uint16), lambda start: [ARRAY[start:]])
     assert (found == ARRAY).all()
     assert path.is_file()
     assert not path.is_symlink()
@@ -291,7 +311,7 @@ def test_what_is_no_array_is_replaced(kind: str, tmp_path: Path) -> None:
 def test_a_folder_in_the_place_of_an_array_is_a_clear_error(tmp_path: Path) -> None:
     path = odd_file("directory", tmp_path, "array.npy")
     with pytest.raises(DataError, match=r"Cannot write array\.npy") as caught:
-        cached_array(path, (4, 6), np.dtype(np.uint16), lambda: [ARRAY])
+        cached_array(path, (4, 6), np.dtype(np.uint16), lambda start: [ARRAY[start:]])
     check_message(caught.value, tmp_path)
 
 

@@ -154,6 +154,7 @@ def test_without_the_extra_the_way_out_is_named(leaderboard, records: Path, monk
     assert done.stderr.strip() == "Drawing the leaderboard needs altair: pip install 'dphpo-bench[leaderboard]'."
 
 
+@pytest.mark.slow
 def test_the_real_command(records: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dphpo_bench", "leaderboard", "build"],

@@ -344,6 +344,7 @@ def test_kept_epsilons_are_used_unless_they_cannot_be(damaged: str, tmp_path: Pa
     assert kept.read_text() == "0.1" or json.loads(kept.read_text()) == pytest.approx(first.runs[0].epsilon)
 
 
+@pytest.mark.slow
 def test_many_ledgers_are_computed_in_processes_with_the_same_result(tmp_path: Path) -> None:
     noises = [3.75 + 0.05 * step for step in range(20)]
     for seed, noise in enumerate(noises):

@@ -69,6 +69,10 @@ class TestContract(MethodContract):
     def test_new_process_gives_the_same_run(self, method: bench.Method) -> None:
         super().test_new_process_gives_the_same_run(method)
 
+    @pytest.mark.slow  # so does a kept plan, below
+    def test_plan_comes_back_from_json(self, method: bench.Method) -> None:
+        super().test_plan_comes_back_from_json(method)
+
     @pytest.mark.slow  # the kept plan's run is repeated below, and after other runs
     def test_seed_repeats_a_run(self, method: bench.Method) -> None:
         super().test_seed_repeats_a_run(method)

@@ -28,7 +28,7 @@ FACTS = bench.TaskFacts("table", "none", 50_000, bench.Input((1,)), 1000, 10, "S
     ("epsilon", "interval", "loss_batch", "loss_noise"),
     [
         pytest.param(1, 5, "same", 10.479, marks=pytest.mark.slow),
-        (1, 10, "fresh", 5.983),
+        pytest.param(1, 10, "fresh", 5.983, marks=pytest.mark.slow),
         (3, 5, "same", 5.592),
         pytest.param(3, 10, "same", 4.180, marks=pytest.mark.slow),
         pytest.param(3, 5, "fresh", 2.635, marks=pytest.mark.slow),

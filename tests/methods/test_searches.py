@@ -142,6 +142,7 @@ def test_with_a_large_budget_propose_test_finds_the_best(tiny_task) -> None:
     ],
     ids=lambda m: m.name,
 )
+@pytest.mark.slow
 def test_searches_find_a_learning_rate(method: bench.Method, tiny_task) -> None:
     """Of three searches, two: a search of few trials may draw no good one."""
     records = [bench.run(method, tiny_task, LOOSE, seed=seed).record for seed in range(3)]
@@ -174,8 +175,8 @@ def test_accountings_of_one_search(tiny_task) -> None:
         (PapernotSteinke(), "layer_cake"),
         pytest.param(PapernotSteinke(distribution="uniform"), "layer_cake", marks=pytest.mark.slow),
         (DpHypo(), "profile"),
-        (SubsampledTuning(), "layer_cake"),
-        (DpHyper(), "layer_cake"),
+        pytest.param(SubsampledTuning(), "layer_cake", marks=pytest.mark.slow),
+        pytest.param(DpHyper(), "layer_cake", marks=pytest.mark.slow),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -201,6 +202,7 @@ def test_a_poisson_number_of_trials_may_be_zero(tiny_task, budget) -> None:
     assert record.released == {"winner": None}
 
 
+@pytest.mark.slow
 def test_dp_hyper_gives_the_final_run_its_share(budget) -> None:
     plan = DpHyper().plan(bench.make_task("cifar10").facts, budget)
     alone = bench.epsilon(plan.parameters.final.event, budget.delta).epsilon
@@ -322,12 +324,12 @@ class MixedBlobs(Blobs):
     [
         pytest.param("random_search", {}, marks=pytest.mark.slow),
         ("papernot_steinke", {"mean": 2.0, "accounting": "layer_cake"}),
-        ("liu_talwar", {"threshold": 0.4, "accounting": "layer_cake"}),
+        pytest.param("liu_talwar", {"threshold": 0.4, "accounting": "layer_cake"}, marks=pytest.mark.slow),
         pytest.param("dp_hyper", {"mean": 2.0, "accounting": "layer_cake"}, marks=pytest.mark.slow),
         ("dp_hypo", {"mean": 2.0, "points": 6, "accounting": "rdp"}),
         pytest.param("subsampled_tuning", {"mean": 2.0, "accounting": "profile"}, marks=pytest.mark.slow),
         pytest.param("grid_composed", {"points": 1}, marks=pytest.mark.slow),
-        ("grid_oracle", {"points": 1}),
+        pytest.param("grid_oracle", {"points": 1}, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

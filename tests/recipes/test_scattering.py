@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from kymatio.numpy import Scattering2D
+from kymatio.torch import Scattering2D as TorchScattering2D
 
 from dphpo_bench.recipes.scattering import ScatteringFeatures, _pink_noise
 
@@ -35,6 +36,37 @@ def test_group_normalised_coefficients_of_kymatio(channels: int, size: int, expe
     centred = grouped - grouped.mean(-1, keepdims=True)
     wanted = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(found.float().numpy(), wanted.reshape(3, -1), rtol=2**-8, atol=2e-3)
+
+
+@pytest.mark.parametrize("normalisation", ["group_norm", "pink_noise"])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28)])
+def test_features_from_kymatio(normalisation: str, symmetric: bool, shape: tuple[int, int, int]) -> None:
+    """The definition, with a scattering transform for each mirror image; before rounding to bfloat16."""
+    pixels = pictures(3, shape[0], shape[1])
+    transform = TorchScattering2D(J=2, L=8, shape=shape[1:])
+
+    def rooted(images: torch.Tensor) -> torch.Tensor:
+        values = transform(images.contiguous())
+        values[:, :, 1:] = values[:, :, 1:].clamp(min=0).add(1e-3).sqrt()
+        return values
+
+    def normalised(images: torch.Tensor) -> torch.Tensor:
+        if normalisation == "group_norm":
+            grouped = transform(images.contiguous()).reshape(3, 27, -1)
+            variance, mean = torch.var_mean(grouped, -1, keepdim=True, correction=0)
+            return ((grouped - mean) / (variance + 1e-5).sqrt()).view(3, shape[0], 81, shape[1] // 4, -1)
+        deviation, mean = torch.std_mean(rooted(_pink_noise(50, *shape)), dim=(0, 3, 4), keepdim=True)
+        return (rooted(images) - mean) / deviation
+
+    images = pixels / 255
+    wanted = normalised(images)
+    if symmetric:
+        wanted = (wanted + normalised(images.flip(-1))) / 2
+        wanted = wanted[..., wanted.shape[-1] // 2 :]
+    features = ScatteringFeatures(normalisation=normalisation, symmetric=symmetric)  # type: ignore[arg-type]
+    found = features._features(pixels)(pixels)
+    torch.testing.assert_close(found, wanted.flatten(1), rtol=0, atol=1e-5 * float(wanted.abs().max()))
 
 
 @pytest.mark.parametrize("normalisation", ["group_norm", "pink_noise"])

@@ -213,7 +213,13 @@ def test_an_executor_that_fails_is_tried_again_once(blobs, source, store) -> Non
     assert summary.failures[0][1].error == "ConnectionError: a node is lost (attempt 2)"
 
 
-@pytest.mark.parametrize("content", [b"", b'{"schema_version": 1, "iden', b"\x00" * 100, b"[" * 10**5])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"schema_version": 1, "iden',
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (b"", b"\x00" * 100, b"[" * 10**5)),
+    ],
+)
 def test_a_damaged_record_is_no_record(blobs, source, store, content: bytes) -> None:
     cells = blobs('"auto_clipping"')
     run(cells, store, source)
@@ -332,6 +338,7 @@ def test_an_interrupt_ends_what_runs(blobs, source, store, tmp_path) -> None:
     assert list(store.root.rglob("*.json")) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_sweep_and_loses_nothing(blobs, source, tmp_path, monkeypatch) -> None:
     """On a real file system of a few pages, if this machine lets us mount one."""
     small = tmp_path / "small"

@@ -242,6 +242,7 @@ def test_closing_ends_what_runs_and_starts_nothing_more(tmp_path) -> None:
         processes.call(echo, "", Resources())
 
 
+@pytest.mark.slow
 def test_many_at_a_time_from_many_threads(processes) -> None:
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda index: processes.call(echo, f"a{index}", Resources()).text, range(40)))
@@ -249,6 +250,7 @@ def test_many_at_a_time_from_many_threads(processes) -> None:
     assert threading.active_count() < 20
 
 
+@pytest.mark.slow
 def test_no_file_descriptors_leak(processes) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))

@@ -267,6 +267,7 @@ class TestCalls:
         assert executor.submit(kill_worker_once, str(path), Resources()).result(120).text == "second"
         assert wait_until(lambda: is_gone(int(path.read_text())))
 
+    @pytest.mark.slow
     def test_limits_hold_as_without_ray(self, executor: RayExecutor, tmp_path: Path) -> None:
         path = tmp_path / "pid"
         late = executor.submit(sleep_long, str(path), Resources(time_limit_s=8)).result(120)
@@ -349,6 +350,7 @@ def test_a_node_with_another_version_is_refused(cluster: Any, monkeypatch: pytes
         RayExecutor(cluster.address, [Resources()])
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_outside_the_cell_is_told_in_a_line(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_executor, "_call", refuse)
     with closing(RayExecutor(cluster.address, [Resources()])) as executor:
@@ -359,6 +361,7 @@ def test_what_goes_wrong_outside_the_cell_is_told_in_a_line(cluster: Any, monkey
     assert answer.failure == "Ray: ZeroDivisionError: a bug"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_given_up(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_executor, "JOIN_SECONDS", 4.0)
     with socket.socket() as silent:

@@ -17,6 +17,7 @@ from dphpo_bench.data.images import canonical_order, content_hash, decode_parque
 from dphpo_bench.data.rows import load_rows
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.image_task import ImageTask
+from dphpo_bench.tasks.adult import ENCODING, Adult
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.diabetes import Diabetes
 from dphpo_bench.tasks.digits import Digits
@@ -27,7 +28,7 @@ from dphpo_bench.tasks.sst2 import Sst2
 from dphpo_bench.testing import TaskContract
 
 IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)
-
+WITH_DATA = (Adult, *IMAGE_TASKS, Sst2)
 
 NEED_NO_DATA = (
     "test_declarations",
@@ -48,10 +49,9 @@ class TestPackagedTasksContract(TaskContract):
 
 @pytest.mark.slow
 @pytest.mark.real_data
-class TestDownloadedTasksContract(TaskContract):
+class TestContractOnRealData(TaskContract):
     @pytest.fixture(
-        params=[(cls, model) for cls in (*IMAGE_TASKS, Sst2) for model in cls.models],
-        ids=lambda p: p[0].name + "-" + p[1],
+        params=[(cls, model) for cls in WITH_DATA for model in cls.models], ids=lambda p: p[0].name + "-" + p[1]
     )
     def task(self, request: pytest.FixtureRequest) -> Task:
         if not os.environ.get("DPHPO_BENCH_DATA"):
@@ -61,7 +61,7 @@ class TestDownloadedTasksContract(TaskContract):
 
 
 @pytest.mark.parametrize("test", NEED_NO_DATA)
-@pytest.mark.parametrize("task_class", [*IMAGE_TASKS, Sst2])
+@pytest.mark.parametrize("task_class", WITH_DATA)
 def test_what_of_the_contract_needs_no_data(task_class: type[Task], test: str) -> None:
     for model in task_class.models[: 1 if "import" in test else None]:
         getattr(TaskContract(), test)(task_class(model))
@@ -156,6 +156,7 @@ CANONICAL_MNIST = {
 
 
 @pytest.mark.real_data
+@pytest.mark.slow
 def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> None:
     """SHA-256 of the four original IDX files, rebuilt; the mirror keeps the original order."""
     dataset = Mnist.datasets[0]
@@ -212,3 +213,21 @@ class TestDiabetes:
     def test_it_can_be_learnt_in_private(self) -> None:
         record = bench.run("dp_sgd", Diabetes(), bench.PrivacyBudget(3, 1e-3), seed=0).record
         assert record.metrics["r2"] > 0.25  # 0.36 measured; 0.48 without privacy
+
+
+class TestAdult:
+    @pytest.mark.real_data
+    def test_real_files_hold_what_is_published(self, real_source: DataSource) -> None:
+        """Becker and Kohavi's own counts: 7,841 and 3,846 above 50,000 dollars."""
+        task = Adult()
+        train, test = task.load_train(real_source), task.load_test(real_source)
+        assert (train.targets.sum(), test.targets.sum()) == (7841, 3846)
+        assert train.inputs.shape == (32_561, *task.facts.inputs.shape)
+        assert test.inputs.abs().max() <= 5
+
+    def test_the_number_of_an_education_says_no_more_than_its_name(self) -> None:
+        assert ENCODING["education-num"] is None
+        assert ENCODING["education"].size == 16
+
+    def test_to_answer_no_is_not_good(self) -> None:
+        assert Adult().metrics[0].name == "roc_auc"

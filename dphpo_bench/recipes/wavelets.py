@@ -1,0 +1,155 @@
+"""The second-order scattering transform of pictures, and of their mirror images at little extra cost.
+
+Filters and padding are kymatio's, and so are the coefficients, up to rounding. Two things are faster here:
+
+- The low-pass filter is separable, so two products with small matrices filter, subsample and crop.
+- A mirror image needs no wavelet transform of its own. Its moduli are the picture's, mirrored, with the angles
+  permuted, as long as nothing is subsampled. Subsampling starts at opposite ends of a row, so columns are
+  subsampled only when both images are read from them; rows are the same in both, and subsampled at once.
+
+Source of the transform: Bruna and Mallat, "Invariant scattering convolution networks", IEEE PAMI 2013.
+"""
+
+from collections.abc import Callable
+from itertools import product
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def scattering_transform(
+    scales: int, angles: int, shape: tuple[int, int], mirrored: bool
+) -> "Callable[[torch.Tensor], list[torch.Tensor]]":
+    """The transform of pictures of one shape.
+
+    Args:
+        scales: J; the coefficients' grid is 2^J times coarser than the pixels'.
+        angles: L, the number of orientations of the wavelets.
+        shape: (height, width) of the pictures.
+        mirrored: whether the coefficients of the mirror images are wanted too.
+
+    Returns:
+        A function of pictures, float32, shape (n, channels, height, width). It returns their coefficients, shape
+        (n, channels, paths, height >> J, width >> J), paths in kymatio's order, and then those of the mirror images.
+    """
+    import torch
+    from kymatio.torch import Scattering2D
+
+    reference = Scattering2D(J=scales, L=angles, shape=shape)
+    if mirrored and shape[1] % 2:  # padded by a column more on one side, so that the mirror image is a case of its own
+        plain = scattering_transform(scales, angles, shape, mirrored=False)
+        return lambda images: plain(images) + plain(images.flip(-1))
+
+    low_pass = [
+        _low_pass(torch.from_numpy(spectrum), 2 ** (scales - scale))
+        for scale, spectrum in enumerate(reference.phi["levels"])
+    ]
+    readings = [_of_both(columns, 2**scale) if mirrored else columns for scale, (_, columns) in enumerate(low_pass)]
+    wavelets: dict[tuple[int, int], list[torch.Tensor]] = {}  # by the scale of the maps, and their own
+    for psi in reference.psi:
+        for level in range(max(1, min(psi["j"], scales - 1))):
+            step = 2 ** (psi["j"] - level)
+            spectrum = torch.from_numpy(psi["levels"][level])
+            prepared = _folding(spectrum, step, 1 if mirrored and level == 0 else step)
+            wavelets.setdefault((level, psi["j"]), []).append(prepared)
+    order = _mirrored_paths(scales, angles)
+
+    def averages(maps: torch.Tensor, level: int, scale: int) -> torch.Tensor:
+        """Coefficients, from maps of shape (..., images, rows, columns)."""
+        rows, columns = low_pass[scale]
+        reading = readings[scale] if level == 0 else columns
+        values = torch.unflatten(rows @ (maps @ reading.t()), -1, (-1, len(columns)))
+        return values.transpose(-3, -2).flatten(-4, -3)
+
+    def transform(images: torch.Tensor) -> list[torch.Tensor]:
+        padded = reference.pad(images.contiguous()).movedim(-1, -3)  # kymatio's last dimension is left to the images
+        spectrum = torch.fft.fft2(padded)
+        first, second = [averages(padded, 0, 0)[:, :, None]], []
+        for scale in range(scales):
+            moduli = torch.stack([_modulus(spectrum, wavelet) for wavelet in wavelets[0, scale]], 2)
+            first.append(averages(moduli, 0, scale))
+            coarser = [(to, wavelet) for to in range(scale + 1, scales) for wavelet in wavelets[scale, to]]
+            if coarser:
+                if mirrored and scale:
+                    moduli = torch.cat([moduli, moduli.flip(-1)], -3)[..., :: 2**scale]
+                spectra = torch.fft.fft2(moduli)
+                values = [averages(_modulus(spectra, wavelet), scale, to) for to, wavelet in coarser]
+                second.append(torch.stack(values, 3).flatten(2, 3))
+        plain, *mirror = torch.cat(first + second, 2).unbind(3)
+        return [plain, *(image[:, :, order] for image in mirror)]
+
+    return transform
+
+
+def _of_both(columns: "torch.Tensor", step: int) -> "torch.Tensor":
+    """A low-pass matrix that reads a picture's and its mirror image's grid from columns that are not subsampled."""
+    import torch
+
+    spread = torch.stack([columns, *[torch.zeros_like(columns)] * (step - 1)], -1).flatten(1)
+    return torch.cat([spread, spread.flip(1)])
+
+
+def _modulus(spectrum: "torch.Tensor", wavelet: "torch.Tensor") -> "torch.Tensor":
+    """Modulus of the convolution with a wavelet, subsampled as the wavelet was prepared for.
+
+    Args:
+        spectrum: of real maps, complex64, shape (..., rows, columns).
+        wavelet: see `_folding`.
+    """
+    import torch
+
+    down, rows, across, columns, _ = wavelet.shape
+    spectrum = torch.unflatten(torch.view_as_real(spectrum), -3, (down, rows))
+    spectrum = torch.unflatten(spectrum, -2, (across, columns))
+    folded = spectrum[..., 0, :, 0, :, :] * wavelet[0, :, 0]
+    for i, j in list(product(range(down), range(across)))[1:]:
+        folded.addcmul_(spectrum[..., i, :, j, :, :], wavelet[i, :, j])
+    real, imaginary = torch.view_as_real(torch.fft.ifft2(torch.view_as_complex(folded))).unbind(-1)
+    return torch.addcmul(real * real, imaginary, imaginary).sqrt_()
+
+
+def _folding(spectrum: "torch.Tensor", down: int, across: int) -> "torch.Tensor":
+    """The spectrum of a wavelet, which is real, made ready to subsample rows and columns by `down` and `across`.
+
+    Returns:
+        Shape (down, rows / down, across, columns / across, 2), every number twice: torch is faster at multiplying
+        real numbers of equal shape. Subsampling adds the parts up, and divides by their number.
+    """
+    import torch
+
+    twice = spectrum[..., None].repeat(1, 1, 2) / (down * across)
+    return torch.unflatten(torch.unflatten(twice, 1, (across, -1)), 0, (down, -1)).contiguous()
+
+
+def _low_pass(spectrum: "torch.Tensor", step: int) -> "list[torch.Tensor]":
+    """Two matrices that filter, subsample and crop: one for the rows of a map, one for its columns.
+
+    The filter is a Gaussian, so its spectrum is the product of its first column and its first row.
+    """
+    import torch
+
+    spectrum = spectrum.double()
+    matrices = []
+    for factor in (spectrum[:, 0], spectrum[0]):
+        kernel = torch.fft.ifft(factor / spectrum[0, 0].sqrt()).real
+        size = len(kernel)
+        kept = torch.arange(step, size - step, step)  # all but the first and the last: padding
+        matrices.append(kernel[(kept[:, None] - torch.arange(size)) % size].float())
+    return matrices
+
+
+def _mirrored_paths(scales: int, angles: int) -> list[int]:
+    """Which of a picture's paths is each path of its mirror image."""
+    turned = [(2 * (angles // 2 - 1) - angle) % angles for angle in range(angles)]
+    order = [0] + [1 + scale * angles + angle for scale in range(scales) for angle in turned]
+    for scale in range(scales):
+        finer = turned if scale == 0 else range(angles)  # coarser maps are transformed for each image by itself
+        start, width = len(order), (scales - scale - 1) * angles
+        order += [
+            start + first * width + coarser * angles + second
+            for first in turned
+            for coarser in range(scales - scale - 1)
+            for second in finer
+        ]
+    return order
