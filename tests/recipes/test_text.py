@@ -19,6 +19,7 @@ from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.text_task import TextTask
+from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 
@@ -88,6 +89,7 @@ def mirror(tmp_path: Path, encoder: Path) -> bench.DataSource:
 def here(mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror is the environment's: a model is built without a source."""
     monkeypatch.setenv("DPHPO_BENCH_DATA", str(mirror.data_dir))
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(mirror.cache_dir))
 
 
 def put(path: Path, rows: Sequence[Row], names: Sequence[str] = ("sentence", "label")) -> None:
@@ -275,6 +277,15 @@ class TestTask:
         network.head = torch.nn.Identity()
         expected = one_by_one(encoder, texts, LAYERS, own_only=False)
         torch.testing.assert_close(network(inputs).detach(), expected, atol=0.05, rtol=0)
+
+    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    def test_what_holds_for_every_task(self, features: TextFeatures, model: str, here: None) -> None:
+        task, contract = tuned_on(dataset(), features, model), TaskContract()
+        contract.test_facts_are_public(task)
+        contract.test_model_gives_one_output_per_class(task)
+        contract.test_initial_weights_follow_the_seed(task)
+        contract.test_losses_and_scores_are_of_one_record_each(task)
+        contract.test_model_treats_each_record_alone(task)
 
     @pytest.mark.parametrize("model", ["bitfit", "lora"])
     def test_gradients_of_records_are_those_of_a_loop(
