@@ -32,5 +32,6 @@ class Sst2(TextTask):
 
     name = "sst2"
     summary = "SST-2: phrases of film reviews, positive or negative, N=67,349."
+    models = ("linear", "bitfit", "lora")
     datasets = (DATASET,)
     n_classes = 2

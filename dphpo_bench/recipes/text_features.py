@@ -1,7 +1,7 @@
 """Features of texts from a pretrained encoder, as it is published: nothing here depends on a dataset."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,6 +13,10 @@ from dphpo_bench.recipes.features import own_part_for_each_core
 if TYPE_CHECKING:
     import torch
     from tokenizers import Encoding, Tokenizer
+    from torch import nn
+
+    Reduce = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    """From outputs (n, length, size), whether a place is a token, and whether it is one of the text's own."""
 
 _TEXTS_PER_CALL = 32
 _TEXTS_PER_BLOCK = 2048  # sorted by length within a block; even, so that pairs stay together
@@ -107,6 +111,47 @@ class TextFeatures:
         """
         import torch
 
+        def reduce(outputs: torch.Tensor, seen: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+            del seen
+            mean = (outputs * own).sum(1) / own.sum(1).clamp(min=1)  # of an empty text zeros
+            return torch.nn.functional.layer_norm(mean, (self.size,))
+
+        return self._extract(texts, source, reduce)
+
+    def tokens(self, texts: Sequence[str], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
+        """What the layers put out for each token, the encoder's own marks included: see `extract`.
+
+        Yields:
+            Consecutive rows, bfloat16, shape (rows, longest · size): token after token, then zeros.
+        """
+        import torch
+
+        def reduce(outputs: torch.Tensor, seen: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+            del own
+            rest = self.longest - outputs.shape[1]
+            return torch.nn.functional.pad(outputs * seen, (0, 0, 0, rest)).flatten(1)
+
+        return self._extract(texts, source, reduce)
+
+    def blocks_above(self, source: DataSource | None = None, n_blocks: int = 1) -> "nn.ModuleList":
+        """The pretrained blocks that follow on `layers`; each takes what `tokens` gives, and an additive mask.
+
+        Raises:
+            DataError: if the weights cannot be had; see `weights_folder`.
+            InvalidValueError: if the encoder has not so many.
+        """
+        import torch
+
+        folder = weights_folder(source or DataSource.resolve(), self.weights)
+        _, encoder = replace(self, layers=self.layers + n_blocks)._loaded(folder)
+        for module in encoder.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0  # the noise regularises enough
+        return encoder.get_submodule("encoder.layer")[self.layers :]  # type: ignore[index, no-any-return]
+
+    def _extract(self, texts: Sequence[str], source: DataSource | None, reduce: "Reduce") -> "Iterator[torch.Tensor]":
+        import torch
+
         wrong = next((n for n, text in enumerate(texts) if not isinstance(text, str)), None)
         if wrong is not None:
             raise InvalidValueError(f"Expected texts, got {type(texts[wrong]).__name__} at position {wrong}.")
@@ -118,8 +163,7 @@ class TextFeatures:
             seen = _padded([one.attention_mask for one in few])
             own = _padded([[1 - mark for mark in one.special_tokens_mask] for one in few])[..., None]
             outputs: torch.Tensor = encoder(input_ids=ids, attention_mask=seen).last_hidden_state
-            mean = (outputs * own).sum(1) / own.sum(1).clamp(min=1)  # of an empty text zeros
-            return torch.nn.functional.layer_norm(mean, (self.size,)).bfloat16()
+            return reduce(outputs, seen[..., None], own).bfloat16()
 
         with own_part_for_each_core() as rows:
             for start in range(0, len(texts), _TEXTS_PER_BLOCK):
@@ -148,7 +192,8 @@ class TextFeatures:
             )
         config.num_hidden_layers = self.layers
         with torch.random.fork_rng(devices=[]):  # it draws initial weights first
-            encoder = AutoModel.from_config(config).eval()  # type: ignore[no-untyped-call]
+            # Fused attention is no faster on short texts, and slow where gradients are computed side by side.
+            encoder = AutoModel.from_config(config, attn_implementation="eager").eval()  # type: ignore[no-untyped-call]
         missing = encoder.load_state_dict(load_file(folder / self.weights.files[0][0]), strict=False).missing_keys
         if missing:
             raise DataError(f"The weights {self.weights.name} lack {missing[0]}; they belong to another configuration.")

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 class TextTask(Task):
     """Classification of the texts, or of the pairs of texts, of one dataset.
 
-    One model: "linear", a linear layer that starts from zero on features of a pretrained encoder. A pair has four times
-    the features: those of either text, the absolute values of their differences, and their products. Source: Conneau
-    et al., "Supervised learning of universal sentence representations from natural language inference data", 2017.
+    Models: "linear", a linear layer that starts from zero on features of a pretrained encoder; and where a subclass for
+    single texts lists them among its `models`, "bitfit" and "lora", which fine-tune the encoder's next block on what
+    the layers below put out, with a linear layer on the mean over all tokens.
+
+    A pair has four times the features: those of either text, the absolute values of their differences, and their
+    products. Source: Conneau et al., "Supervised learning of universal sentence representations from natural language
+    inference data", 2017.
 
     Subclasses set `name`, `summary`, `datasets` and `n_classes`, and may replace the rest.
 
@@ -33,14 +38,18 @@ class TextTask(Task):
         n_classes: labels are 0 ... n_classes - 1.
         features: what the linear model is trained on.
         linear_schedule: of the linear model.
+        tuned_features: what lies below the block that is fine-tuned.
+        tuned_schedule: of the models that fine-tune it.
     """
 
     public = True
-    models = ("linear",)
+    models: ClassVar[tuple[str, ...]] = ("linear",)
     datasets: ClassVar[tuple[Table, ...]]
     n_classes: ClassVar[int]
     features: ClassVar[TextFeatures] = TextFeatures()
     linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)
+    tuned_features: ClassVar[TextFeatures] = TextFeatures(longest=48)
+    tuned_schedule: ClassVar[Schedule] = Schedule(batch_size=2048, epochs=2)
 
     @property
     def dataset(self) -> Table:
@@ -50,14 +59,15 @@ class TextTask(Task):
     @property
     def facts(self) -> TaskFacts:
         """Public facts; reads no data."""
+        schedule = self.linear_schedule if self.model_name == "linear" else self.tuned_schedule
         return TaskFacts(
             task=self.name,
             model=self.model_name,
             n_records=self.dataset.train.rows,
-            inputs=Input((self._size,)),
+            inputs=Input(self._shape),
             n_classes=self.n_classes,
-            batch_size=self.linear_schedule.batch_size,
-            epochs=self.linear_schedule.epochs,
+            batch_size=schedule.batch_size,
+            epochs=schedule.epochs,
             optimizer="AdamW",
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
@@ -71,15 +81,24 @@ class TextTask(Task):
         return self._load(source, self.dataset.test)
 
     def build_model(self) -> "torch.nn.Module":
-        """The linear layer, of zeros."""
-        from dphpo_bench.recipes.networks import zero_linear
+        """The linear layer, of zeros, or the pretrained block with one on top.
 
-        return zero_linear(self._size, self.n_classes)
+        Raises:
+            DataError: if the block's weights are not where the environment says.
+        """
+        if self.model_name == "linear":
+            from dphpo_bench.recipes.networks import zero_linear
+
+            return zero_linear(math.prod(self._shape), self.n_classes)
+        from dphpo_bench.recipes.top_blocks import fine_tuned
+
+        blocks, lora = self.tuned_features.blocks_above(), self.model_name == "lora"
+        return fine_tuned(blocks, self.tuned_features.size, self.n_classes, "lora" if lora else "bitfit")
 
     def fingerprint(self, source: "DataSource") -> str:
         """Hash of what identifies the inputs: pinned content hashes, and the features' parameters."""
         del source
-        identity = [[split.content_hash for split in self.dataset.splits], self.features.key]
+        identity = [[split.content_hash for split in self.dataset.splits], self._key]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -88,8 +107,16 @@ class TextTask(Task):
         return len(self.dataset.columns) - 1
 
     @property
-    def _size(self) -> int:
-        return self.features.size * (1 if self._texts == 1 else 4)
+    def _shape(self) -> tuple[int, ...]:
+        """Of one record's inputs."""
+        if self.model_name != "linear":
+            return (self.tuned_features.longest, self.tuned_features.size)
+        return (self.features.size * (1 if self._texts == 1 else 4),)
+
+    @property
+    def _key(self) -> dict[str, Any]:
+        """What identifies the inputs."""
+        return self.features.key if self.model_name == "linear" else {**self.tuned_features.key, "of": "each token"}
 
     def _load(self, source: "DataSource", split: Split) -> Records:
         import torch
@@ -104,9 +131,13 @@ class TextTask(Task):
             raise unusable(source.file(self.dataset, split), self.dataset, reason)
 
         def extract(some: "Sequence[Row]") -> "Iterator[torch.Tensor]":
+            if self.model_name != "linear":
+                yield from self.tuned_features.tokens([str(row[0]) for row in some], source)
+                return
             for block in self.features.extract([str(text) for row in some for text in row[:-1]], source):
                 one, *other = block.view(-1, self._texts, self.features.size).unbind(1)
                 yield torch.cat([one, *other, *((one - two).abs() for two in other), *(one * two for two in other)], 1)
 
-        key, size = self.features.key, self._size
-        return Records(cached_features(source, self.dataset, split, key, size, rows, extract), labels)
+        size = math.prod(self._shape)
+        inputs = cached_features(source, self.dataset, split, self._key, size, rows, extract)
+        return Records(inputs.view(-1, *self._shape), labels)

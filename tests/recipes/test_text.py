@@ -1,5 +1,6 @@
 """Features of texts, and tasks on them, with a tiny encoder of random weights."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.text_task import TextTask
+from dphpo_bench.testing import TaskContract
+from dphpo_bench.training.clipping import Abadi
+from dphpo_bench.training.gradients import gradient_engine
 
 WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
 LAYERS, SIZE, LONGEST = 2, 16, 12
@@ -81,6 +85,13 @@ def mirror(tmp_path: Path, encoder: Path) -> bench.DataSource:
     return bench.DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
 
 
+@pytest.fixture
+def here(mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror is the environment's: a model is built without a source."""
+    monkeypatch.setenv("DPHPO_BENCH_DATA", str(mirror.data_dir))
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(mirror.cache_dir))
+
+
 def put(path: Path, rows: Sequence[Row], names: Sequence[str] = ("sentence", "label")) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(dict(zip(names, zip(*rows, strict=True), strict=True))), path)
@@ -116,7 +127,20 @@ def extract(features: TextFeatures, texts: Sequence[str], source: bench.DataSour
     return torch.cat(list(features.extract(texts, source)))
 
 
-def one_by_one(encoder: Path, texts: Sequence[str], layer: int) -> torch.Tensor:
+def tuned_on(table: Table, route: TextFeatures, model: str) -> TextTask:
+    class Reviews(TextTask):
+        name = "reviews"
+        summary = "A small dataset."
+        models = ("linear", "bitfit", "lora")
+        datasets = (table,)
+        n_classes = 2
+        tuned_features = replace(route, layers=LAYERS - 1)
+        tuned_schedule = replace(TextTask.tuned_schedule, batch_size=20)
+
+    return Reviews(model)
+
+
+def one_by_one(encoder: Path, texts: Sequence[str], layer: int, own_only: bool = True) -> torch.Tensor:
     """The mean over a text's own words of what a layer puts out, without a batch, a mask or a tokeniser."""
     from transformers import BertModel
 
@@ -126,7 +150,8 @@ def one_by_one(encoder: Path, texts: Sequence[str], layer: int) -> torch.Tensor:
         own = [4 + WORDS.index(word) for word in text.split()][: LONGEST - 2]
         with torch.no_grad():
             outputs = model(torch.tensor([[2, *own, 3]]), output_hidden_states=True).hidden_states[layer][0]
-        mean = outputs[1:-1].mean(0) if own else torch.zeros(SIZE)
+        outputs = outputs[1:-1] if own_only else outputs
+        mean = outputs.mean(0) if len(outputs) else torch.zeros(SIZE)
         rows.append((mean - mean.mean()) / (mean.var(unbiased=False) + 1e-5).sqrt())
     return torch.stack(rows)
 
@@ -238,6 +263,74 @@ class TestTask:
         result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror, results_dir=tmp_path)
         assert result.record.status == "ok", result.record.error
         assert set(result.record.metrics) >= {"accuracy", "cross_entropy"}
+
+    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    def test_a_fine_tuned_block_goes_on_where_the_cached_tokens_end(
+        self, features: TextFeatures, mirror: bench.DataSource, encoder: Path, model: str, here: None
+    ) -> None:
+        """Before the first step its features are those of the encoder with one layer more."""
+        task = tuned_on(dataset(), features, model)
+        assert task.facts.inputs.shape == (LONGEST, SIZE)
+        inputs = task.load_train(mirror).named()["inputs"].float()
+        texts = [str(row[0]) for row in sorted(TRAIN, key=row_digest)]
+        network = task.build_model().eval()
+        network.head = torch.nn.Identity()
+        expected = one_by_one(encoder, texts, LAYERS, own_only=False)
+        torch.testing.assert_close(network(inputs).detach(), expected, atol=0.05, rtol=0)
+
+    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    def test_what_holds_for_every_task(self, features: TextFeatures, model: str, here: None) -> None:
+        task, contract = tuned_on(dataset(), features, model), TaskContract()
+        contract.test_facts_are_public(task)
+        contract.test_model_gives_one_output_per_class(task)
+        contract.test_initial_weights_follow_the_seed(task)
+        contract.test_losses_and_scores_are_of_one_record_each(task)
+        contract.test_model_treats_each_record_alone(task)
+
+    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    def test_gradients_of_records_are_those_of_a_loop(
+        self, features: TextFeatures, mirror: bench.DataSource, model: str, here: None
+    ) -> None:
+        task = tuned_on(dataset(), features, model)
+        records = task.load_train(mirror).rows(slice(0, 6)).to(torch.device("cpu"), torch.float32)
+        torch.manual_seed(0)
+        network = task.build_model()
+        trained = [weight for weight in network.parameters() if weight.requires_grad]
+        for weight in trained:
+            weight.data.add_(torch.randn_like(weight), alpha=0.1)
+        losses = task.objective().losses
+        total = [torch.zeros_like(weight) for weight in trained]
+        for n in range(6):
+            one = records.rows(slice(n, n + 1))
+            gradient = torch.autograd.grad(losses(network(one.inputs), one.targets).sum(), trained)
+            norm = torch.cat([part.flatten() for part in gradient]).norm()
+            total = [old + part * min(1, 0.1 / float(norm)) for old, part in zip(total, gradient, strict=True)]
+        found = gradient_engine(network, losses).clipped_sum(records.inputs, records.targets, Abadi(0.1))
+        for got, wanted in zip(found, total, strict=True):
+            torch.testing.assert_close(got.float(), wanted, atol=1e-5, rtol=1e-4)
+
+    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    def test_a_private_run_changes_what_is_tuned_and_nothing_else(
+        self, features: TextFeatures, mirror: bench.DataSource, tmp_path: Path, model: str, here: None
+    ) -> None:
+        task = tuned_on(dataset(), features, model)
+        torch.manual_seed(0)
+        network = task.build_model()
+        before = copy.deepcopy(network.state_dict())
+        records = task.load_train(mirror).rows(slice(0, 20)).to(torch.device("cpu"), torch.float32)
+        engine = gradient_engine(network, task.objective().losses)
+        for _ in range(2):  # the head starts from zero, so the first step moves nothing below it
+            step = engine.clipped_sum(records.inputs, records.targets, Abadi(1.0))
+            for weight, change in zip(engine.parameters, step, strict=True):
+                weight.data.add_(change.float(), alpha=-1)
+        changed = {name for name, value in network.state_dict().items() if not torch.equal(value, before[name])}
+        trained = {name for name, weight in network.named_parameters() if weight.requires_grad}
+        # The bias of keys adds the same to all weights of a softmax; of LoRA's factors one is zero at first.
+        assert changed <= trained
+        assert {"head.weight", "head.bias"} < changed
+        assert any(("lora_B" if model == "lora" else "intermediate.dense.bias") in name for name in changed)
+        result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror, results_dir=tmp_path)
+        assert result.record.status == "ok", result.record.error
 
     @pytest.mark.parametrize(
         ("rows", "message"),
