@@ -40,9 +40,7 @@ def _from_hub(dataset: Dataset, split: Split, folder: Path) -> None:
     endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
     try:
         # Asking first, once and without retries, fails fast where there is no network.
-        url = hf_hub_url(
-            dataset.repo_id, split.path, repo_type="dataset", revision=dataset.revision, endpoint=endpoint
-        )
+        url = hf_hub_url(dataset.repo_id, split.path, repo_type="dataset", revision=dataset.revision, endpoint=endpoint)
         metadata = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=endpoint)
         hf_hub_download(
             dataset.repo_id,

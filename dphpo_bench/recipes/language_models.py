@@ -76,7 +76,8 @@ def _replace_conv1d(model: nn.Module) -> None:
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, Conv1D):
-                linear = nn.utils.skip_init(nn.Linear, *layer.weight.shape)
+                n_in, n_out = layer.weight.shape
+                linear = nn.Linear(n_in, n_out, device="meta")  # draws no random numbers
                 linear.weight, linear.bias = nn.Parameter(layer.weight.detach().T.contiguous()), layer.bias
                 setattr(parent, name, linear)
 
@@ -93,7 +94,8 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
     device = next(model.parameters()).device
     written: list[list[int]] = [[] for _ in range(len(prompts))]
     with evaluating(model):
-        for rows in torch.arange(len(prompts)).split(_ROWS):
+        for start in range(0, len(prompts), _ROWS):
+            rows = torch.arange(start, min(start + _ROWS, len(prompts)))
             texts = prompts[rows].to(device)
             for _ in range(most):
                 following = model(texts)[:, -1].argmax(-1)

@@ -111,7 +111,8 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     done = dphpo_bench("data", "--json", cwd=tmp_path, DPHPO_BENCH_DATA="")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
-    assert {row["task"] for row in rows} == {"diabetes", "digits", "digits_eight", "mnist", "fashion_mnist", "cifar10"}
+    pictures = {"digits", "digits_eight", "mnist", "fashion_mnist", "cifar10"}
+    assert {row["task"] for row in rows} == {"diabetes", "e2e", *pictures}
     assert {row["state"] for row in rows if row["task"] == "cifar10"} == {"missing"}
     assert all(row["where"] for row in rows)
 

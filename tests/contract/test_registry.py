@@ -51,7 +51,7 @@ def test_built_ins_arrive_by_entry_points() -> None:
     assert declared == set(registry.methods())
     assert len(declared) == 20
     assert {"hyfreedp", "liu_talwar", "papernot_steinke", "linear_scaling", "propose_test", "auto_clipping"} < declared
-    assert {"cifar10", "diabetes", "digits", "digits_eight", "fashion_mnist", "mnist"} == set(registry.tasks())
+    assert {"cifar10", "diabetes", "digits", "digits_eight", "e2e", "fashion_mnist", "mnist"} == set(registry.tasks())
     assert all(item.origin.startswith("dphpo-bench ") for item in registry.tasks().values())
 
 
