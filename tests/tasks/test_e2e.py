@@ -64,7 +64,9 @@ def source(tmp_path: Path) -> bench.DataSource:
     return bench.DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
 
 
-@pytest.mark.parametrize("test", NEED_NO_DATA)
+@pytest.mark.parametrize(
+    "test", [pytest.param(one, marks=[pytest.mark.slow] if "import" in one else []) for one in NEED_NO_DATA]
+)
 def test_what_of_the_contract_needs_no_data(test: str) -> None:
     getattr(TaskContract(), test)(E2e())
 
