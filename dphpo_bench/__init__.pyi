@@ -20,6 +20,7 @@ from .contract.metrics import PERPLEXITY as PERPLEXITY
 from .contract.metrics import R2 as R2
 from .contract.metrics import ROC_AUC as ROC_AUC
 from .contract.metrics import Metric as Metric
+from .contract.metrics import ModelMetric as ModelMetric
 from .contract.parameters import Count as Count
 from .contract.parameters import Decay as Decay
 from .contract.parameters import Positive as Positive

@@ -1,4 +1,4 @@
-"""What is measured on test data, by scikit-learn. It is not private, and no search sees it."""
+"""What is measured on test data, mostly by scikit-learn. It is not private, and no search sees it."""
 
 import math
 import warnings
@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -33,16 +35,44 @@ class Metric:
         Raises:
             InvalidValueError: if it is undefined.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # where scikit-learn warns it returns NaN, which is refused below
-            try:
-                value = float(self.compute(outputs, targets))
-            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-                raise InvalidValueError(f"The metric {self.name} cannot be computed: {reason}.") from None
-        if math.isnan(value):
-            raise InvalidValueError(f"The metric {self.name} is no number on these test records.")
-        return value
+        return _number(self.name, lambda: self.compute(outputs, targets))
+
+
+@dataclass(frozen=True)
+class ModelMetric:
+    """One number about a model that its outputs on the test records do not tell, such as how good its texts are.
+
+    Attributes:
+        name: such as "bleu".
+        higher_is_better: the direction.
+        compute: (model, test records as `Task.load_test` gives them) → the number. The model is on its device, the
+            records are on the CPU; leave the model as it is. It raises or returns NaN where it is undefined.
+    """
+
+    name: str
+    higher_is_better: bool
+    compute: "Callable[[nn.Module, Records], float]" = field(compare=False, repr=False)
+
+    def of(self, model: "nn.Module", test: Records) -> float:
+        """Compute it.
+
+        Raises:
+            InvalidValueError: if it is undefined.
+        """
+        return _number(self.name, lambda: self.compute(model, test))
+
+
+def _number(name: str, compute: Callable[[], float]) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where scikit-learn warns it returns NaN, which is refused below
+        try:
+            value = float(compute())
+        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+            raise InvalidValueError(f"The metric {name} cannot be computed: {reason}.") from None
+    if math.isnan(value):
+        raise InvalidValueError(f"The metric {name} is no number on these test records.")
+    return value
 
 
 def _predictions(outputs: Any, targets: Any) -> "tuple[NDArray[Any], NDArray[Any]]":

@@ -14,7 +14,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
-from dphpo_bench.contract.metrics import Metric
+from dphpo_bench.contract.metrics import Metric, ModelMetric
 
 if TYPE_CHECKING:
     import torch
@@ -270,7 +270,7 @@ class Task(ABC):
         """
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
+    def metrics(self) -> tuple[Metric | ModelMetric, ...]:
         """What the harness measures on the test records; the first is what a board shows. Default: by kind."""
         return metrics.READY.get(self.facts.kind, ())
 

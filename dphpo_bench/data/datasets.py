@@ -1,6 +1,6 @@
 """Datasets that are published as files: on the Hugging Face hub, or at an address of their publisher's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 DATA_VARIABLE = "DPHPO_BENCH_DATA"
 CACHE_VARIABLE = "DPHPO_BENCH_CACHE"
@@ -35,6 +35,7 @@ class Dataset:
         splits: the private training records, and the test records for the harness alone.
         licence: terms of use, as far as the publisher states any.
         homepage: where it was first published.
+        revision: branch, tag or commit of the hub's repository.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Dataset:
     splits: tuple[Split, Split]
     licence: str
     homepage: str
+    revision: str = field(default="main", kw_only=True)
 
     @property
     def train(self) -> Split:
@@ -90,6 +92,7 @@ class Table(Dataset):
 def download_command(dataset: Dataset, mirror: str) -> str:
     """The shell command that puts a dataset into a mirror, for use on any machine with a network."""
     if dataset.repo_id:
-        return f"hf download {dataset.repo_id} --repo-type dataset --local-dir {mirror}/{dataset.name}"
+        revision = "" if dataset.revision == "main" else f" --revision {dataset.revision}"
+        return f"hf download {dataset.repo_id} --repo-type dataset{revision} --local-dir {mirror}/{dataset.name}"
     files = " ".join(f"-O {split.url}" for split in dataset.splits)
     return f"curl --fail --location --create-dirs --output-dir {mirror}/{dataset.name} {files}"

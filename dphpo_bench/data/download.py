@@ -38,7 +38,9 @@ def download(dataset: Dataset, split: Split, folder: Path) -> Path:
         f"and pass --data-dir DIR or set {DATA_VARIABLE}=DIR."
     )
     if split.url is None:
-        return download_from_hub(HubFile(dataset.repo_id, split.path, "dataset"), folder, what, way_out)
+        return download_from_hub(
+            HubFile(dataset.repo_id, split.path, "dataset", dataset.revision), folder, what, way_out
+        )
     path = folder / split.path
     with locked(path):
         if not path.is_file():

@@ -12,6 +12,7 @@ from dphpo_bench.base.errors import DataError, DphpoBenchError, InvalidValueErro
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.data.source import DataSource
@@ -153,7 +154,10 @@ def _measured(attempt: Attempt, task: Task, source: DataSource, setup: Setup) ->
         with sealed() as complaints:  # the model runs, and its code is the method's
             if len(test):
                 outputs = all_outputs(attempt.outcome.model, test)
-                metrics = {metric.name: metric.of(outputs, test.targets) for metric in task.metrics}
+                for metric in task.metrics:
+                    about_model = isinstance(metric, ModelMetric)
+                    given = (attempt.outcome.model, test) if about_model else (outputs, test.targets)
+                    metrics[metric.name] = metric.of(*given)
         if complaints:
             raise SealedDataError(complaints[0])
     except Exception as failure:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, call, each
-from dphpo_bench.contract.metrics import Metric
+from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, default_search_space
 from dphpo_bench.data.arrays import as_records
 from dphpo_bench.training.evaluation import tensors_of
@@ -82,7 +82,7 @@ class ArrayTask(Task):
         kind: Kind = "classification",
         losses: PerRecord | None = None,
         scores: PerRecord | None = None,
-        metrics: Sequence[Metric] = (),
+        metrics: Sequence[Metric | ModelMetric] = (),
         target: str = "labels",
         n_classes: int | None = None,
         error_bound: float | None = None,
@@ -143,7 +143,7 @@ class ArrayTask(Task):
         return self._facts
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
+    def metrics(self) -> tuple[Metric | ModelMetric, ...]:
         """What is measured on the test records."""
         return self._metrics or super().metrics
 

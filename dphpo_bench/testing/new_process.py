@@ -11,7 +11,10 @@ from typing import Any
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.testing.expectations import ContractError, expect
 
-SLOW = ("torch", "torchvision", "opacus", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "optuna", "kymatio", "PIL")
+SLOW = (
+    *("torch", "torchvision", "opacus", "numpy", "scipy", "sklearn", "pandas", "pyarrow", "optuna", "kymatio", "PIL"),
+    *("transformers", "sacrebleu"),
+)
 """Packages whose import takes long enough to notice; `dphpo-bench list` imports all plug-ins."""
 
 SECONDS = 300

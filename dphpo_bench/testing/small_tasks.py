@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.tensors import Records, single
-from dphpo_bench.contract.metrics import Metric
+from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Excerpt(Task):
         return self._task.objective()
 
     @property
-    def metrics(self) -> tuple[Metric, ...]:
+    def metrics(self) -> tuple[Metric | ModelMetric, ...]:
         """The other task's."""
         return self._task.metrics
 

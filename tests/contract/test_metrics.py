@@ -1,6 +1,7 @@
 """Ready-made metrics, losses and scores against numbers from elsewhere."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -89,3 +90,38 @@ def test_records_have_as_many_rows_in_each_tensor() -> None:
     assert len(moved) == 2
     assert moved.named()["inputs.ids"].tolist() == [[4, 5], [0, 1]]
     assert [tensor.dtype for tensor in moved.named().values()] == [torch.int64, torch.float32, torch.float32]
+
+
+def test_a_metric_of_the_model_itself() -> None:
+    inputs, labels = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    seen: list[bench.Records] = []
+
+    def largest(model: nn.Module, test: bench.Records) -> float:
+        seen.append(test)
+        return float(max(parameter.abs().max() for parameter in model.parameters()))
+
+    metrics = [bench.ACCURACY, bench.ModelMetric("largest_weight", False, largest)]
+    data: dict[str, Any] = {"test": (inputs[:5], labels[:5]), "metrics": metrics, "public": True, "epochs": 2}
+    task = bench.ArrayTask("blobs", (inputs, labels), nn.Linear(2, 2), **data)
+    result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0)
+    assert list(result.record.metrics) == ["accuracy", "largest_weight"]
+    assert result.record.metrics["largest_weight"] == largest(result.model, seen[0])
+    assert len(seen[0]) == 5
+    assert result.record.identity.facts["metrics"][1] == {"name": "largest_weight", "higher_is_better": False}
+
+
+@pytest.mark.parametrize("value", [math.nan, "no number", None])
+def test_a_metric_of_the_model_that_is_undefined_is_refused(value: Any) -> None:
+    metric = bench.ModelMetric("odd", True, lambda _model, _test: value)
+    with pytest.raises(bench.InvalidValueError, match=r"The metric odd (is no number|cannot)"):
+        metric.of(nn.Linear(1, 1), bench.Records(torch.zeros(1), torch.zeros(1)))
+
+
+def test_a_metric_of_the_model_opens_no_data() -> None:
+    """Models run in it, and a model's code may be the method's."""
+    inputs, labels = torch.zeros(40, 2), torch.arange(40) % 2
+    metric = bench.ModelMetric("nosy", True, lambda _model, _test: float(len(task.load_train(None))))
+    data: dict[str, Any] = {"test": (inputs, labels), "metrics": [metric], "public": True, "epochs": 2}
+    task = bench.ArrayTask("blobs", (inputs, labels), nn.Linear(2, 2), **data)
+    with pytest.raises(bench.RunFailedError, match="load_train of task blobs was called"):
+        bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0)

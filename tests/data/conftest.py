@@ -110,8 +110,8 @@ class FakeHub:
     break_first: bool = False
     requests: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, dataset: Images, split: Split, path: Path) -> None:
-        for revision in ("main", "0" * 40):
+    def add(self, dataset: Images, split: Split, path: Path, branch: str = "main") -> None:
+        for revision in (branch, "0" * 40):
             url = f"/datasets/{dataset.repo_id}/resolve/{revision}/{split.path}"
             self.files[url] = path.read_bytes()
 

@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,16 @@ class TestDownload:
         assert len(hub.requests) == before
         copied = DataSource.resolve(downloads.cache_dir / "datasets", downloads.cache_dir)
         assert copied.find(dataset, dataset.train) == path
+
+    def test_a_branch_of_the_repository(
+        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
+    ) -> None:
+        branch = replace(dataset, revision="refs/convert/parquet")
+        file = mirror.file(dataset, dataset.train)
+        hub.add(branch, branch.train, file, "refs%2Fconvert%2Fparquet")
+        assert downloads.file(branch, branch.train).read_bytes() == file.read_bytes()
+        with pytest.raises(DataError, match="--repo-type dataset --revision refs/convert/parquet --local-dir DIR/sm"):
+            downloads.file(branch, branch.test)
 
     def test_records_come_out_right(
         self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images

@@ -1,0 +1,160 @@
+"""Small language models: built from a configuration of transformers, made to write, and judged by BLEU."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.training.evaluation import evaluating
+
+if TYPE_CHECKING:
+    from transformers import GPT2Config
+
+_ROWS = 256
+
+
+class CausalModel(nn.Module):
+    """A GPT-2: token ids of shape (n, length) → logits of the token after each, shape (n, length, vocabulary).
+
+    No token depends on one after it, so a text may be padded at its end with anything, and needs no mask.
+
+    The network is as in transformers with three changes that leave its values alone, all for per-sample gradients: its
+    `Conv1D` layers are `nn.Linear`, the positions have one row for each record, and attention is spelled out.
+
+    Args:
+        config: without dropout, and with weights of its own for the last layer.
+
+    Raises:
+        InvalidValueError: if transformers is missing, or the configuration asks for what is wrong in private.
+    """
+
+    def __init__(self, config: "GPT2Config") -> None:
+        super().__init__()
+        require("transformers")
+        from transformers import GPT2LMHeadModel
+
+        for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
+            if getattr(config, name) > 0:
+                raise InvalidValueError(
+                    f"Expected a model without dropout, got {name}={getattr(config, name)}: noise for privacy "
+                    f"regularises enough. Set {name}=0."
+                )
+        if config.tie_word_embeddings:
+            raise InvalidValueError(
+                "Expected weights of its own for the last layer, got those of the embedding: ghost clipping cannot "
+                "bound gradients of shared weights. Set tie_word_embeddings=False."
+            )
+        config._attn_implementation = "eager"  # the fused kernel has no rule for vmap and is ten times slower there
+        self.length = config.n_positions
+        self.network = GPT2LMHeadModel(config)
+        _replace_conv1d(self.network)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Logits for token ids.
+
+        Raises:
+            InvalidValueError: if the texts are longer than the model takes.
+        """
+        if ids.shape[1] > self.length:
+            raise InvalidValueError(
+                f"Expected texts of at most {self.length} tokens, got {ids.shape[1]}. Cut them, or widen the model."
+            )
+        positions = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape)
+        logits: Tensor = self.network(input_ids=ids, position_ids=positions, use_cache=False).logits
+        return logits
+
+
+def _replace_conv1d(model: nn.Module) -> None:
+    """Put a `nn.Linear` of the same weights in the place of each `Conv1D`, whose weights are transposed."""
+    from transformers.pytorch_utils import Conv1D
+
+    for parent in list(model.modules()):
+        for name, layer in list(parent.named_children()):
+            if isinstance(layer, Conv1D):
+                n_in, n_out = layer.weight.shape
+                linear = nn.Linear(n_in, n_out, device="meta")  # draws no random numbers
+                linear.weight, linear.bias = nn.Parameter(layer.weight.detach().T.contiguous()), layer.bias
+                setattr(parent, name, linear)
+
+
+def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[int]]:
+    """What a model writes after each prompt if it always takes the likeliest token.
+
+    Args:
+        model: token ids of shape (n, length) → logits of the token after each.
+        prompts: shape (n, length).
+        most: how many tokens it may write.
+        end: the token that ends a text; it is not part of the text.
+    """
+    device = next(model.parameters()).device
+    written: list[list[int]] = [[] for _ in range(len(prompts))]
+    with evaluating(model):
+        for start in range(0, len(prompts), _ROWS):
+            rows = torch.arange(start, min(start + _ROWS, len(prompts)))
+            texts = prompts[rows].to(device)
+            for _ in range(most):
+                following = model(texts)[:, -1].argmax(-1)
+                for row, token in zip(rows.tolist(), following.tolist(), strict=True):
+                    written[row].append(token)
+                going_on = following != end
+                rows = rows[going_on.cpu()]
+                texts = torch.cat([texts, following[:, None]], 1)[going_on]
+                if not len(rows):
+                    break
+    return [text[:-1] if text and text[-1] == end else text for text in written]
+
+
+@dataclass(frozen=True)
+class TestTexts(Records):
+    """Test records, and the texts that they were made from.
+
+    Attributes:
+        prompts: of each record.
+        references: of each record: what a person wrote for the prompt.
+    """
+
+    __test__ = False  # pytest takes names that begin like this for tests
+
+    prompts: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+
+    def rows(self, rows: slice | Tensor) -> "TestTexts":
+        """Some of the records: a slice, or indices of int64."""
+        some = super().rows(rows)
+        kept = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
+        texts = [tuple(column[row] for row in kept) for column in (self.prompts, self.references)]
+        return TestTexts(some.inputs, some.targets, *texts)
+
+
+def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """BLEU of texts, each against several references, from 0 to 100; letter case does not count.
+
+    Source: Papineni et al. 2002, by sacrebleu (Post 2018) with its default tokens and smoothing.
+
+    Raises:
+        InvalidValueError: if sacrebleu is missing.
+    """
+    require("sacrebleu")
+    from sacrebleu.metrics.bleu import BLEU
+
+    most = max(map(len, references))
+    columns = [[own[column] if column < len(own) else None for own in references] for column in range(most)]
+    # `force`: a text that ends with a space and a full stop is not to be warned of.
+    return float(BLEU(lowercase=True, force=True).corpus_score(texts, columns).score)  # type: ignore[arg-type]
+
+
+def require(package: str) -> None:
+    """Refuse to go on without a package of the extra `transformers`.
+
+    Raises:
+        InvalidValueError: if it is missing.
+    """
+    if find_spec(package) is None:
+        raise InvalidValueError(
+            f"Language models need the package {package}, which is missing: pip install 'dphpo-bench[transformers]'."
+        )

@@ -1,0 +1,163 @@
+"""Small GPT-2s: per-sample gradients in every back-end, padding, writing, BLEU."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dphpo_bench as bench
+from dphpo_bench.recipes import language_models
+from dphpo_bench.recipes.language_models import CausalModel, TestTexts, corpus_bleu, greedy
+from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.ghost import GhostEngine, ghost_pays
+from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.linear import LinearEngine
+from dphpo_bench.training.losses import IGNORED, token_cross_entropy
+from dphpo_bench.training.model_checks import refuse_mixing
+from dphpo_bench.training.vmap import VmapEngine
+from tests.training.models import flat
+
+transformers = pytest.importorskip("transformers")
+LENGTH, VOCABULARY, END = 12, 23, 0
+
+
+def config(**options: object) -> "transformers.GPT2Config":
+    sizes = {"vocab_size": VOCABULARY, "n_positions": LENGTH, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    none = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    ids = {"bos_token_id": None, "eos_token_id": None}
+    return transformers.GPT2Config(**{**sizes, **none, **ids, "tie_word_embeddings": False, **options})
+
+
+def tiny() -> CausalModel:
+    torch.manual_seed(0)
+    model = CausalModel(config())
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that no gradient is small by accident
+            parameter.add_(0.3 * torch.randn(parameter.shape))
+    return model.train()
+
+
+def texts(n: int = 7) -> tuple[Tensor, Tensor]:
+    """Texts of several lengths; one of them has nothing that counts."""
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randint(1, VOCABULARY, (n, LENGTH), generator=generator)
+    targets = torch.randint(1, VOCABULARY, (n, LENGTH), generator=generator)
+    for row in range(n):
+        targets[row, :2], targets[row, 2 + row :] = IGNORED, IGNORED
+    return inputs, targets
+
+
+def loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Clipping) -> list[Tensor]:
+    """One backward pass for each record, in float64."""
+    model = copy.deepcopy(model).double()
+    parameters = list(model.parameters())
+    total = [torch.zeros_like(parameter) for parameter in parameters]
+    for row in range(len(inputs)):
+        loss = token_cross_entropy(model(inputs[row : row + 1]), targets[row : row + 1]).sum()
+        gradients = torch.autograd.grad(loss, parameters)
+        factor = clipping.factors(flat(list(gradients)).norm()[None])[0]
+        total = [one + factor * gradient for one, gradient in zip(total, gradients, strict=True)]
+    return total
+
+
+@pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS()], ids=str)
+@pytest.mark.parametrize("engine", [VmapEngine, GhostEngine, gradient_engine], ids=["vmap", "ghost", "auto"])
+def test_clipped_sums_are_those_of_a_loop(engine: type[GradientEngine], clipping: Clipping) -> None:
+    model, (inputs, targets) = tiny(), texts()
+    found = flat(engine(model, token_cross_entropy).clipped_sum(inputs, targets, clipping))
+    wanted = flat([one.detach() for one in loop(model, inputs, targets, clipping)])
+    assert wanted.norm() > 0.5
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
+def test_which_engine_takes_it() -> None:
+    assert type(gradient_engine(tiny(), token_cross_entropy)) is VmapEngine
+    assert ghost_pays(tiny())  # a large one would go there
+    with pytest.raises(bench.InvalidValueError, match="Expected a Linear"):
+        LinearEngine(tiny())
+
+
+def test_it_has_the_values_and_initial_weights_of_transformers() -> None:
+    torch.manual_seed(3)
+    original = transformers.GPT2LMHeadModel(config()).eval()
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    ours = CausalModel(config()).eval()
+    assert torch.equal(torch.rand(1), drawn)  # and draws as many random numbers
+    inputs, _ = texts()
+    torch.testing.assert_close(ours(inputs), original(inputs).logits)
+
+
+def test_what_comes_after_a_token_counts_for_nothing() -> None:
+    model, (inputs, targets) = tiny(), texts()
+    padded = inputs.clone()
+    padded[:, 9:] = END
+    assert torch.equal(model(padded)[:, :9], model(inputs)[:, :9])
+    assert torch.allclose(model(inputs[:, :9]), model(inputs)[:, :9], atol=1e-6)
+    engine = gradient_engine(model, token_cross_entropy)
+    short = slice(7)
+    assert bool((targets[short, 9:] == IGNORED).all())
+    one, two = (engine.clipped_sum(some[short], targets[short], AutoS()) for some in (inputs, padded))
+    torch.testing.assert_close(flat(one), flat(two))
+
+
+def test_it_treats_each_record_alone_and_keeps_nothing() -> None:
+    refuse_mixing(tiny(), texts()[0])
+
+
+@pytest.mark.parametrize("name", ["resid_pdrop", "embd_pdrop", "attn_pdrop"])
+def test_dropout_is_refused(name: str) -> None:
+    with pytest.raises(bench.InvalidValueError, match=rf"^Expected a model without dropout, got {name}=0.1.*Set"):
+        CausalModel(config(**{name: 0.1}))
+
+
+def test_shared_weights_and_long_texts_are_refused() -> None:
+    with pytest.raises(bench.InvalidValueError, match="Set tie_word_embeddings=False"):
+        CausalModel(config(tie_word_embeddings=True))
+    with pytest.raises(bench.InvalidValueError, match=f"at most {LENGTH} tokens, got {LENGTH + 1}. Cut them"):
+        tiny()(torch.zeros(2, LENGTH + 1, dtype=torch.long))
+
+
+class Counting(nn.Module):
+    """Writes one more than the last token, up to 5, and then the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        assert not self.training
+        following = torch.where(ids < 5, ids + 1, END)
+        return self.weight * nn.functional.one_hot(following, 9)
+
+
+def test_greedy_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_models, "_ROWS", 2)
+    model, prompts = Counting(), torch.tensor([[3], [5], [1], [2], [4]])
+    assert greedy(model, prompts, 3, END) == [[4, 5], [], [2, 3, 4], [3, 4, 5], [5]]
+    assert greedy(model, prompts[:0], 3, END) == []
+    assert model.training
+
+
+def test_bleu_takes_several_references() -> None:
+    pytest.importorskip("sacrebleu")
+    references = [["It is a cheap pub .", "A cheap pub by the river."], ["The Mill serves food."]]
+    assert corpus_bleu(["a cheap pub by the River.", "the mill serves food."], references) == pytest.approx(100)
+    assert corpus_bleu(["nothing of it", "words"], references) == pytest.approx(0, abs=1)
+
+
+@pytest.mark.parametrize("package", ["sacrebleu", "transformers"])
+def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_models, "find_spec", lambda name: None if name == package else 1)
+    wants = {"sacrebleu": lambda: corpus_bleu(["a"], [["a"]]), "transformers": lambda: CausalModel(config())}
+    with pytest.raises(bench.InvalidValueError, match=rf"package {package}, .*pip install 'dphpo-bench\[transf"):
+        wants[package]()
+
+
+def test_texts_stay_with_their_records() -> None:
+    records = TestTexts(torch.arange(3), torch.arange(3), ("a", "b", "c"), ("x", "y", "z"))
+    assert records.rows(slice(1, None)).references == ("y", "z")
+    some = records.rows(torch.tensor([2, 0]))
+    assert (some.prompts, some.named()["inputs"].tolist()) == (("c", "a"), [2, 0])

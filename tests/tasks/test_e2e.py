@@ -1,0 +1,167 @@
+"""The task e2e: what it declares without data, on a small mirror, and on the real files (marked real_data)."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.data.datasets import Split, Table, download_command
+from dphpo_bench.data.rows import content_hash, load_rows
+from dphpo_bench.recipes import language_models
+from dphpo_bench.tasks import e2e
+from dphpo_bench.tasks.e2e import DATASET, PROMPT, SENTENCE, VOCABULARY, E2e
+from dphpo_bench.testing import TaskContract
+from dphpo_bench.training.losses import IGNORED
+from tests.tasks.test_builtin_tasks import NEED_NO_DATA
+
+pytest.importorskip("transformers")
+pytest.importorskip("sacrebleu")
+
+MEANING = "name[The Mill], eatType[pub], food[Thai], customer rating[3 out of 5], near[Café Mill Lane]"
+SPOKEN = "The Mill, a pub near Cafe Mill Lane, serves Thai."
+LONG = "It is " + 50 * "very " + "cheap."
+TRAIN = [(MEANING, SPOKEN), ("name[Cotto], area[riverside]", "Cotto is in the riverside area."), ("name[A]", LONG)]
+TEST = [("name[Zizzi], familyFriendly[yes]", text) for text in ("Zizzi welcomes kids.", "ZIZZI is family-friendly")]
+TEST += [(MEANING.replace("pub", "restaurant"), "The Mill is a restaurant.")]
+
+
+def small_table() -> Table:
+    splits = (
+        Split("train", "default/train/0000.parquet", len(TRAIN), content_hash(TRAIN)),
+        Split("test", "default/test/0000.parquet", len(TEST), content_hash(TEST)),
+    )
+    return Table("e2e", "someone/e2e", splits, "none", "https://example.org", DATASET.columns, revision="a/b")
+
+
+class Small(E2e):
+    """The task on three records, with a model of one thin layer."""
+
+    datasets = (small_table(),)
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(E2e().facts, n_records=len(TRAIN), batch_size=2)
+
+    def build_model(self) -> torch.nn.Module:
+        import transformers
+
+        given = super().build_model().network.config.to_dict()
+        return language_models.CausalModel(transformers.GPT2Config(**{**given, "n_embd": 32, "n_layer": 1}))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> bench.DataSource:
+    folder = tmp_path / "mirror/e2e"
+    folder.mkdir(parents=True)
+    for name, rows in (("train", TRAIN), ("test", TEST)):
+        columns = {column: [row[index] for row in rows] for index, (column, _) in enumerate(DATASET.columns)}
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    return bench.DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    "test", [pytest.param(one, marks=[pytest.mark.slow] if "import" in one else []) for one in NEED_NO_DATA]
+)
+def test_what_of_the_contract_needs_no_data(test: str) -> None:
+    getattr(TaskContract(), test)(E2e())
+
+
+@pytest.mark.slow
+@pytest.mark.real_data
+class TestE2eContract(TaskContract):
+    @pytest.fixture
+    def task(self) -> bench.Task:
+        if not os.environ.get("DPHPO_BENCH_DATA"):
+            pytest.skip("set DPHPO_BENCH_DATA to a mirror of the datasets")
+        return E2e()
+
+
+@pytest.mark.real_data
+def test_real_files_hold_the_pinned_records() -> None:
+    if not os.environ.get("DPHPO_BENCH_DATA"):
+        pytest.skip("set DPHPO_BENCH_DATA to a mirror of the datasets")
+    test = load_rows(bench.DataSource.resolve(), DATASET, DATASET.test)  # checks the content hash
+    assert (len(test), len({meaning for meaning, _ in test})) == (4693, 630)
+
+
+def test_size() -> None:
+    assert 1e6 < sum(parameter.numel() for parameter in E2e().build_model().parameters()) < 4e6
+    assert [metric.name for metric in E2e().metrics] == ["perplexity", "accuracy", "bleu"]
+    assert "--revision refs/convert/parquet --local-dir DIR/e2e" in download_command(DATASET, "DIR")
+
+
+def test_a_record() -> None:
+    inputs, targets = e2e.encode(MEANING, SPOKEN)
+    tokens = [VOCABULARY.tokens[index] for index in inputs]
+    assert tokens[:PROMPT] == [
+        *("<name>", "<near>", "eatType=pub", "<other>", "<none>", "customer rating=3 out of 5", "<none>", "<none>"),
+        "<start>",
+    ]
+    wanted = [index for index in targets if index != IGNORED]
+    assert targets[: PROMPT - 1] == (PROMPT - 1) * [IGNORED]
+    assert VOCABULARY.decode(wanted) == "<name>, a pub near <near>, serves thai. <end>"
+    assert inputs[PROMPT : PROMPT + len(wanted) - 1] == wanted[:-1]
+    assert len(inputs) == len(targets) == E2e().facts.inputs.shape[0]
+
+
+def test_a_long_sentence_is_cut_and_has_no_end() -> None:
+    inputs, targets = e2e.encode("name[A]", LONG)
+    assert len(inputs) == len(targets) == PROMPT + SENTENCE - 1
+    assert IGNORED not in targets[PROMPT - 1 :]
+    assert VOCABULARY.ids["<end>"] not in [*inputs, *targets]
+
+
+def test_odd_meaning_representations() -> None:
+    assert e2e.attributes("") == e2e.attributes("no brackets") == {}
+    assert e2e.attributes("name[], near[B, C]") == {"name": "", "near": "B, C"}
+    assert e2e.without_names("The cat at Cat, in scatter", {"name": "cat", "near": "The Cat"}) == (
+        " <near>  at  <name> , in scatter"
+    )
+
+
+def test_the_whole_task_on_a_small_mirror(source: bench.DataSource) -> None:
+    task = Small()
+    record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=source).record
+    assert list(record.metrics) == ["perplexity", "accuracy", "bleu"]
+    assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
+    test = task.load_test(source)
+    assert isinstance(test, language_models.TestTexts)
+    assert sorted(zip(test.prompts, test.references, strict=True)) == sorted(TEST)
+
+
+def test_a_model_that_knows_the_sentence_has_bleu_100(source: bench.DataSource) -> None:
+    test = Small().load_test(source)
+    row = [reference.endswith("kids.") for reference in test.references].index(True)
+    one = test.rows(torch.tensor([row]))
+    torch.manual_seed(0)
+    model = Small().build_model()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        bench.token_cross_entropy(model(one.inputs), one.targets).sum().backward()
+        optimizer.step()
+    (bleu,) = (metric for metric in Small().metrics if metric.name == "bleu")
+    assert bleu.of(model, one) == pytest.approx(100)
+    assert bleu.of(model, test.rows(slice(None))) < 100
+    with pytest.raises(bench.InvalidValueError, match="metric bleu cannot be computed: the test records came without"):
+        bleu.of(model, bench.Records(one.inputs, one.targets))
+
+
+def test_a_truncated_file_is_refused(source: bench.DataSource) -> None:
+    assert source.data_dir
+    path = source.data_dir / "e2e/train.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(bench.DataError, match=r"train.parquet is not usable as e2e: .* get it again from") as error:
+        Small().load_train(source)
+    assert "\n" not in str(error.value)
+
+
+def test_without_sacrebleu_nothing_is_trained(source: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_models, "find_spec", lambda name: None if name == "sacrebleu" else 1)
+    with pytest.raises(bench.InvalidValueError, match=r"need the package sacrebleu.*pip install"):
+        bench.run("dp_sgd", Small(), bench.PrivacyBudget(8, 1e-2), seed=0, source=source)
