@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,27 @@ def session_on(
 def asking(rate: float, *releases: Any) -> Any:
     """A kind of batches: what may be asked of one, sampled at a rate."""
     return bench.poisson_sampled(rate, bench.compose(*releases))
+
+
+class Remembering:
+    """A display that remembers: each piece of work with its total, and what was done of it."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, int]] = []
+        self.done: list[int] = []
+
+    @contextmanager
+    def track(self, description: str, total: int) -> Iterator[Any]:
+        self.lines.append((description, total))
+        self.done.append(0)
+
+        def advance(amount: int = 1) -> None:
+            self.done[-1] += amount
+
+        yield advance
+
+    def note(self, text: str) -> None:
+        pass
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 LOG_SECONDS = 10.0
+_ALWAYS = 10.0**9  # seconds; a rate over Rich's half a minute is none where a report takes longer
 
 
 def make_progress(quiet: bool) -> Progress:
@@ -24,7 +25,8 @@ class TerminalProgress:
     """Reports to standard error: bars if it is a terminal, else a line every ten seconds.
 
     Work inside other work, such as the training of one of many trials, has a bar below the other's while it lasts. In
-    a log it is silent unless it is long.
+    a log it is silent unless it is long. Both forms say how long the rest takes, at the rate since the first report:
+    what comes before it is often done once.
     """
 
     def __init__(self) -> None:
@@ -59,7 +61,7 @@ class TerminalProgress:
                 self._bars.remove_task(task)
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as self._bars:
+        with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_ALWAYS) as self._bars:
             try:
                 yield _advance(self._bars, self._bars.add_task(description, total=total))
             finally:
@@ -69,19 +71,30 @@ class TerminalProgress:
     def _lines(self, description: str, total: int) -> Iterator[Advance]:
         start = last = time.monotonic()
         done = 0
+        first: tuple[float, int] | None = None  # when the first report came, and how much was done then
 
         def advance(amount: int = 1) -> None:
-            nonlocal done, last
+            nonlocal done, first, last
+            now = time.monotonic()
             done += amount
-            if time.monotonic() - last >= LOG_SECONDS:
-                last = time.monotonic()
-                _write(f"{description}: {done:,} of {total:,} after {last - start:.0f} s")
+            first = first or (now, done)
+            if now - last >= LOG_SECONDS:
+                last = now
+                left = _left(total - done, done - first[1], now - first[0])
+                _write(f"{description}: {done:,} of {total:,} after {now - start:.0f} s{left}")
 
         if self._depth == 1:
             _write(f"{description}: {total:,}")
         yield advance
         if self._depth == 1:
             _write(f"{description}: done in {time.monotonic() - start:.1f} s")
+
+
+def _left(todo: int, done: int, seconds: float) -> str:
+    """How long the rest takes, at the rate of what was done in these seconds; nothing if that is not known."""
+    from dphpo_bench.sweep.estimates import duration_text
+
+    return f", about {duration_text(todo * seconds / done)} left" if todo > 0 and done > 0 else ""
 
 
 def _advance(bars: "Bars", task: "TaskID") -> Advance:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError, UnknownNameError
 from dphpo_bench.base.tensors import Records
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.training.losses import Objective, PerRecord
+
+Given = TypeVar("Given")
 
 MAX_STEPS = 10**9
 """The most steps that a run may have."""
@@ -191,9 +193,9 @@ def sealed() -> Iterator[list[str]]:
         _seals[:] = [seal for seal in _seals if seal is not complaints]
 
 
-def _guarded(load: "Callable[[Any, DataSource], Records]") -> "Callable[[Any, DataSource], Records]":
+def _guarded(load: "Callable[[Any, DataSource], Given]") -> "Callable[[Any, DataSource], Given]":
     @wraps(load)
-    def load_unless_sealed(self: "Task", source: "DataSource") -> Records:
+    def load_unless_sealed(self: "Task", source: "DataSource") -> Given:
         if _seals:
             complaint = (
                 f"{load.__name__} of task {self.name} was called by the method, or by a model. A method sees no data "
@@ -238,7 +240,7 @@ class Task(ABC):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        for name in ("load_train", "load_test"):
+        for name in ("prepare", "load_train", "load_test"):
             load = getattr(cls, name)  # its own, or inherited from a class that is not a task
             if not hasattr(load, "is_guarded"):
                 setattr(cls, name, _guarded(load))
@@ -252,6 +254,15 @@ class Task(ABC):
     @abstractmethod
     def facts(self) -> TaskFacts:
         """Public facts; reads no data."""
+
+    def prepare(self, source: "DataSource") -> None:
+        """Put into the cache what takes long, for both splits; what is there already is not opened.
+
+        The harness calls it once, after planning and before `load_train`. Report the work to `source.progress` as one
+        piece, so that whoever waits sees how long. A DataError, as of a missing file, stops the run before any budget
+        is spent. Loading must work without it, too. Default: nothing.
+        """
+        del source
 
     @abstractmethod
     def load_train(self, source: "DataSource") -> Records:

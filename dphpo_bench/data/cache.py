@@ -76,6 +76,18 @@ def cached_array(
     return array
 
 
+def rows_kept(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """How many rows `cached_array` need not compute.
+
+    All of them if there is a file of the right size, whose content is not looked at; else those of the intact blocks
+    that an interrupted computation has left.
+    """
+    with suppress(OSError):
+        if path.stat().st_size > len(_header(shape, dtype)) + math.prod(shape) * dtype.itemsize:  # a table follows
+            return shape[0]
+    return _unfinished_rows(path, shape, dtype)[1][-1]
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock that belongs to `path`, whose folder is made; the lock of a process that dies is released.
@@ -140,11 +152,16 @@ def _resumed(
     path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], compute: Callable[[int], Iterable[Array]]
 ) -> Iterator[Array]:
     """All blocks: those that an interrupted computation left in its file, and the rest, computed."""
-    array, ends = max((_intact(file, shape, dtype) for file in _unfinished(path)), key=_last, default=(None, [0]))
+    array, ends = _unfinished_rows(path, shape, dtype)
     if array is not None:
         yield from (array[start:end] for start, end in pairwise(ends))
     if ends[-1] < shape[0]:
         yield from compute(ends[-1])
+
+
+def _unfinished_rows(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array | None, list[int]]:
+    """What `_intact` says of the unfinished file that has most."""
+    return max((_intact(file, shape, dtype) for file in _unfinished(path)), key=_last, default=(None, [0]))
 
 
 def _last(found: tuple[Array | None, list[int]]) -> int:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from dphpo_bench.data.cache import Array, cached_array
+from dphpo_bench.data.cache import Array, cached_array, rows_kept
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.rows import unusable
 from dphpo_bench.data.source import DataSource
@@ -46,6 +46,18 @@ def content_hash(records: Array) -> str:
     return hashlib.sha256(b"".join(sorted(record_digests(records)))).hexdigest()
 
 
+def prepare_records(source: DataSource, dataset: Images) -> None:
+    """Decode the splits that are not cached; what is cached is not opened.
+
+    Raises:
+        DataError: if a file is missing, damaged, or holds other records than it should.
+    """
+    source.check_mirror(dataset)
+    for split in dataset.splits:
+        if rows_kept(*_place(source, dataset, split)) < split.rows:
+            load_records(source, dataset, split)
+
+
 def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
     """The records of a split in canonical order, shape (n,) of `record_type`; decoded once, then cached.
 
@@ -63,12 +75,16 @@ def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
         yield records[start:]
 
     return cached_array(
-        source.cache_dir / "decoded" / f"{dataset.name}-{split.name}-{split.content_hash[:16]}.npy",
-        (split.rows,),
-        record_type(dataset.image_shape),
+        *_place(source, dataset, split),
         compute,
         check=lambda records: content_hash(records) == split.content_hash,
     )
+
+
+def _place(source: DataSource, dataset: Images, split: Split) -> tuple[Path, tuple[int], np.dtype[Any]]:
+    """The cached file's path, and the shape and type of its array."""
+    name = f"{dataset.name}-{split.name}-{split.content_hash[:16]}.npy"
+    return source.cache_dir / "decoded" / name, (split.rows,), record_type(dataset.image_shape)
 
 
 def decode_parquet(path: Path, dataset: Images, split: Split, source: DataSource) -> Array:

@@ -74,6 +74,16 @@ class DataSource:
                 "choose another one with --data-dir."
             ) from None
 
+    def check_mirror(self, dataset: Dataset) -> None:
+        """Make sure that a given mirror has both splits; to lack one is a mistake, whatever is cached.
+
+        Raises:
+            DataError: if it lacks one.
+        """
+        if self.data_dir:
+            for split in dataset.splits:
+                self.file(dataset, split)
+
     def file(self, dataset: Dataset, split: Split) -> Path:
         """The split's file, downloaded if need be.
 

@@ -97,6 +97,7 @@ def run(
         checked = plan(method, task, budget, plans=plans)
     source = source or DataSource.resolve(progress=setup.progress)
     with timed(seconds, "data"):
+        task.prepare(source)
         train = task.load_train(source)
         identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:

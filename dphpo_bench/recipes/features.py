@@ -4,58 +4,111 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
     import torch
 
+    from dphpo_bench.base.progress import Advance
     from dphpo_bench.data.cache import Array
     from dphpo_bench.data.datasets import Dataset, Split
     from dphpo_bench.data.source import DataSource
 
 Part = TypeVar("Part")
+Extract = Callable[[Any], "Iterable[torch.Tensor]"]
 
 
-def cached_features(
-    source: "DataSource",
-    dataset: "Dataset",
-    split: "Split",
-    key: Mapping[str, Any],
-    size: int,
-    rows: Any,
-    extract: "Callable[[Any], Iterable[torch.Tensor]]",
-) -> "torch.Tensor":
-    """Features of a split, extracted once, then memory-mapped from the cache.
+@dataclass(frozen=True)
+class CachedFeatures:
+    """Features of a dataset's records, extracted once, then memory-mapped from the cache.
 
-    Args:
+    Attributes:
         source: whose cache.
         dataset: whose records.
-        split: of these records.
         key: identifies the features.
         size: number of features of one record.
-        rows: the records, a tensor or a sequence.
-        extract: gives blocks of some of them in their order, bfloat16, shape (rows, size).
-
-    Returns:
-        bfloat16, shape (n, size).
     """
-    import numpy as np
+
+    source: "DataSource"
+    dataset: "Dataset"
+    key: Mapping[str, Any]
+    size: int
+
+    def load(self, split: "Split", rows: Any, extract: "Extract") -> "torch.Tensor":
+        """Features of one split, extracted first if need be.
+
+        Args:
+            split: of the dataset.
+            rows: its records, a tensor or a sequence.
+            extract: gives blocks of some of them in their order, bfloat16, shape (rows, size).
+
+        Returns:
+            bfloat16, shape (n, size).
+        """
+        import torch
+
+        from dphpo_bench.data.cache import cached_array
+
+        def compute(start: int) -> "Iterator[Array]":
+            with self._shown(f" ({split.name})", split.rows - start) as advance:
+                yield from _stored(extract(rows[start:]), advance)
+
+        return torch.from_numpy(cached_array(*self._place(split), compute)).view(torch.bfloat16)
+
+    def prepare(self, rows_of: "Callable[[Split], Any]", make_extract: "Callable[[], Extract]") -> None:
+        """Extract what is missing of both splits, as one piece of work; nothing is called if nothing is missing.
+
+        Args:
+            rows_of: gives a split's records, a tensor or a sequence.
+            make_extract: gives `extract` as `load` takes it, for both splits.
+        """
+        from dphpo_bench.data.cache import rows_kept
+
+        counts = {split: split.rows - rows_kept(*self._place(split)) for split in self.dataset.splits}
+        rows = {split: rows_of(split) for split, count in counts.items() if count}
+        if not rows:
+            return
+        with self._shown("", sum(counts.values())) as advance:
+            extract = make_extract()
+            for split in rows:
+                self._fill(split, rows[split], counts[split], extract, advance)
+
+    def _fill(self, split: "Split", rows: Any, left: int, extract: "Extract", advance: "Advance") -> None:
+        from dphpo_bench.data.cache import cached_array
+
+        def counted(amount: int = 1) -> None:
+            nonlocal left
+            left -= amount
+            advance(amount)
+
+        cached_array(*self._place(split), lambda start: _stored(extract(rows[start:]), counted))
+        if left > 0:  # another process extracted them while we waited for it
+            advance(left)
+
+    def _shown(self, part: str, total: int) -> "AbstractContextManager[Advance]":
+        return self.source.progress.track(f"Extracting features of {self.dataset.name}{part}", total)
+
+    def _place(self, split: "Split") -> "tuple[Path, tuple[int, int], np.dtype[Any]]":
+        """The cached file's path, and the shape and type of its array."""
+        import numpy as np
+
+        identity = json.dumps([split.content_hash, self.key], sort_keys=True)
+        name = f"{self.dataset.name}-{split.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npy"
+        return self.source.cache_dir / "features" / name, (split.rows, self.size), np.dtype(np.uint16)
+
+
+def _stored(blocks: "Iterable[torch.Tensor]", advance: "Advance") -> "Iterator[Array]":
+    """Blocks as they are stored: NumPy has no bfloat16, so its bits are."""
     import torch
 
-    from dphpo_bench.data.cache import cached_array
-
-    def compute(start: int) -> "Iterator[Array]":
-        with source.progress.track(f"Extracting features of {dataset.name} ({split.name})", split.rows) as advance:
-            advance(start)
-            for block in extract(rows[start:]):
-                yield block.view(torch.uint16).numpy()  # NumPy has no bfloat16, so its bits are stored
-                advance(len(block))
-
-    identity = json.dumps([split.content_hash, key], sort_keys=True)
-    name = f"{dataset.name}-{split.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npy"
-    path = source.cache_dir / "features" / name
-    return torch.from_numpy(cached_array(path, (split.rows, size), np.dtype(np.uint16), compute)).view(torch.bfloat16)
+    for block in blocks:
+        yield block.view(torch.uint16).numpy()
+        advance(len(block))
 
 
 def in_parallel(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.recipes.features import cached_features
+from dphpo_bench.recipes.features import CachedFeatures
 from dphpo_bench.recipes.picture_features import PictureFeatures
 from dphpo_bench.recipes.scattering import ScatteringFeatures
 
@@ -72,6 +72,20 @@ class ImageTask(Task):
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
 
+    def prepare(self, source: "DataSource") -> None:
+        """Decode the pictures of both splits, and extract their features, where the cache lacks them."""
+        import torch
+
+        from dphpo_bench.data.images import load_records, prepare_records
+
+        def pixels(split: Split) -> "torch.Tensor":
+            return torch.from_numpy(load_records(source, self.dataset, split)["pixels"])
+
+        prepare_records(source, self.dataset)
+        if route := self._route:
+            shape = self.dataset.image_shape
+            self._features(source, route).prepare(pixels, lambda: route.extractor(shape, source))
+
     def load_train(self, source: "DataSource") -> Records:
         """The private training records in canonical order."""
         return self._load(source, self.dataset.train)
@@ -103,6 +117,9 @@ class ImageTask(Task):
             return None
         return self.pretrained if self.model_name == "pretrained" else self.features
 
+    def _features(self, source: "DataSource", route: ScatteringFeatures | PictureFeatures) -> CachedFeatures:
+        return CachedFeatures(source, self.dataset, route.key, route.size(self.dataset.image_shape))
+
     def _load(self, source: "DataSource", split: Split) -> Records:
         import torch
 
@@ -110,11 +127,8 @@ class ImageTask(Task):
 
         records = load_records(source, self.dataset, split)
         pixels = torch.from_numpy(records["pixels"])
-        if self._route is None:
-            inputs = pixels.float().div_(127.5).sub_(1)
+        if route := self._route:
+            inputs = self._features(source, route).load(split, pixels, lambda some: route.extract(some, source))
         else:
-            route, size = self._route, self._route.size(self.dataset.image_shape)
-            inputs = cached_features(
-                source, self.dataset, split, route.key, size, pixels, lambda some: route.extract(some, source)
-            )
+            inputs = pixels.float().div_(127.5).sub_(1)
         return Records(inputs, torch.from_numpy(records["label"]).long())

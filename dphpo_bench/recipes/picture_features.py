@@ -1,6 +1,6 @@
 """Features of pictures from a pretrained network, as it is published: nothing here depends on a dataset."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -87,13 +87,23 @@ class PictureFeatures:
             InvalidValueError: if the pictures have another shape or type.
         """
         import torch
-        from torch.nn.functional import interpolate, layer_norm
 
         if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
             shape = tuple(pixels.shape)
             raise InvalidValueError(
                 f"Expected pixels of uint8, shape (n, 1 or 3, height, width), got {pixels.dtype}, {shape}."
             )
+        channels, height, width = pixels.shape[1:]
+        yield from self.extractor((channels, height, width), source)(pixels)
+
+    def extractor(
+        self, image_shape: tuple[int, int, int], source: DataSource | None = None
+    ) -> "Callable[[torch.Tensor], Iterator[torch.Tensor]]":
+        """What `extract` does for pictures of shape (channels, height, width), with the network loaded once."""
+        import torch
+        from torch.nn.functional import interpolate, layer_norm
+
+        del image_shape
         network = self._loaded(weights_folder(source or DataSource.resolve(), self.weights))
         mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (_MEAN, _DEVIATION))
 
@@ -105,7 +115,7 @@ class PictureFeatures:
             maps: torch.Tensor = network.extract_features(images)
             return layer_norm(maps.mean((2, 3)), (self.channels,)).bfloat16()
 
-        yield from in_parallel(features, pixels, _PICTURES_PER_BLOCK, _PICTURES_PER_CALL)
+        return lambda pixels: in_parallel(features, pixels, _PICTURES_PER_BLOCK, _PICTURES_PER_CALL)
 
     def _loaded(self, folder: Path) -> Any:
         try:

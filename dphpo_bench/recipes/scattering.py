@@ -67,17 +67,25 @@ class ScatteringFeatures:
         Yields:
             Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
         """
-        del source
-        features = self._features(pixels)
-        yield from in_parallel(lambda few: features(few).bfloat16(), pixels, _IMAGES_PER_BLOCK, _IMAGES_PER_CALL)
+        channels, height, width = pixels.shape[1:]
+        yield from self.extractor((channels, height, width), source)(pixels)
 
-    def _features(self, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
-        """Maps a few pictures to features in float32; `pixels` lends its shape only."""
+    def extractor(
+        self, image_shape: tuple[int, int, int], source: "DataSource | None" = None
+    ) -> "Callable[[torch.Tensor], Iterator[torch.Tensor]]":
+        """What `extract` does for pictures of shape (channels, height, width), with what it needs computed once."""
+        del source
+        features = self._features(image_shape)
+        return lambda pixels: in_parallel(
+            lambda few: features(few).bfloat16(), pixels, _IMAGES_PER_BLOCK, _IMAGES_PER_CALL
+        )
+
+    def _features(self, image_shape: tuple[int, int, int]) -> "Callable[[torch.Tensor], torch.Tensor]":
+        """Maps a few pictures to features in float32."""
         from dphpo_bench.recipes.wavelets import scattering_transform
 
-        height, width = pixels.shape[2:]
-        transform = scattering_transform(self.scales, self.angles, (height, width), self.symmetric)
-        normalise = self._normaliser(pixels)
+        transform = scattering_transform(self.scales, self.angles, image_shape[1:], self.symmetric)
+        normalise = self._normaliser(image_shape)
 
         def features(few: "torch.Tensor") -> "torch.Tensor":
             values, *mirrored = (normalise(image) for image in transform(few.float().div(255)))
@@ -88,8 +96,8 @@ class ScatteringFeatures:
 
         return features
 
-    def _normaliser(self, pixels: "torch.Tensor") -> "Callable[[torch.Tensor], torch.Tensor]":
-        """Maps coefficients of shape (n, channels, paths, height, width); `pixels` lends its shape only."""
+    def _normaliser(self, image_shape: tuple[int, int, int]) -> "Callable[[torch.Tensor], torch.Tensor]":
+        """Maps coefficients of shape (n, channels, paths, height, width)."""
         import torch
         from torch.nn.functional import group_norm
 
@@ -97,9 +105,8 @@ class ScatteringFeatures:
 
         if self.normalisation == "group_norm":
             return lambda values: group_norm(values.flatten(1, 2), self.groups).view_as(values)
-        _, height, width = pixels.shape[1:]
-        transform = scattering_transform(self.scales, self.angles, (height, width), mirrored=False)
-        synthetic = _pink_noise(_SYNTHETIC_IMAGES, *pixels.shape[1:])
+        transform = scattering_transform(self.scales, self.angles, image_shape[1:], mirrored=False)
+        synthetic = _pink_noise(_SYNTHETIC_IMAGES, *image_shape)
         blocks = in_parallel(lambda few: _root(transform(few)[0]), synthetic, _IMAGES_PER_BLOCK, _IMAGES_PER_CALL)
         values = torch.cat(list(blocks))
         deviation, mean = torch.std_mean(values, dim=(0, 3, 4), keepdim=True)

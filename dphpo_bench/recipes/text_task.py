@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.recipes.features import cached_features
+from dphpo_bench.recipes.features import CachedFeatures, Extract
 from dphpo_bench.recipes.image_task import Schedule
 from dphpo_bench.recipes.text_features import TextFeatures
 
@@ -72,6 +72,12 @@ class TextTask(Task):
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
 
+    def prepare(self, source: "DataSource") -> None:
+        """Extract the features of both splits where the cache lacks them."""
+        for split in self.dataset.splits:
+            source.file(self.dataset, split)  # both, before the work
+        self._features(source).prepare(lambda split: self._rows(source, split), lambda: self._extract_from(source))
+
     def load_train(self, source: "DataSource") -> Records:
         """The private training records in canonical order."""
         return self._load(source, self.dataset.train)
@@ -118,17 +124,21 @@ class TextTask(Task):
         """What identifies the inputs."""
         return self.features.key if self.model_name == "linear" else {**self.tuned_features.key, "of": "each token"}
 
-    def _load(self, source: "DataSource", split: Split) -> Records:
-        import torch
+    def _features(self, source: "DataSource") -> CachedFeatures:
+        return CachedFeatures(source, self.dataset, self._key, math.prod(self._shape))
 
+    def _rows(self, source: "DataSource", split: Split) -> "list[Row]":
         from dphpo_bench.data.rows import load_rows, unusable
 
         rows = load_rows(source, self.dataset, split)
-        labels = torch.tensor([row[-1] for row in rows])
-        wrong = labels[(labels < 0) | (labels >= self.n_classes)].tolist()
+        wrong = [row[-1] for row in rows if row[-1] not in range(self.n_classes)]
         if wrong:
             reason = f"expected labels from 0 to {self.n_classes - 1}, got {wrong[0]}"
             raise unusable(source.file(self.dataset, split), self.dataset, reason)
+        return rows
+
+    def _extract_from(self, source: "DataSource") -> Extract:
+        import torch
 
         def extract(some: "Sequence[Row]") -> "Iterator[torch.Tensor]":
             if self.model_name != "linear":
@@ -138,6 +148,11 @@ class TextTask(Task):
                 one, *other = block.view(-1, self._texts, self.features.size).unbind(1)
                 yield torch.cat([one, *other, *((one - two).abs() for two in other), *(one * two for two in other)], 1)
 
-        size = math.prod(self._shape)
-        inputs = cached_features(source, self.dataset, split, self._key, size, rows, extract)
-        return Records(inputs.view(-1, *self._shape), labels)
+        return extract
+
+    def _load(self, source: "DataSource", split: Split) -> Records:
+        import torch
+
+        rows = self._rows(source, split)
+        inputs = self._features(source).load(split, rows, self._extract_from(source))
+        return Records(inputs.view(-1, *self._shape), torch.tensor([row[-1] for row in rows]))

@@ -187,11 +187,12 @@ def plan_cell(job: str) -> str:
 
 
 def prepare_data(job: str) -> str:
-    """Load the data of a cell's task, so that runs find downloads and features; returns the user's error, if any."""
+    """Prepare and load the data of a cell's task, so that runs find them; returns the user's error, if any."""
     given = _Job(job)
     task = given.task()
     try:
-        task.load_train(given.source)
+        task.prepare(given.source)
+        task.load_train(given.source)  # a task that prepares nothing may download or refuse here
         task.load_test(given.source)
     except DphpoBenchError as error:
         return str(error)

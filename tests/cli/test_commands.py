@@ -147,6 +147,29 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert not list((tmp_path / "results").rglob("*.json"))
 
 
+@pytest.mark.parametrize(
+    ("task", "file", "missing"),
+    [
+        ("mnist", "train.parquet", "test.parquet"),
+        ("sst2", "train.parquet", "validation.parquet"),
+        ("adult", "adult.data", "test.parquet"),
+    ],
+)
+def test_a_missing_test_file_stops_the_run_before_it_trains(
+    tmp_path: Path, main_here: Any, task: str, file: str, missing: str
+) -> None:
+    path = tmp_path / "mirror" / task / file
+    path.parent.mkdir(parents=True)
+    path.touch()
+    code, out, err = main_here("run", "-m", "dp_sgd", "-t", task, "--data-dir", "mirror")
+    assert code == 2
+    assert missing in err
+    assert "does not exist" in err
+    assert len(err.strip().splitlines()) == 1
+    assert out == ""
+    assert not list((tmp_path / "results").rglob("*.json"))
+
+
 def test_unknown_options_exit_with_2(main_here: Any) -> None:
     code, _, err = main_here("run", "--nonsense")
     assert code == 2

@@ -53,3 +53,37 @@ def test_a_display_ends_with_the_work_that_fails(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ZeroDivisionError), progress.track("Trials", 2), progress.track("Training", 3):
         raise ZeroDivisionError
     nested(progress)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which passes as the test says."""
+    now = [0.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_log_says_how_long_the_rest_takes(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    """At the rate since the first report: neither the 60 seconds before it nor its amount belong to it."""
+    with TerminalProgress().track("Extracting", 1000) as advance:
+        for clock[0], amount in ((60, 300), (65, 5), (80, 95), (180, 600)):
+            advance(amount)
+    assert capsys.readouterr().err.splitlines() == [
+        "Extracting: 1,000",
+        "Extracting: 300 of 1,000 after 60 s",
+        "Extracting: 400 of 1,000 after 80 s, about 2 min left",
+        "Extracting: 1,000 of 1,000 after 180 s",
+        "Extracting: done in 180.0 s",
+    ]
+
+
+def test_a_bar_says_the_same(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a report takes longer than the half minute that Rich looks back."""
+    monkeypatch.setattr("sys.stderr", Terminal())
+    progress = TerminalProgress()
+    with progress.track("Extracting", 1000) as advance:
+        assert progress._bars is not None
+        monkeypatch.setattr(progress._bars, "get_time", lambda: clock[0])
+        for clock[0], amount in ((60, 300), (100, 50), (140, 50)):
+            advance(amount)
+        assert progress._bars.tasks[0].time_remaining == 600 / (100 / 80)

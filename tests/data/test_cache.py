@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.cache import cached_array
+from dphpo_bench.data.cache import cached_array, rows_kept
 
 DTYPE = np.dtype(np.uint16)
 EXPECTED = np.arange(12, dtype=DTYPE).reshape(6, 2)
@@ -66,6 +66,23 @@ def test_failure_in_the_middle_loses_no_block(tmp_path: Path) -> None:
     assert (cached_array(path, (6, 2), DTYPE, rest) == EXPECTED).all()
     assert rest.rows == [4]
     assert {file.name for file in tmp_path.iterdir()} <= {"array.npy", "array.npy.lock"}
+
+
+def test_rows_that_need_not_be_computed(tmp_path: Path) -> None:
+    path = tmp_path / "array.npy"
+    assert rows_kept(path, (6, 2), DTYPE) == 0
+    with pytest.raises(KeyboardInterrupt):
+        cached_array(path, (6, 2), DTYPE, Counted(4))
+    assert rows_kept(path, (6, 2), DTYPE) == 4
+    (left,) = tmp_path.glob(".array.npy.*")
+    flip(left, 128 + 8)
+    assert rows_kept(path, (6, 2), DTYPE) == 2
+    cached_array(path, (6, 2), DTYPE, blocks)
+    assert rows_kept(path, (6, 2), DTYPE) == 6
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[: 128 + 24])  # all rows, but no table of checksums: how older versions wrote it
+    assert rows_kept(path, (6, 2), DTYPE) == 0
 
 
 @pytest.mark.parametrize(("at", "fail"), [(0, KeyboardInterrupt), (4, OSError)])

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -9,13 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from dphpo_bench.base.errors import UnknownNameError
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError, UnknownNameError
+from dphpo_bench.data import cache
 from dphpo_bench.data.datasets import Images
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes import scattering
 from dphpo_bench.recipes.image_task import ImageTask, Schedule
 from dphpo_bench.recipes.scattering import ScatteringFeatures
-from tests.data.conftest import ROWS, write_records
+from tests.conftest import Remembering
+from tests.data.conftest import ROWS, SHAPE, write_records
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +136,141 @@ def test_interrupted_extraction_goes_on(
     monkeypatch.setattr(ScatteringFeatures, "extract", extract)
     assert extracted == [ROWS, ROWS - 16]
     assert torch.equal(task_class().load_train(other).inputs, whole)
+
+
+class TestPrepare:
+    """Both splits before the training, as one piece of work."""
+
+    DECODING = (("Decoding small (train)", ROWS), ("Decoding small (test)", ROWS))
+    EXTRACTING = "Extracting features of small"
+
+    @pytest.fixture
+    def display(self) -> Remembering:
+        return Remembering()
+
+    @pytest.fixture
+    def watched(self, mirror: DataSource, display: Remembering) -> DataSource:
+        return replace(mirror, progress=display)
+
+    def test_a_run_prepares_both_splits_before_it_loads_one(
+        self,
+        task_class: type[ImageTask],
+        watched: DataSource,
+        display: Remembering,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        loaded = []
+
+        def load(task: ImageTask, source: DataSource) -> bench.Records:
+            loaded.append((list(display.lines), list(display.done)))
+            return ImageTask.load_train(task, source)
+
+        monkeypatch.setattr(task_class, "load_train", load)
+        for _ in range(2):  # the second finds all
+            bench.run("dp_sgd", task_class(), bench.PrivacyBudget(8, 1e-3), seed=0, source=watched)
+        shown = [*self.DECODING, (self.EXTRACTING, 2 * ROWS)], [ROWS, ROWS, 2 * ROWS]
+        assert loaded == [shown, shown]
+        assert (display.lines, display.done) == shown
+
+    def test_same_features_as_without(self, task_class: type[ImageTask], watched: DataSource, tmp_path: Path) -> None:
+        task = task_class()
+        task.prepare(watched)
+        assert task.prepare(watched) is None
+        other = DataSource.resolve(watched.data_dir, tmp_path / "other cache")
+        assert torch.equal(task.load_train(watched).inputs, task.load_train(other).inputs)
+        assert torch.equal(task.load_test(watched).inputs, task.load_test(other).inputs)
+        names = [sorted(path.name for path in one.cache_dir.rglob("*.npy")) for one in (watched, other)]
+        assert names[0] == names[1]
+
+    def test_what_is_cached_is_not_opened(
+        self, task_class: type[ImageTask], watched: DataSource, display: Remembering, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task_class().prepare(watched)
+        monkeypatch.setattr(cache, "_intact", lambda *_: pytest.fail("a cached file was opened"))
+        shown = list(display.lines)
+        task_class().prepare(watched)
+        task_class("cnn").prepare(watched)
+        assert display.lines == shown
+
+    def test_only_what_is_missing_counts(
+        self, task_class: type[ImageTask], mirror: DataSource, watched: DataSource, display: Remembering
+    ) -> None:
+        task_class().load_train(mirror)
+        task_class().prepare(watched)
+        assert display.lines == [self.DECODING[1], (self.EXTRACTING, ROWS)]
+
+    def test_interrupted_extraction_goes_on_with_an_honest_total(
+        self, task_class: type[ImageTask], watched: DataSource, display: Remembering, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(scattering, "_IMAGES_PER_BLOCK", 8)
+        extractor = ScatteringFeatures.extractor
+        left = [3, 4]  # blocks until it is interrupted: within the first split, and within the second
+
+        def interrupted(features: ScatteringFeatures, *arguments: object) -> object:
+            extract, allowed = extractor(features, *arguments), left.pop(0)
+
+            def some(pixels: torch.Tensor) -> Iterator[torch.Tensor]:
+                nonlocal allowed
+                for block in extract(pixels):
+                    if not allowed:
+                        raise KeyboardInterrupt
+                    allowed -= 1
+                    yield block
+
+            return some
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ScatteringFeatures, "extractor", interrupted)
+            for _ in range(2):
+                with pytest.raises(KeyboardInterrupt):
+                    task_class().prepare(watched)
+        task_class().prepare(watched)
+        totals = [2 * ROWS, 2 * ROWS - 24, ROWS - 24]
+        assert display.lines == [*self.DECODING, *((self.EXTRACTING, total) for total in totals)]
+        assert display.done[2:] == [24, 30, 6]
+
+    def test_the_normaliser_is_computed_once(
+        self, task_class: type[ImageTask], mirror: DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        computed = []
+        pink_noise = scattering._pink_noise
+        monkeypatch.setattr(scattering, "_pink_noise", lambda *shape: computed.append(shape) or pink_noise(*shape))
+        task_class().prepare(mirror)
+        assert len(computed) == 1
+
+    def test_what_another_process_extracts_is_waited_for_and_counts(
+        self,
+        task_class: type[ImageTask],
+        mirror: DataSource,
+        watched: DataSource,
+        display: Remembering,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        extractor = ScatteringFeatures.extractor
+
+        def meanwhile(features: ScatteringFeatures, *arguments: object) -> object:
+            task_class().load_train(mirror)
+            return extractor(features, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ScatteringFeatures, "extract", lambda self, pixels, _: extractor(self, SHAPE)(pixels))
+            patch.setattr(ScatteringFeatures, "extractor", meanwhile)
+            task_class().prepare(watched)
+        assert display.lines[-1] == (self.EXTRACTING, 2 * ROWS)
+        assert display.done[-1] == 2 * ROWS
+
+    @pytest.mark.parametrize("model", ["linear", "cnn"])
+    @pytest.mark.parametrize("cached", [False, True])
+    def test_a_missing_test_file_stops_the_run_before_any_work(
+        self, task_class: type[ImageTask], watched: DataSource, display: Remembering, model: str, cached: bool
+    ) -> None:
+        assert watched.data_dir
+        if cached:
+            task_class(model).prepare(replace(watched, progress=bench.DataSource.resolve().progress))
+        (watched.data_dir / "small/test.parquet").unlink()
+        with pytest.raises(DataError, match=r"test\.parquet, which does not exist"):
+            bench.run("dp_sgd", task_class(model), bench.PrivacyBudget(8, 1e-3), seed=0, source=watched)
+        assert display.lines == []
 
 
 @pytest.mark.slow

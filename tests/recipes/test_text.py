@@ -22,6 +22,7 @@ from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
+from tests.conftest import Remembering
 
 WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
 LAYERS, SIZE, LONGEST = 2, 16, 12
@@ -239,6 +240,31 @@ class TestTask:
         first = task.load_train(mirror)
         monkeypatch.setattr(TextFeatures, "extract", None)
         assert torch.equal(task.load_train(mirror).named()["inputs"], first.named()["inputs"])
+
+    def test_both_splits_are_prepared_as_one_piece_of_work(
+        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, display = task_on(dataset(), features), Remembering()
+        task.prepare(replace(mirror, progress=display))
+        monkeypatch.setattr(TextFeatures, "extract", None)
+        monkeypatch.setattr("dphpo_bench.data.rows.load_rows", None)
+        task.prepare(replace(mirror, progress=display))
+        assert display.lines == [("Extracting features of reviews", 43)]
+        assert display.done == [43]
+        monkeypatch.undo()
+        rows = [str(text) for text, _ in sorted(TEST, key=row_digest)]
+        assert torch.equal(task.load_test(mirror).named()["inputs"], extract(features, rows, mirror))
+
+    def test_unusable_test_records_stop_the_preparation_first(
+        self, features: TextFeatures, mirror: bench.DataSource
+    ) -> None:
+        assert mirror.data_dir
+        unlabelled = [(text, -1) for text, _ in TEST]
+        put(mirror.data_dir / "reviews/test.parquet", unlabelled)
+        display = Remembering()
+        with pytest.raises(DataError, match="expected labels from 0 to 1, got -1"):
+            task_on(dataset(test=unlabelled), features).prepare(replace(mirror, progress=display))
+        assert display.lines == []
 
     def test_a_pair_has_both_texts_their_differences_and_products(
         self, features: TextFeatures, mirror: bench.DataSource

@@ -292,6 +292,27 @@ def test_records_read_by_a_class_that_is_no_task_are_sealed_too() -> None:
     assert run(body).status == "over_budget"
 
 
+def test_a_method_cannot_have_records_prepared() -> None:
+    """Neither by a task's own work nor by the default, which does none."""
+    prepared: list[str] = []
+
+    class Preparing(TinyTask):
+        def prepare(self, source: DataSource) -> None:
+            prepared.append(self.name)
+
+    for task in (Preparing(), TinyTask()):
+
+        def body(session: Session, task: bench.Task = task) -> bench.Outcome:
+            with suppress(bench.DphpoBenchError):
+                task.prepare(DataSource.resolve())
+            return finish(session)
+
+        record = run(body)
+        assert record.status == "over_budget"
+        assert "prepare of task tiny was called by the method" in record.error
+    assert prepared == []
+
+
 class Ensemble(nn.Module):
     """Outputs of shape (n, classes, 1)."""
 

@@ -15,7 +15,7 @@ import pytest
 from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
 from dphpo_bench.harness.attempt import MAX_REASON
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import job_of, run_cell
+from dphpo_bench.sweep.cells import job_of, prepare_data, run_cell
 from dphpo_bench.sweep.claims import Claims
 from dphpo_bench.sweep.driver import START_ATTEMPTS, log_path, sweep, take_stock
 from dphpo_bench.sweep.executors import ProcessExecutor, SerialExecutor
@@ -258,6 +258,29 @@ def test_data_that_are_missing_stop_the_sweep_before_any_cell(blobs, source, sto
     cells = blobs('"auto_clipping"', models='["linear", "missing"]')
     with pytest.raises(DataError, match=r"data of task blobs: Dataset blobs is not here.*--only task=NAME"):
         run(cells, store, source)
+    assert list(store.root.rglob("*.json")) == []
+
+
+def test_data_are_prepared_and_then_loaded(blobs, source, store, monkeypatch) -> None:
+    (cell,) = blobs('"auto_clipping"', seeds=1)
+    task, calls = sys.modules["faulty_plugin"].Blobs, []
+    works = {name: getattr(task, name) for name in ("prepare", "load_train", "load_test")}
+    for name in works:
+
+        def called(one, source, name=name):
+            calls.append(name)
+            return works[name](one, source)
+
+        monkeypatch.setattr(task, name, called)
+    assert prepare_data(job_of(cell, source)) == ""
+    assert calls == ["prepare", "load_train", "load_test"]
+
+    def refused(*_):
+        raise DataError("test.parquet is gone.")
+
+    monkeypatch.setattr(task, "prepare", refused)
+    with pytest.raises(DataError, match=r"Cannot prepare the data of task blobs: test.parquet is gone."):
+        run([cell], store, source, SerialExecutor())
     assert list(store.root.rglob("*.json")) == []
 
 
