@@ -243,7 +243,8 @@ def test_a_method_that_exceeds_its_plan_is_recorded_and_exits_with_3(
 def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, main_here: Any, content: bytes) -> None:
     folder = tmp_path / "mirror" / "mnist"
     folder.mkdir(parents=True)
-    (folder / "train.parquet").write_bytes(content)
+    for name in ("train", "test"):
+        (folder / f"{name}.parquet").write_bytes(content)
     code, _, err = main_here("run", "-m", "dp_sgd", "-t", "mnist", "--data-dir", "mirror", "--quiet")
     assert code == 2
     assert "train.parquet" in err
