@@ -113,11 +113,6 @@ class Adult(bench.Task):
         """The area under the ROC curve first: to answer "no" is right three times in four."""
         return bench.ROC_AUC, bench.ACCURACY, bench.CROSS_ENTROPY
 
-    def prepare(self, source: bench.DataSource) -> None:
-        """Get both files, so that neither is found to be missing after the training."""
-        for split in DATASET.splits:
-            source.file(DATASET, split)
-
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """The private training records in canonical order."""
         return self._load(source, DATASET.train)

@@ -256,13 +256,15 @@ class Task(ABC):
         """Public facts; reads no data."""
 
     def prepare(self, source: "DataSource") -> None:
-        """Put into the cache what takes long, for both splits; what is there already is not opened.
+        """Download what is missing, and put into the cache what takes long, for both splits.
 
         The harness calls it once, after planning and before `load_train`. Report the work to `source.progress` as one
         piece, so that whoever waits sees how long. A DataError, as of a missing file, stops the run before any budget
-        is spent. Loading must work without it, too. Default: nothing.
+        is spent. Loading must work without it, too. Default: the files of `datasets`.
         """
-        del source
+        for dataset in self.datasets:
+            for split in dataset.splits:
+                source.file(dataset, split)
 
     @abstractmethod
     def load_train(self, source: "DataSource") -> Records:

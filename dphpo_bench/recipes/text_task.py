@@ -74,8 +74,7 @@ class TextTask(Task):
 
     def prepare(self, source: "DataSource") -> None:
         """Extract the features of both splits where the cache lacks them."""
-        for split in self.dataset.splits:
-            source.file(self.dataset, split)  # both, before the work
+        super().prepare(source)
         self._features(source).prepare(lambda split: self._rows(source, split), lambda: self._extract_from(source))
 
     def load_train(self, source: "DataSource") -> Records:
