@@ -244,7 +244,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
         data_access.TunesOnTestData(), "session", r"load_test of task blobs was called by the method"
     ),
     "plan_reads_data": Refused(
-        data_access.PlanReadsData(), "session", r"prepare of task blobs was called by the method"
+        data_access.PlanReadsData(), "session", r"load_train of task blobs was called by the method"
     ),
     "runs_within_a_run": Refused(
         data_access.RunsWithinARun(), "session", r"prepare of task blobs was called by the method"
