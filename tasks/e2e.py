@@ -63,9 +63,10 @@ SENTENCE = 40
 class E2e(bench.Task):
     """42,061 pairs of a meaning representation and a sentence about a restaurant (Novikova et al. 2017).
 
-    The meaning representation becomes eight tokens, one for each attribute in a fixed order; the sentence becomes
-    words of a vocabulary that was written down beforehand, and letters where a word is not in it. Bytes would make a
-    record five times as long; a public vocabulary of 30,000 word pieces would make most of the model an embedding.
+    The meaning representation becomes eight tokens, one for each attribute in a fixed order; the sentence becomes words
+    of a vocabulary that was written down beforehand, and letters where a word is not in it. Bytes would make a record
+    nearly seven times as long (216 against 32 on average); a public vocabulary of 30,000 word pieces would make most of
+    the model an embedding.
 
     BLEU is that of the whole sentences with all their references, names put back, letter case apart.
     """
@@ -87,7 +88,7 @@ class E2e(bench.Task):
             kind="tokens",
             n_classes=len(VOCABULARY.tokens),
             batch_size=1024,
-            epochs=2,  # twenty minutes on one core
+            epochs=2,  # 12 ms of one core for a record: some 1,050 s in all, extrapolated from 96 records
             optimizer="AdamW",
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )

@@ -49,7 +49,7 @@ class CausalModel(nn.Module):
                 "Expected weights of its own for the last layer, got those of the embedding: ghost clipping cannot "
                 "bound gradients of shared weights. Set tie_word_embeddings=False."
             )
-        config._attn_implementation = "eager"  # the fused kernel has no rule for vmap and is ten times slower there
+        config._attn_implementation = "eager"  # vmap has no rule for the fused kernel, and takes its records one by one
         self.length = config.n_positions
         self.network = GPT2LMHeadModel(config)
         _replace_conv1d(self.network)
