@@ -99,8 +99,9 @@ class E2e(bench.Task):
         return bench.PERPLEXITY, bench.ACCURACY, bench.ModelMetric("bleu", True, bleu)
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
-        """The private training records."""
-        return self._load(source, self.datasets[0].train)
+        """The private training records, without the texts that they were made from."""
+        records = self._load(source, self.datasets[0].train)
+        return bench.Records(records.inputs, records.targets)
 
     def load_test(self, source: bench.DataSource) -> bench.Records:
         """The test records, with their texts."""
@@ -193,7 +194,7 @@ def bleu(model: "torch.nn.Module", test: bench.Records) -> float:
     for meaning, reference in zip(test.prompts, test.references, strict=True):
         references.setdefault(meaning, []).append(reference)
     rows = [test.prompts.index(meaning) for meaning in references]
-    prompts = bench.Records(test.inputs, test.targets).named()["inputs"][rows, :PROMPT]
+    prompts = test.named()["inputs"][rows, :PROMPT]
     texts = []
     for meaning, written in zip(references, greedy(model, prompts, SENTENCE, VOCABULARY.ids[END]), strict=True):
         text, said = VOCABULARY.decode(written), attributes(meaning)
