@@ -133,17 +133,17 @@ class TextFeatures:
 
         return self._extract(texts, source, reduce)
 
-    def blocks_above(self, source: DataSource | None = None, n_blocks: int = 1) -> "nn.ModuleList":
-        """The pretrained blocks that follow on `layers`; each takes what `tokens` gives, and an additive mask.
+    def blocks_above(self, source: DataSource | None = None) -> "nn.ModuleList":
+        """The one pretrained block that follows on `layers`; it takes what `tokens` gives, and an additive mask.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the encoder has not so many.
+            InvalidValueError: if the encoder has no such block.
         """
         import torch
 
         folder = weights_folder(source or DataSource.resolve(), self.weights)
-        _, encoder = replace(self, layers=self.layers + n_blocks)._loaded(folder)
+        _, encoder = replace(self, layers=self.layers + 1)._loaded(folder)
         for module in encoder.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0  # the noise regularises enough

@@ -132,6 +132,7 @@ def test_the_whole_task_on_a_small_mirror(source: bench.DataSource) -> None:
     test = task.load_test(source)
     assert isinstance(test, language_models.TestTexts)
     assert sorted(zip(test.prompts, test.references, strict=True)) == sorted(TEST)
+    assert type(task.load_train(source)) is bench.Records  # no texts: nothing that trains reads them
 
 
 def test_a_model_that_knows_the_sentence_has_bleu_100(source: bench.DataSource) -> None:
