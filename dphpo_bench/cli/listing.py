@@ -14,14 +14,14 @@ def dataset_status(task: "Task", source: DataSource) -> list[dict[str, Any]]:
     rows = []
     for dataset in task.datasets:
         for split in dataset.splits:
-            path = source.find(dataset, split)
-            if path:
-                state, where = "mirror" if source.data_dir else "downloaded", str(path)
+            paths = source.find(dataset, split)
+            if paths:
+                state, where = "mirror" if source.data_dir else "downloaded", ", ".join(map(str, paths))
             elif source.data_dir:
                 state, where = "missing", download_command(dataset, str(source.data_dir))
             else:
-                state, where = "missing", f"downloaded on first use from {dataset.repo_id} on the Hugging Face hub"
-            size = path.stat().st_size if path else 0
+                state, where = "missing", f"downloaded on first use from {dataset.published_at}"
+            size = sum(path.stat().st_size for path in paths)
             rows.append(_row(task, split.name, split.rows, state, size, where, dataset.licence, dataset.homepage))
     return rows or [_row(task, "all", task.facts.n_records, "not needed", 0, "no download", "", "")]
 

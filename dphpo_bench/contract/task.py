@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dphpo_bench.contract.search_space import Candidate
     from dphpo_bench.data.datasets import Dataset
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.data.weights import Weights
     from dphpo_bench.training.losses import Objective, PerRecord
 
 Given = TypeVar("Given")
@@ -264,7 +265,7 @@ class Task(ABC):
         """
         for dataset in self.datasets:
             for split in dataset.splits:
-                source.file(dataset, split)
+                source.files(dataset, split)
 
     @abstractmethod
     def load_train(self, source: "DataSource") -> Records:
@@ -281,6 +282,11 @@ class Task(ABC):
         It is called with the inputs, `model(inputs)`, or by their names, `model(**inputs)`. It returns a tensor, or
         tensors by name.
         """
+
+    @property
+    def pretrained_models(self) -> "tuple[Weights, ...]":
+        """The public pretrained models that this model starts from or gets its inputs from. Default: none."""
+        return ()
 
     @property
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:

@@ -12,17 +12,28 @@ class Split:
 
     Attributes:
         name: such as "train", "validation" or "test".
-        path: path of its file in the hub's repository; of a file from elsewhere its name.
+        path: path of its file in the hub's repository; of a file from elsewhere its name. Of several files a pattern,
+            such as "data/train-{:05d}-of-00008.parquet".
         rows: number of records.
-        content_hash: see `rows.content_hash`.
+        content_hash: see `rows.content_hash`; "" if nobody has hashed the records yet.
         url: address of the file if it is not on the hub.
+        sha256: of each file. Without a content hash only these files are taken; without either, any with the right
+            number of rows, and the run's identity holds the SHA-256 of what was found.
+        parts: number of files.
     """
 
     name: str
     path: str
     rows: int
-    content_hash: str
+    content_hash: str = ""
     url: str | None = None
+    sha256: tuple[str, ...] = field(default=(), kw_only=True)
+    parts: int = field(default=1, kw_only=True)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path of each file."""
+        return (self.path,) if self.parts == 1 else tuple(self.path.format(part) for part in range(self.parts))
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,7 @@ class Dataset:
         licence: terms of use, as far as the publisher states any.
         homepage: where it was first published.
         revision: branch, tag or commit of the hub's repository.
+        shares_repo: whether the repository holds other datasets, too.
     """
 
     name: str
@@ -44,6 +56,7 @@ class Dataset:
     licence: str
     homepage: str
     revision: str = field(default="main", kw_only=True)
+    shares_repo: bool = field(default=False, kw_only=True)
 
     @property
     def train(self) -> Split:
@@ -93,6 +106,7 @@ def download_command(dataset: Dataset, mirror: str) -> str:
     """The shell command that puts a dataset into a mirror, for use on any machine with a network."""
     if dataset.repo_id:
         revision = "" if dataset.revision == "main" else f" --revision {dataset.revision}"
-        return f"hf download {dataset.repo_id} --repo-type dataset{revision} --local-dir {mirror}/{dataset.name}"
+        files = f" {' '.join(path for split in dataset.splits for path in split.paths)}" if dataset.shares_repo else ""
+        return f"hf download {dataset.repo_id}{files} --repo-type dataset{revision} --local-dir {mirror}/{dataset.name}"
     files = " ".join(f"-O {split.url}" for split in dataset.splits)
     return f"curl --fail --location --create-dirs --output-dir {mirror}/{dataset.name} {files}"

@@ -26,8 +26,8 @@ class HubFile:
     revision: str = "main"
 
 
-def download(dataset: Dataset, split: Split, folder: Path) -> Path:
-    """Download one split into `folder`, or return it if another process has done so meanwhile.
+def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
+    """Download the files of one split into `folder`; one that another process has downloaded meanwhile is kept.
 
     Raises:
         DataError: if the publisher cannot be reached, or sends another file than announced.
@@ -38,14 +38,15 @@ def download(dataset: Dataset, split: Split, folder: Path) -> Path:
         f"and pass --data-dir DIR or set {DATA_VARIABLE}=DIR."
     )
     if split.url is None:
-        return download_from_hub(
-            HubFile(dataset.repo_id, split.path, "dataset", dataset.revision), folder, what, way_out
+        return tuple(
+            download_from_hub(HubFile(dataset.repo_id, path, "dataset", dataset.revision), folder, what, way_out)
+            for path in split.paths
         )
     path = folder / split.path
     with locked(path):
         if not path.is_file():
             _from_publisher(split.url, path, what, way_out)
-    return path
+    return (path,)
 
 
 def download_from_hub(file: HubFile, folder: Path, what: str, way_out: str) -> Path:

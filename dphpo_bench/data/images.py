@@ -7,7 +7,7 @@ of rows or in how the pictures are encoded give the same records in the same ord
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from PIL import Image
 
 from dphpo_bench.data.cache import Array, cached_array, rows_kept
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.data.rows import unusable
+from dphpo_bench.data.rows import published_files, unusable
 from dphpo_bench.data.source import DataSource
 
 _ROWS_PER_BLOCK = 1000
@@ -65,55 +65,52 @@ def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
         DataError: if the file is missing, damaged, or holds other records than it should.
     """
     if source.data_dir:
-        source.file(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
+        source.files(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
 
     def compute(start: int) -> Iterator[Array]:
-        path = source.file(dataset, split)
-        records = canonical_order(decode_parquet(path, dataset, split, source))
-        if content_hash(records) != split.content_hash:
-            raise unusable(path, dataset, "its images or labels are not those of the published dataset")
+        paths = published_files(source, dataset, split)
+        records = canonical_order(decode_parquet(paths, dataset, split, source))
+        if not is_right(records):
+            raise unusable(paths[0], dataset, "its images or labels are not those of the published dataset")
         yield records[start:]
 
-    return cached_array(
-        *_place(source, dataset, split),
-        compute,
-        check=lambda records: content_hash(records) == split.content_hash,
-    )
+    def is_right(records: Array) -> bool:
+        return split.content_hash in ("", content_hash(records))
+
+    return cached_array(*_place(source, dataset, split), compute, check=is_right)
 
 
 def _place(source: DataSource, dataset: Images, split: Split) -> tuple[Path, tuple[int], np.dtype[Any]]:
     """The cached file's path, and the shape and type of its array."""
-    name = f"{dataset.name}-{split.name}-{split.content_hash[:16]}.npy"
+    name = f"{dataset.name}-{split.name}-{source.pin(dataset, split)[:16]}.npy"
     return source.cache_dir / "decoded" / name, (split.rows,), record_type(dataset.image_shape)
 
 
-def decode_parquet(path: Path, dataset: Images, split: Split, source: DataSource) -> Array:
-    """Decode a parquet file into records, shape (n,), in the file's order.
+def decode_parquet(paths: Sequence[Path], dataset: Images, split: Split, source: DataSource) -> Array:
+    """Decode a split's parquet files into records, shape (n,), in the files' order.
 
     Raises:
-        DataError: if the file is damaged, or its columns, rows, pictures or labels are not those of the dataset.
+        DataError: if a file is damaged, or its columns, rows, pictures or labels are not those of the dataset.
     """
     columns = [dataset.image_column, dataset.label_column]
-    records = np.empty(split.rows, record_type(dataset.image_shape))
+    records, row, path = np.empty(split.rows, record_type(dataset.image_shape)), 0, paths[0]
     try:
-        with (
-            pq.ParquetFile(path) as file,
-            source.progress.track(f"Decoding {dataset.name} ({split.name})", split.rows) as advance,
-        ):
-            missing = [column for column in columns if column not in file.schema_arrow.names]
-            if missing:
-                raise ValueError(f"it lacks column {missing[0]!r}")
-            if file.metadata.num_rows != split.rows:
-                raise ValueError(f"expected {split.rows} rows, got {file.metadata.num_rows}")
-            row = 0
-            for batch in file.iter_batches(_ROWS_PER_BLOCK, columns=columns):
-                images, labels = (batch[column].to_pylist() for column in columns)
-                for image, label in zip(images, labels, strict=True):
-                    records[row] = _decode(image, label, row, dataset)
-                    row += 1
-                advance(len(batch))
-            if row != split.rows:
-                raise ValueError(f"expected {split.rows} rows, got {row}")
+        with source.progress.track(f"Decoding {dataset.name} ({split.name})", split.rows) as advance:
+            for path in paths:
+                with pq.ParquetFile(path) as file:
+                    missing = [column for column in columns if column not in file.schema_arrow.names]
+                    if missing:
+                        raise ValueError(f"it lacks column {missing[0]!r}")
+                    if row + file.metadata.num_rows > split.rows:
+                        raise ValueError(f"expected {split.rows} rows, got {row + file.metadata.num_rows}")
+                    for batch in file.iter_batches(_ROWS_PER_BLOCK, columns=columns):
+                        images, labels = (batch[column].to_pylist() for column in columns)
+                        for image, label in zip(images, labels, strict=True):
+                            records[row] = _decode(image, label, row, dataset)
+                            row += 1
+                        advance(len(batch))
+        if row != split.rows:
+            raise ValueError(f"expected {split.rows} rows, got {row}")
     except Exception as error:  # Arrow raises many types for broken files
         raise unusable(path, dataset, error) from error
     return records

@@ -26,16 +26,35 @@ def load_rows(source: DataSource, dataset: Table, split: Split) -> list[Row]:
     Raises:
         DataError: if the file is missing, damaged, or holds other rows than it should.
     """
-    path = source.file(dataset, split)
-    try:
-        rows = _from_csv(path, dataset) if path.suffix != ".parquet" else _from_parquet(path, dataset)
-        if len(rows) != split.rows:
-            raise ValueError(f"expected {split.rows} rows, got {len(rows)}")
-    except Exception as error:  # Arrow raises many types for broken files
-        raise unusable(path, dataset, error) from error
-    if content_hash(rows) != split.content_hash:
+    rows: list[Row] = []
+    for path in published_files(source, dataset, split):
+        try:
+            rows += _from_csv(path, dataset) if path.suffix != ".parquet" else _from_parquet(path, dataset)
+        except Exception as error:  # Arrow raises many types for broken files
+            raise unusable(path, dataset, error) from error
+    if len(rows) != split.rows:
+        raise unusable(path, dataset, f"expected {split.rows} rows, got {len(rows)}")
+    if split.content_hash and content_hash(rows) != split.content_hash:
         raise unusable(path, dataset, "its rows are not those of the published dataset")
     return sorted(rows, key=row_digest)
+
+
+def published_files(source: DataSource, dataset: Dataset, split: Split) -> tuple[Path, ...]:
+    """The split's files. Where their records cannot be checked, the files themselves are.
+
+    Raises:
+        DataError: if one is missing, or is not the published one.
+    """
+    from dphpo_bench.data.cache import sha256_of_file
+
+    paths = source.files(dataset, split)
+    if split.sha256 and not split.content_hash:
+        if len(paths) != split.parts:
+            raise unusable(paths[0], dataset, f"expected {split.parts} files with the names that they have on the hub")
+        for path, expected in zip(paths, split.sha256, strict=True):
+            if (found := sha256_of_file(path)) != expected:
+                raise unusable(path, dataset, f"expected sha256 {expected}, got {found}")
+    return paths
 
 
 def row_digest(row: Row) -> bytes:

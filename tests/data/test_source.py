@@ -1,21 +1,23 @@
 """Where files are found, and how they are downloaded."""
 
+import hashlib
 import json
 import socket
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.cli.listing import dataset_status
-from dphpo_bench.data.datasets import Images
-from dphpo_bench.data.images import load_records
+from dphpo_bench.data.datasets import Images, Split, download_command
+from dphpo_bench.data.images import canonical_order, load_records
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.tasks.digits import Digits
 from dphpo_bench.tasks.mnist import Mnist
-from tests.data.conftest import FakeHub
+from tests.data.conftest import ROWS, FakeHub, write_records
 
 
 def one_line(error: pytest.ExceptionInfo[DataError]) -> str:
@@ -52,7 +54,7 @@ class TestMirror:
         as_on_hub = mirror.data_dir / "small" / dataset.train.path
         as_on_hub.parent.mkdir()
         plain.rename(as_on_hub)
-        assert mirror.file(dataset, dataset.train) == as_on_hub
+        assert mirror.files(dataset, dataset.train) == (as_on_hub,)
 
     def test_missing_dataset(self, tmp_path: Path, dataset: Images) -> None:
         with pytest.raises(DataError) as error:
@@ -66,55 +68,55 @@ class TestDownload:
     def test_downloads_once_and_leaves_a_mirror(
         self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
     ) -> None:
-        file = mirror.file(dataset, dataset.train)
+        (file,) = mirror.files(dataset, dataset.train)
         hub.add(dataset, dataset.train, file)
-        path = downloads.file(dataset, dataset.train)
+        (path,) = downloads.files(dataset, dataset.train)
         assert path.read_bytes() == file.read_bytes()
         before = len(hub.requests)
-        assert downloads.file(dataset, dataset.train) == path
+        assert downloads.files(dataset, dataset.train) == (path,)
         assert len(hub.requests) == before
         copied = DataSource.resolve(downloads.cache_dir / "datasets", downloads.cache_dir)
-        assert copied.find(dataset, dataset.train) == path
+        assert copied.find(dataset, dataset.train) == (path,)
 
     def test_a_branch_of_the_repository(
         self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
     ) -> None:
         branch = replace(dataset, revision="refs/convert/parquet")
-        file = mirror.file(dataset, dataset.train)
+        (file,) = mirror.files(dataset, dataset.train)
         hub.add(branch, branch.train, file, "refs%2Fconvert%2Fparquet")
-        assert downloads.file(branch, branch.train).read_bytes() == file.read_bytes()
+        assert downloads.files(branch, branch.train)[0].read_bytes() == file.read_bytes()
         with pytest.raises(DataError, match="--repo-type dataset --revision refs/convert/parquet --local-dir DIR/sm"):
-            downloads.file(branch, branch.test)
+            downloads.files(branch, branch.test)
 
     def test_records_come_out_right(
         self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
     ) -> None:
-        hub.add(dataset, dataset.train, mirror.file(dataset, dataset.train))
+        hub.add(dataset, dataset.train, *mirror.files(dataset, dataset.train))
         records = load_records(downloads, dataset, dataset.train)
         assert (records == load_records(mirror, dataset, dataset.train)).all()
 
     def test_wrong_checksum(self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images) -> None:
-        hub.add(dataset, dataset.train, mirror.file(dataset, dataset.train))
+        hub.add(dataset, dataset.train, *mirror.files(dataset, dataset.train))
         hub.announced = "ab" * 32
         with pytest.raises(DataError) as error:
-            downloads.file(dataset, dataset.train)
+            downloads.files(dataset, dataset.train)
         assert "ab" * 32 in one_line(error)
-        assert downloads.find(dataset, dataset.train) is None
+        assert downloads.find(dataset, dataset.train) == ()
         hub.announced = None
-        assert downloads.file(dataset, dataset.train).is_file()
+        assert downloads.files(dataset, dataset.train)[0].is_file()
 
     def test_truncated_download_is_tried_again(
         self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
     ) -> None:
-        file = mirror.file(dataset, dataset.train)
+        (file,) = mirror.files(dataset, dataset.train)
         hub.add(dataset, dataset.train, file)
         hub.break_first = True
-        assert downloads.file(dataset, dataset.train).read_bytes() == file.read_bytes()
+        assert downloads.files(dataset, dataset.train)[0].read_bytes() == file.read_bytes()
         assert [method for method, _ in hub.requests].count("GET") == 2
 
     def test_file_that_is_gone_from_the_hub(self, hub: FakeHub, downloads: DataSource, dataset: Images) -> None:
         with pytest.raises(DataError) as error:
-            downloads.file(dataset, dataset.train)
+            downloads.files(dataset, dataset.train)
         assert hub.url in one_line(error)
 
     def test_no_network_fails_at_once_and_says_what_to_do(
@@ -136,7 +138,7 @@ class TestDownload:
     ) -> None:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         with pytest.raises(DataError) as error:
-            downloads.file(dataset, dataset.train)
+            downloads.files(dataset, dataset.train)
         assert "offline mode" in one_line(error)
         assert not hub.requests
 
@@ -146,6 +148,59 @@ class TestDownload:
         with pytest.raises(DataError) as error:
             load_records(source, dataset, dataset.train)
         assert "DPHPO_BENCH_CACHE" in one_line(error)
+
+
+class TestPins:
+    """Datasets whose records nobody has hashed: their files are checked, or at least told apart."""
+
+    @pytest.fixture
+    def in_parts(self, mirror: DataSource, dataset: Images, records: np.ndarray) -> Images:
+        assert mirror.data_dir
+        folder = mirror.data_dir / "small"
+        (folder / "train.parquet").unlink()
+        hashes = []
+        for part, rows in enumerate((records[:10], records[10:])):
+            path = folder / f"data/train-{part:05}-of-00002.parquet"
+            write_records(path, rows)
+            hashes.append(hashlib.sha256(path.read_bytes()).hexdigest())
+        split = Split("train", "data/train-{:05}-of-00002.parquet", len(records), sha256=tuple(hashes), parts=2)
+        return replace(dataset, splits=(split, dataset.test))
+
+    def test_several_files_are_one_split(self, mirror: DataSource, in_parts: Images, records: np.ndarray) -> None:
+        assert (load_records(mirror, in_parts, in_parts.train) == canonical_order(records)).all()
+        assert download_command(in_parts, "M").startswith("hf download someone/small --repo-type dataset")
+        shared = download_command(replace(in_parts, shares_repo=True), "M")
+        assert (
+            "small data/train-00000-of-00002.parquet data/train-00001-of-00002.parquet plain/test-0.parquet" in shared
+        )
+
+    def test_a_part_that_is_missing_is_a_split_that_is_missing(self, mirror: DataSource, in_parts: Images) -> None:
+        mirror.files(in_parts, in_parts.train)[1].unlink()
+        with pytest.raises(DataError, match="which does not exist"):
+            mirror.files(in_parts, in_parts.train)
+
+    def test_other_files_are_refused(self, mirror: DataSource, in_parts: Images, records: np.ndarray) -> None:
+        write_records(mirror.files(in_parts, in_parts.train)[1], records[:20])
+        with pytest.raises(DataError) as error:
+            load_records(mirror, in_parts, in_parts.train)
+        assert "expected sha256" in one_line(error)
+        assert mirror.data_dir
+        write_records(mirror.data_dir / "small/train.parquet", records)
+        with pytest.raises(DataError, match="expected 2 files with the names that they have on the hub"):
+            load_records(mirror, in_parts, in_parts.train)
+
+    def test_files_that_nobody_knows_are_told_apart(
+        self, mirror: DataSource, dataset: Images, records: np.ndarray
+    ) -> None:
+        unknown = replace(dataset, splits=(Split("train", "plain/train-0.parquet", ROWS), dataset.test))
+        before = mirror.pin(unknown, unknown.train)
+        assert (load_records(mirror, unknown, unknown.train) == canonical_order(records)).all()
+        other = records.copy()
+        other["label"] = 1
+        write_records(mirror.files(unknown, unknown.train)[0], other)
+        assert mirror.pin(unknown, unknown.train) != before
+        assert (load_records(mirror, unknown, unknown.train)["label"] == 1).all()
+        assert mirror.pin(dataset, dataset.train) == dataset.train.content_hash
 
 
 class TestStatus:

@@ -165,7 +165,7 @@ def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> No
     """SHA-256 of the four original IDX files, rebuilt; the mirror keeps the original order."""
     dataset = Mnist.datasets[0]
     for split in dataset.splits:
-        records = decode_parquet(real_source.parquet(dataset, split), dataset, split, real_source)
+        records = decode_parquet(real_source.files(dataset, split), dataset, split, real_source)
         images = struct.pack(">4i", 0x803, split.rows, 28, 28) + records["pixels"].tobytes()
         labels = struct.pack(">2i", 0x801, split.rows) + records["label"].tobytes()
         found = tuple(hashlib.sha256(content).hexdigest() for content in (images, labels))
