@@ -69,6 +69,11 @@ class Dataset:
         return self.splits[1]
 
     @property
+    def form(self) -> str:
+        """What its records are made into when they are read, where that is a choice: part of their identity."""
+        return ""
+
+    @property
     def published_at(self) -> str:
         """Where the files are."""
         return f"https://huggingface.co/datasets/{self.repo_id}" if self.repo_id else self.homepage
@@ -79,16 +84,25 @@ class Images(Dataset):
     """A dataset of labelled pictures.
 
     Attributes:
-        image_column: the parquet column that holds the encoded pictures.
+        image_column: the parquet column that holds the encoded pictures; of a MATLAB file its array.
         image_shape: (channels, height, width).
         n_classes: labels are 0 ... n_classes - 1.
-        label_column: the parquet column of the labels.
+        label_column: the parquet column of the labels; of a MATLAB file its array.
+        any_size: whether the published pictures have several sizes or colour modes. Each is then made into one of
+            `image_shape`, whatever its proportions. How a JPEG is decoded may differ in last bits between versions of
+            Pillow, so there should be no content hash of such pictures.
     """
 
     image_column: str
     image_shape: tuple[int, int, int]
     n_classes: int
     label_column: str = "label"
+    any_size: bool = False
+
+    @property
+    def form(self) -> str:
+        """The shape of pictures that are published in others."""
+        return f"resized to {self.image_shape}" if self.any_size else ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Labelled pictures: decoded from parquet, checked, and put in an order that does not depend on the file.
+"""Labelled pictures: decoded, checked, and put in an order that does not depend on the file.
 
 A record is its pixels and its label. Its digest is a SHA-256 of both. Records are sorted by digest, and the
 content hash of a split is the SHA-256 of the sorted digests: mirrors of one dataset that differ in the order
@@ -7,8 +7,10 @@ of rows or in how the pictures are encoded give the same records in the same ord
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.rows import published_files, unusable
 from dphpo_bench.data.source import DataSource
 
-_ROWS_PER_BLOCK = 1000
+_ROWS_PER_BLOCK = 500  # 75 MB of the largest pictures here, 224x224 in colour
 
 
 def record_type(image_shape: tuple[int, int, int]) -> np.dtype[Any]:
@@ -43,7 +45,11 @@ def canonical_order(records: Array) -> Array:
 
 def content_hash(records: Array) -> str:
     """Hash of the multiset of records, whatever their order."""
-    return hashlib.sha256(b"".join(sorted(record_digests(records)))).hexdigest()
+    return _hash_of(record_digests(records))
+
+
+def _hash_of(digests: list[bytes]) -> str:
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
 def prepare_records(source: DataSource, dataset: Images) -> None:
@@ -67,17 +73,21 @@ def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
     if source.data_dir:
         source.files(dataset, split)  # a mirror that lacks the dataset is a mistake, whatever is cached
 
+    place = _place(source, dataset, split)
+
     def compute(start: int) -> Iterator[Array]:
         paths = published_files(source, dataset, split)
-        records = canonical_order(decode_parquet(paths, dataset, split, source))
-        if not is_right(records):
-            raise unusable(paths[0], dataset, "its images or labels are not those of the published dataset")
-        yield records[start:]
+        with _on_disk(decode(paths, dataset, split, source), place[0].parent, place[2]) as (records, digests):
+            order = sorted(range(len(digests)), key=digests.__getitem__)
+            if split.content_hash not in ("", _hash_of(digests)):
+                raise unusable(paths[0], dataset, "its images or labels are not those of the published dataset")
+            for first in range(start, len(order), _ROWS_PER_BLOCK):
+                yield records[order[first : first + _ROWS_PER_BLOCK]]
 
     def is_right(records: Array) -> bool:
-        return split.content_hash in ("", content_hash(records))
+        return not split.content_hash or split.content_hash == content_hash(records)
 
-    return cached_array(*_place(source, dataset, split), compute, check=is_right)
+    return cached_array(*place, compute, check=is_right)
 
 
 def _place(source: DataSource, dataset: Images, split: Split) -> tuple[Path, tuple[int], np.dtype[Any]]:
@@ -86,34 +96,94 @@ def _place(source: DataSource, dataset: Images, split: Split) -> tuple[Path, tup
     return source.cache_dir / "decoded" / name, (split.rows,), record_type(dataset.image_shape)
 
 
-def decode_parquet(paths: Sequence[Path], dataset: Images, split: Split, source: DataSource) -> Array:
-    """Decode a split's parquet files into records, shape (n,), in the files' order.
+@contextmanager
+def _on_disk(blocks: Iterable[Array], folder: Path, dtype: np.dtype[Any]) -> Iterator[tuple[Array, list[bytes]]]:
+    """The records of all blocks, memory-mapped from a file that does not outlive the process, and their digests.
+
+    So records may be sorted of which memory holds a few at a time only.
+    """
+    digests: list[bytes] = []
+    with TemporaryFile(dir=folder) as file:
+        for block in blocks:
+            digests += record_digests(block)
+            file.write(block.tobytes())
+        file.flush()
+        yield np.memmap(file, dtype, "r", shape=(len(digests),)), digests
+
+
+def decode(paths: Sequence[Path], dataset: Images, split: Split, source: DataSource) -> Iterator[Array]:
+    """Decode a split's files, parquet or MATLAB's by their endings, into records, shape (n,) in all.
+
+    Yields:
+        Blocks of them, in the files' order.
 
     Raises:
         DataError: if a file is damaged, or its columns, rows, pictures or labels are not those of the dataset.
     """
-    columns = [dataset.image_column, dataset.label_column]
-    records, row, path = np.empty(split.rows, record_type(dataset.image_shape)), 0, paths[0]
+    row, path = 0, paths[0]
     try:
         with source.progress.track(f"Decoding {dataset.name} ({split.name})", split.rows) as advance:
             for path in paths:
-                with pq.ParquetFile(path) as file:
-                    missing = [column for column in columns if column not in file.schema_arrow.names]
-                    if missing:
-                        raise ValueError(f"it lacks column {missing[0]!r}")
-                    if row + file.metadata.num_rows > split.rows:
-                        raise ValueError(f"expected {split.rows} rows, got {row + file.metadata.num_rows}")
-                    for batch in file.iter_batches(_ROWS_PER_BLOCK, columns=columns):
-                        images, labels = (batch[column].to_pylist() for column in columns)
-                        for image, label in zip(images, labels, strict=True):
-                            records[row] = _decode(image, label, row, dataset)
-                            row += 1
-                        advance(len(batch))
+                read = _from_matlab if path.suffix == ".mat" else _from_parquet
+                for block in read(path, dataset, row, split.rows):
+                    yield block
+                    row += len(block)
+                    advance(len(block))
         if row != split.rows:
             raise ValueError(f"expected {split.rows} rows, got {row}")
-    except Exception as error:  # Arrow raises many types for broken files
+    except Exception as error:  # Arrow and SciPy raise many types for broken files
         raise unusable(path, dataset, error) from error
-    return records
+
+
+def _from_parquet(path: Path, dataset: Images, row: int, most: int) -> Iterator[Array]:
+    """Blocks of a file's records, which begin at `row` of the split and end at `most` at the latest."""
+    columns = [dataset.image_column, dataset.label_column]
+    with pq.ParquetFile(path) as file:
+        missing = [column for column in columns if column not in file.schema_arrow.names]
+        if missing:
+            raise ValueError(f"it lacks column {missing[0]!r}")
+        _check_rows(row + file.metadata.num_rows, most)
+        for batch in file.iter_batches(_ROWS_PER_BLOCK, columns=columns):
+            images, labels = (batch[column].to_pylist() for column in columns)
+            records = np.empty(len(batch), record_type(dataset.image_shape))
+            for n, (image, label) in enumerate(zip(images, labels, strict=True)):
+                records[n] = _decode(image, label, row + n, dataset)
+            yield records
+            row += len(records)
+
+
+def _from_matlab(path: Path, dataset: Images, row: int, most: int) -> Iterator[Array]:
+    """The same of a MATLAB file: pictures of shape (height, width, channels, n), and labels of shape (n, 1).
+
+    Labels count from 1, and the last stands for the class 0, as in SVHN.
+    """
+    from scipy.io import loadmat
+
+    names = (dataset.image_column, dataset.label_column)
+    arrays = loadmat(path, variable_names=names)
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise ValueError(f"it lacks the array {missing[0]!r}")
+    pictures, labels = arrays[names[0]], arrays[names[1]].ravel()
+    channels, height, width = dataset.image_shape
+    if pictures.dtype != np.uint8 or pictures.shape != (height, width, channels, len(labels)):
+        expected = f"uint8 of shape {(height, width, channels, len(labels))}"
+        raise ValueError(f"expected {names[0]!r} to be {expected}, got {pictures.dtype} of shape {pictures.shape}")
+    wrong = np.flatnonzero(~np.isin(labels, np.arange(1, dataset.n_classes + 1)))
+    if len(wrong):
+        raise ValueError(f"row {row + wrong[0]} has label {labels[wrong[0]]}, expected 1 ... {dataset.n_classes}")
+    _check_rows(row + len(labels), most)
+    for start in range(0, len(labels), _ROWS_PER_BLOCK):
+        some = slice(start, start + _ROWS_PER_BLOCK)
+        records = np.empty(len(labels[some]), record_type(dataset.image_shape))
+        records["pixels"] = pictures[..., some].transpose(3, 2, 0, 1)
+        records["label"] = labels[some] % dataset.n_classes
+        yield records
+
+
+def _check_rows(found: int, most: int) -> None:
+    if found > most:
+        raise ValueError(f"expected {most} rows, got {found}")
 
 
 def _decode(image: Any, label: Any, row: int, dataset: Images) -> tuple[NDArray[np.uint8], int]:
@@ -121,11 +191,13 @@ def _decode(image: Any, label: Any, row: int, dataset: Images) -> tuple[NDArray[
     if not isinstance(label, int) or not 0 <= label < dataset.n_classes:
         raise ValueError(f"row {row} has label {label!r}, expected 0 ... {dataset.n_classes - 1}")
     channels, height, width = dataset.image_shape
-    expected = ("RGB" if channels == 3 else "L", (width, height))
+    mode, size = "RGB" if channels == 3 else "L", (width, height)
     try:
-        picture = Image.open(io.BytesIO(image["bytes"]))
-        if (picture.mode, picture.size) != expected:
-            raise ValueError(f"expected {expected}, got {(picture.mode, picture.size)}")
+        picture: Image.Image = Image.open(io.BytesIO(image["bytes"]))
+        if dataset.any_size:
+            picture = picture.convert(mode).resize(size, Image.Resampling.BICUBIC)  # antialiased
+        elif (picture.mode, picture.size) != (mode, size):
+            raise ValueError(f"expected {(mode, size)}, got {(picture.mode, picture.size)}")
         pixels = np.asarray(picture).reshape(height, width, channels)
     except Exception as error:  # Pillow raises many types for broken pictures
         raise ValueError(f"row {row} holds no picture of this dataset: {error}") from error

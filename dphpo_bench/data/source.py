@@ -107,7 +107,7 @@ class DataSource:
     def pin(self, dataset: Dataset, split: Split) -> str:
         """What identifies a split's records: their content hash, else the SHA-256 of the files as published.
 
-        Where neither is known, that of the files that are here.
+        Where neither is known, that of the files that are here. The dataset's `form` belongs to it.
 
         Raises:
             DataError: if files are needed and cannot be had.
@@ -117,4 +117,5 @@ class DataSource:
         from dphpo_bench.data.cache import sha256_of_file
 
         hashes = split.sha256 or tuple(map(sha256_of_file, self.files(dataset, split)))
-        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+        told = [*hashes, dataset.form] if dataset.form else hashes
+        return told[0] if len(told) == 1 else hashlib.sha256(" ".join(told).encode()).hexdigest()

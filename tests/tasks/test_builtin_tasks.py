@@ -13,7 +13,7 @@ from sklearn.datasets import load_diabetes
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.contract.task import Task
-from dphpo_bench.data.images import canonical_order, content_hash, decode_parquet, load_records
+from dphpo_bench.data.images import canonical_order, content_hash, decode, load_records
 from dphpo_bench.data.rows import load_rows
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.image_task import ImageTask
@@ -165,7 +165,7 @@ def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> No
     """SHA-256 of the four original IDX files, rebuilt; the mirror keeps the original order."""
     dataset = Mnist.datasets[0]
     for split in dataset.splits:
-        records = decode_parquet(real_source.files(dataset, split), dataset, split, real_source)
+        records = np.concatenate(list(decode(real_source.files(dataset, split), dataset, split, real_source)))
         images = struct.pack(">4i", 0x803, split.rows, 28, 28) + records["pixels"].tobytes()
         labels = struct.pack(">2i", 0x801, split.rows) + records["label"].tobytes()
         found = tuple(hashlib.sha256(content).hexdigest() for content in (images, labels))
