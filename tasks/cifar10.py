@@ -36,7 +36,7 @@ class Cifar10(ImageTask):
     name = "cifar10"
     summary = "CIFAR-10: 32x32 colour pictures, 10 classes, N=50,000."
     datasets = (DATASET,)
-    models = ("linear", "pretrained", "cnn")
+    models = ("linear", "pretrained", "cnn", "vit_head", "vit", "vit_bitfit", "vit_lora")
     # Things look the same in a mirror; digits do not.
     features = ScatteringFeatures(symmetric=True)
     cnn_schedule = Schedule(batch_size=2048, epochs=10)  # a quarter of an hour on two cores

@@ -86,15 +86,7 @@ class PictureFeatures:
             DataError: if the weights cannot be had; see `weights_folder`.
             InvalidValueError: if the pictures have another shape or type.
         """
-        import torch
-
-        if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
-            shape = tuple(pixels.shape)
-            raise InvalidValueError(
-                f"Expected pixels of uint8, shape (n, 1 or 3, height, width), got {pixels.dtype}, {shape}."
-            )
-        channels, height, width = pixels.shape[1:]
-        yield from self.extractor((channels, height, width), source)(pixels)
+        yield from self.extractor(shape_of(pixels), source)(pixels)
 
     def extractor(
         self, image_shape: tuple[int, int, int], source: DataSource | None = None
@@ -130,3 +122,20 @@ class PictureFeatures:
             network = EfficientNet.from_name("efficientnet-lite0")
         network.load_state_dict(torch.load(folder / self.weights.files[0][0], weights_only=True))
         return network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
+
+
+def shape_of(pixels: "torch.Tensor") -> tuple[int, int, int]:
+    """(channels, height, width) of pictures.
+
+    Raises:
+        InvalidValueError: unless they are grey or coloured, and of uint8.
+    """
+    import torch
+
+    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
+        shape = tuple(pixels.shape)
+        raise InvalidValueError(
+            f"Expected pixels of uint8, shape (n, 1 or 3, height, width), got {pixels.dtype}, {shape}."
+        )
+    channels, height, width = pixels.shape[1:]
+    return channels, height, width

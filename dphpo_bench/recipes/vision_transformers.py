@@ -1,0 +1,163 @@
+"""A pretrained vision transformer: features of pictures from it, or the network itself to be fine-tuned."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.recipes.features import in_parallel
+from dphpo_bench.recipes.picture_features import shape_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from transformers import ViTConfig
+
+Tuning = Literal["full", "bitfit", "lora"]
+"""Which weights are trained, beside the head: all of them, the biases, or thin matrices added to the others."""
+
+_PICTURES_PER_CALL = 8
+_PICTURES_PER_BLOCK = 512
+
+VIT_BASE = Weights(
+    name="vit-base-patch16-224-in21k",
+    files=(("model.safetensors", "fd4e1169c7aa6c2dbfa8a6448be13b35abc0ee256190857c90009d12c094619b"),),
+    trained_on=("ImageNet-21k",),
+    licence="Apache-2.0",
+    homepage="https://huggingface.co/google/vit-base-patch16-224-in21k",
+    repo_id="google/vit-base-patch16-224-in21k",
+    revision="b4569560a39a0f1af58e3ddaf17facf20ab919b0",
+)
+
+
+@dataclass(frozen=True)
+class VisionTransformer:
+    """ViT-Base with patches of 16x16 pixels. Its configuration stands here, so that only weights are downloaded.
+
+    As features it gives what its last layer puts out for the class token, brought to mean 0 and variance 1 for each
+    picture.
+
+    >>> inputs = torch.cat(list(VisionTransformer().extract(pixels)))  # doctest: +SKIP
+
+    Source: Dosovitskiy et al., "An image is worth 16x16 words", ICLR 2021.
+
+    Attributes:
+        side: pictures are made this many pixels high and wide.
+        patch: height and width of a patch.
+        width: of a token.
+        layers: how many.
+        heads: of attention.
+        inner: width of the hidden layer of each block's perceptron.
+        weights: the network's.
+    """
+
+    version: ClassVar[int] = 1  # part of the cache key: raise it when the same parameters give other features
+
+    side: int = 224
+    patch: int = 16
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    inner: int = 3072
+    weights: Weights = VIT_BASE
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What identifies the features, for the cache and for the identity of a run; the rest is the weights'."""
+        return {"features": type(self).__name__, "version": self.version, "weights": self.weights.key}
+
+    def size(self, image_shape: tuple[int, int, int]) -> int:
+        """Number of features of one picture, whatever its shape."""
+        del image_shape
+        return self.width
+
+    def extract(self, pixels: "torch.Tensor", source: DataSource | None = None) -> "Iterator[torch.Tensor]":
+        """Features of pictures, in blocks, so that the whole need not fit into memory.
+
+        Args:
+            pixels: uint8, shape (n, 1 or 3, height, width); grey pictures become coloured ones.
+            source: where weights are looked for; default: as the environment says.
+
+        Yields:
+            Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
+
+        Raises:
+            DataError: if the weights cannot be had; see `weights_folder`.
+            InvalidValueError: if the pictures have another shape or type.
+        """
+        yield from self.extractor(shape_of(pixels), source)(pixels)
+
+    def extractor(
+        self, image_shape: tuple[int, int, int], source: DataSource | None = None
+    ) -> "Callable[[torch.Tensor], Iterator[torch.Tensor]]":
+        """What `extract` does for pictures of shape (channels, height, width), with the network loaded once."""
+        from torch.nn.functional import layer_norm
+
+        from dphpo_bench.recipes import vision_networks
+
+        del image_shape
+        network = vision_networks.pretrained(self.config(), self._file(source), self.weights.name)
+        network.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
+
+        def features(few: "torch.Tensor") -> "torch.Tensor":
+            return layer_norm(vision_networks.class_tokens(network, few), (self.width,)).bfloat16()
+
+        return lambda pixels: in_parallel(features, pixels, _PICTURES_PER_BLOCK, _PICTURES_PER_CALL)
+
+    def classifier(self, n_classes: int, tuning: Tuning, source: DataSource | None = None) -> "torch.nn.Module":
+        """The pretrained network with a linear layer on its class token, which starts from zero.
+
+        It takes pixels as integers, shape (n, 1 or 3, height, width). What LoRA adds is drawn from torch's global
+        generator.
+
+        Raises:
+            DataError: if the weights cannot be had; see `weights_folder`.
+        """
+        from dphpo_bench.recipes import vision_networks
+
+        network = vision_networks.pretrained(self.config(), self._file(source), self.weights.name)
+        return vision_networks.fine_tuned(network, n_classes, tuning)
+
+    def structure(self, n_classes: int, tuning: Tuning) -> "torch.nn.Module":
+        """What `classifier` gives, but without values: weights are neither needed nor made."""
+        import torch
+
+        from dphpo_bench.recipes import vision_networks
+
+        with torch.device("meta"):
+            return vision_networks.fine_tuned(vision_networks.empty(self.config()), n_classes, tuning)
+
+    def config(self) -> "ViTConfig":
+        """The configuration, without dropout: the noise regularises enough.
+
+        Raises:
+            DataError: if transformers is not installed.
+        """
+        try:
+            from transformers import ViTConfig
+        except ImportError:
+            raise DataError(
+                "Vision transformers need the package transformers: pip install 'dphpo-bench[transformers]'."
+            ) from None
+        config = ViTConfig(
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=self.inner,
+            hidden_act="gelu",
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            layer_norm_eps=1e-12,
+            image_size=self.side,
+            patch_size=self.patch,
+            num_channels=3,
+            qkv_bias=True,
+        )
+        config._attn_implementation = "eager"  # vmap has no rule for the fused kernel, and takes its records one by one
+        return config
+
+    def _file(self, source: DataSource | None) -> "Path":
+        return weights_folder(source or DataSource.resolve(), self.weights) / self.weights.files[0][0]
