@@ -147,7 +147,7 @@ def _from_parquet(path: Path, dataset: Images, row: int, most: int) -> Iterator[
             images, labels = (batch[column].to_pylist() for column in columns)
             records = np.empty(len(batch), record_type(dataset.image_shape))
             for n, (image, label) in enumerate(zip(images, labels, strict=True)):
-                records[n] = _decode(image, label, row + n, dataset)
+                records[n] = decode_picture(image, label, row + n, dataset)
             yield records
             row += len(records)
 
@@ -186,8 +186,12 @@ def _check_rows(found: int, most: int) -> None:
         raise ValueError(f"expected {most} rows, got {found}")
 
 
-def _decode(image: Any, label: Any, row: int, dataset: Images) -> tuple[NDArray[np.uint8], int]:
-    """One parquet row as (pixels of shape (c, h, w), label)."""
+def decode_picture(image: Any, label: Any, row: int, dataset: Images) -> tuple[NDArray[np.uint8], int]:
+    """One parquet row as (pixels of shape (c, h, w), label).
+
+    Raises:
+        ValueError: if it is not one of the dataset.
+    """
     if not isinstance(label, int) or not 0 <= label < dataset.n_classes:
         raise ValueError(f"row {row} has label {label!r}, expected 0 ... {dataset.n_classes - 1}")
     channels, height, width = dataset.image_shape

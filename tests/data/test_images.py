@@ -1,17 +1,23 @@
 """Decoding: canonical order, content hashes, and every way a file can be wrong."""
 
 import hashlib
+import io
 import logging
+import os
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+from scipy.io import savemat
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.datasets import Images
-from dphpo_bench.data.images import canonical_order, content_hash, load_records
+from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.data.images import canonical_order, content_hash, decode_picture, load_records
 from dphpo_bench.data.source import DataSource
-from tests.data.conftest import ROWS, png, write_parquet, write_records
+from tests.data.conftest import ROWS, SHAPE, png, write_parquet, write_records
 
 
 def train_file(source: DataSource) -> Path:
@@ -130,3 +136,179 @@ def test_damaged_cache_is_made_again(
     assert (again == first).all()
     assert len(caplog.records) == 1
     assert "is damaged; computing it again" in caplog.text
+
+
+class TestAnySize:
+    """Pictures that are published in several sizes and colour modes."""
+
+    SIZES = ((8, 8), (5, 9), (40, 31), (1, 1))
+
+    @pytest.fixture
+    def fitted(self, dataset: Images, mirror: DataSource) -> Images:
+        """A dataset of such pictures, in the mirror."""
+        write_parquet(
+            train_file(mirror), [encoded(n, self.SIZES[n % 4]) for n in range(ROWS)], [n % 10 for n in range(ROWS)]
+        )
+        splits = (Split("train", "plain/train-0.parquet", ROWS), dataset.test)
+        return replace(dataset, any_size=True, splits=splits)
+
+    def test_each_becomes_one_of_the_public_shape(self, mirror: DataSource, fitted: Images) -> None:
+        found = load_records(mirror, fitted, fitted.train)
+        assert found["pixels"].shape == (ROWS, *SHAPE)
+        by_hand = set()
+        for n in range(ROWS):
+            picture = Image.open(io.BytesIO(encoded(n, self.SIZES[n % 4]))).convert("RGB")
+            pixels = np.asarray(picture.resize(SHAPE[:0:-1], Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+            by_hand.add((pixels.tobytes(), n % 10))
+        assert {(one["pixels"].tobytes(), int(one["label"])) for one in found} == by_hand
+
+    def test_reducing_takes_every_pixel_into_account(self) -> None:
+        """Stripes that are finer than the new pixels become grey, not black or white."""
+        stripes = np.zeros((64, 64, 3), np.uint8)
+        stripes[:, ::2] = 255
+        file = io.BytesIO()
+        Image.fromarray(stripes).save(file, "png")
+        found, _ = decode_picture({"bytes": file.getvalue()}, 3, 0, self.tiny())
+        assert found.shape == SHAPE
+        assert abs(found[:, :, 1:-1].astype(int) - 127).max() <= 10
+
+    @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1"])
+    def test_other_modes_become_coloured_ones(self, mode: str) -> None:
+        file = io.BytesIO()
+        picture = Image.new("RGB", (8, 8), (255, 255, 255)).convert(mode)
+        picture.save(file, "jpeg" if mode == "CMYK" else "png")
+        found, _ = decode_picture({"bytes": file.getvalue()}, 0, 0, self.tiny())
+        assert found.shape == SHAPE
+        assert found.min() > 230
+
+    def test_the_shape_is_part_of_what_identifies_them(self, mirror: DataSource, fitted: Images) -> None:
+        other = replace(fitted, image_shape=(3, 4, 4))
+        pins = {mirror.pin(one, one.train) for one in (fitted, other, replace(fitted, any_size=False))}
+        assert len(pins) == 3
+        assert load_records(mirror, other, other.train)["pixels"].shape == (ROWS, 3, 4, 4)
+
+    def test_a_truncated_picture(self, mirror: DataSource, fitted: Images) -> None:
+        whole = encoded(2, (40, 31))
+        write_parquet(train_file(mirror), [whole, whole[:60]] + [whole] * (ROWS - 2), [0] * ROWS)
+        assert "row 1 holds no picture of this dataset" in refused(mirror, fitted)
+
+    def tiny(self) -> Images:
+        return Images(
+            "tiny", "", (Split("train", "", 1), Split("test", "", 1)), "", "", "img", SHAPE, 10, any_size=True
+        )
+
+
+def encoded(n: int, size: tuple[int, int]) -> bytes:
+    """The n-th picture: coloured, grey or with a palette."""
+    pixels = np.random.default_rng(n).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(("RGB", "L", "P")[n % 3]).save(file, "png")
+    return file.getvalue()
+
+
+class TestMatlab:
+    """Files as those of SVHN."""
+
+    @pytest.fixture
+    def numbers(self, dataset: Images, mirror: DataSource, records: np.ndarray) -> Images:
+        """The same records as the parquet file's, in MATLAB's form."""
+        train_file(mirror).unlink()
+        split = Split("train", "train.mat", ROWS, content_hash(records), url="http://example.org/train.mat")
+        found = replace(dataset, image_column="X", label_column="y", splits=(split, dataset.test))
+        self.put(mirror, records)
+        return found
+
+    def put(self, mirror: DataSource, records: np.ndarray, **others: object) -> None:
+        labels = np.where(records["label"] == 0, 10, records["label"])[:, None]
+        arrays = {"X": records["pixels"].transpose(2, 3, 1, 0), "y": labels, **others}
+        chosen = {name: array for name, array in arrays.items() if array is not None}
+        savemat(train_file(mirror).with_suffix(".mat"), chosen, do_compression=True)
+
+    def refused(self, mirror: DataSource, numbers: Images) -> str:
+        with pytest.raises(DataError) as error:
+            load_records(mirror, numbers, numbers.train)
+        assert "\n" not in str(error.value)
+        assert f"File {train_file(mirror).with_suffix('.mat')} is not usable as small" in str(error.value)
+        assert not list(mirror.cache_dir.rglob("*.npy"))
+        return str(error.value)
+
+    def test_pictures_and_labels_survive(self, mirror: DataSource, numbers: Images, records: np.ndarray) -> None:
+        assert (records["label"] == 0).any()
+        assert (load_records(mirror, numbers, numbers.train) == canonical_order(records)).all()
+
+    @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.99])
+    def test_truncated(self, mirror: DataSource, numbers: Images, share: float) -> None:
+        path = train_file(mirror).with_suffix(".mat")
+        content = path.read_bytes()
+        path.write_bytes(content[: int(share * len(content))])
+        self.refused(mirror, numbers)
+
+    def test_no_matlab_file(self, mirror: DataSource, numbers: Images) -> None:
+        train_file(mirror).with_suffix(".mat").write_bytes(b"<html>404 not found</html>" * 100)
+        self.refused(mirror, numbers)
+
+    def test_other_contents(self, mirror: DataSource, numbers: Images, records: np.ndarray) -> None:
+        self.put(mirror, records, y=None)
+        assert "it lacks the array 'y'" in self.refused(mirror, numbers)
+        self.put(mirror, records, y=np.full((ROWS, 1), 11))
+        assert "row 0 has label 11, expected 1 ... 10" in self.refused(mirror, numbers)
+        self.put(mirror, records, y=np.zeros((ROWS, 1)))
+        assert "row 0 has label 0.0, expected 1 ... 10" in self.refused(mirror, numbers)
+        self.put(mirror, records, X=np.zeros((8, 8, 3, ROWS)))
+        assert "expected 'X' to be uint8 of shape (8, 8, 3, 30), got float64" in self.refused(mirror, numbers)
+        self.put(mirror, records, X=np.zeros((8, 8, 3, ROWS - 1), np.uint8))
+        assert "got uint8 of shape (8, 8, 3, 29)" in self.refused(mirror, numbers)
+        self.put(mirror, records[:-1])
+        assert "expected 30 rows, got 29" in self.refused(mirror, numbers)
+        self.put(mirror, np.concatenate([records, records]))
+        assert "expected 30 rows, got 60" in self.refused(mirror, numbers)
+        self.put(mirror, records[::-1][np.arange(ROWS) % 7])
+        assert "not those of the published dataset" in self.refused(mirror, numbers)
+
+    def test_another_file_than_the_published_one(self, mirror: DataSource, numbers: Images) -> None:
+        split = replace(numbers.train, content_hash="", sha256=("ab" * 32,))
+        pinned = replace(numbers, splits=(split, numbers.test))
+        assert f"expected sha256 {'ab' * 32}, got" in self.refused(mirror, pinned)
+
+
+def test_sorting_needs_a_few_records_in_memory(
+    tmp_path: Path, dataset: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dphpo_bench.data.images._ROWS_PER_BLOCK", 5)
+    shape, rows = (3, 64, 64), 200
+    large = replace(
+        dataset,
+        any_size=True,
+        image_shape=shape,
+        splits=(Split("train", "a", rows), Split("test", "b", rows)),
+    )
+    source = DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
+    write_parquet(train_file(source), [encoded(n, (9, 9)) for n in range(rows)], [n % 10 for n in range(rows)])
+    tracemalloc.start()
+    try:
+        found = load_records(source, large, large.train)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.nbytes > 2_400_000
+    assert most < found.nbytes / 3
+    assert (found == canonical_order(np.array(found))).all()
+    assert len(list((source.cache_dir / "decoded").iterdir())) == 2  # the records, and their lock
+
+
+def test_interrupted_writing_goes_on_to_the_same_records(
+    mirror: DataSource, dataset: Images, records: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dphpo_bench.data.images._ROWS_PER_BLOCK", 4)
+    flush, flushed = os.fsync, []
+
+    def interrupted(file: int) -> None:
+        if not flushed:
+            flushed.append(file)
+            raise KeyboardInterrupt
+        flush(file)
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_records(mirror, dataset, dataset.train)
+    assert (load_records(mirror, dataset, dataset.train) == canonical_order(records)).all()

@@ -85,7 +85,7 @@ def brute_force(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Cli
         norm = torch.sqrt(sum((g.double() ** 2).sum() for g in gradients))  # type: ignore[arg-type]
         losses.append(loss.detach())
         if norm.isfinite():
-            factor = clipping.factors(norm[None])[0].to(inputs.dtype)
+            factor = clipping.factors(norm[None])[0].to(total[0].dtype)
             total = [t + factor * g for t, g in zip(total, gradients, strict=True)]
     return total, torch.stack(losses) if losses else torch.empty(0)
 

@@ -1,0 +1,395 @@
+"""Vision transformers, and tasks on them, with a tiny network of random weights."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.data.cache import sha256_of_file
+from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.data.images import content_hash, record_type
+from dphpo_bench.data.weights import Weights
+from dphpo_bench.recipes.image_task import ImageTask, Schedule
+from dphpo_bench.recipes.vision_transformers import Tuning, VisionTransformer
+from dphpo_bench.testing import TaskContract
+from dphpo_bench.training.clipping import Abadi
+from dphpo_bench.training.structure import structure_hash, weights_hash
+from tests.data.conftest import write_records
+from tests.training.models import BACKENDS, brute_force, engine_by, flat
+
+FILE = "model.safetensors"
+TUNED = ("vit", "vit_bitfit", "vit_lora")
+SIDE, WIDTH, LAYERS, CLASSES, RECORDS = 12, 8, 2, 5, 24
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def published(generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Weights under the names of the published file, its unused pooler among them."""
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator) / 3
+
+    def linear(name: str, outputs: int, inputs: int) -> dict[str, torch.Tensor]:
+        return {f"{name}.weight": random(outputs, inputs), f"{name}.bias": random(outputs)}
+
+    def norm(name: str) -> dict[str, torch.Tensor]:
+        return {f"{name}.weight": 1 + random(WIDTH), f"{name}.bias": random(WIDTH)}
+
+    found = {
+        "embeddings.cls_token": random(1, 1, WIDTH),
+        "embeddings.position_embeddings": random(1, 10, WIDTH),
+        "embeddings.patch_embeddings.projection.weight": random(WIDTH, 3, 4, 4),
+        "embeddings.patch_embeddings.projection.bias": random(WIDTH),
+        **norm("layernorm"),
+        **linear("pooler.dense", WIDTH, WIDTH),
+    }
+    for n in range(LAYERS):
+        block = f"encoder.layer.{n}"
+        for name in ("query", "key", "value"):
+            found |= linear(f"{block}.attention.attention.{name}", WIDTH, WIDTH)
+        found |= linear(f"{block}.attention.output.dense", WIDTH, WIDTH)
+        found |= linear(f"{block}.intermediate.dense", 2 * WIDTH, WIDTH)
+        found |= linear(f"{block}.output.dense", WIDTH, 2 * WIDTH)
+        found |= norm(f"{block}.layernorm_before") | norm(f"{block}.layernorm_after")
+    return found
+
+
+def class_token(weights: dict[str, torch.Tensor], image: torch.Tensor) -> torch.Tensor:
+    """What the network puts out for one picture, shape (3, SIDE, SIDE) in -1 to 1, written down once more."""
+    from torch.nn import functional
+
+    def linear(name: str, values: torch.Tensor) -> torch.Tensor:
+        return values @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(name: str, values: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(values, (WIDTH,), weights[f"{name}.weight"], weights[f"{name}.bias"], 1e-12)
+
+    projection = "embeddings.patch_embeddings.projection"
+    kernel = weights[f"{projection}.weight"].flatten(1)
+    patches = [image[:, y : y + 4, x : x + 4].flatten() for y in range(0, SIDE, 4) for x in range(0, SIDE, 4)]
+    tokens = torch.stack(patches) @ kernel.T + weights[f"{projection}.bias"]
+    tokens = torch.cat([weights["embeddings.cls_token"][0], tokens]) + weights["embeddings.position_embeddings"][0]
+    for n in range(LAYERS):
+        block = f"encoder.layer.{n}"
+        before, heads = norm(f"{block}.layernorm_before", tokens), []
+        query, key, value = (
+            linear(f"{block}.attention.attention.{name}", before) for name in ("query", "key", "value")
+        )
+        for head in (slice(0, WIDTH // 2), slice(WIDTH // 2, WIDTH)):
+            scores = query[:, head] @ key[:, head].T / (WIDTH // 2) ** 0.5
+            heads.append(scores.softmax(1) @ value[:, head])
+        tokens = tokens + linear(f"{block}.attention.output.dense", torch.cat(heads, 1))
+        inner = functional.gelu(linear(f"{block}.intermediate.dense", norm(f"{block}.layernorm_after", tokens)))
+        tokens = tokens + linear(f"{block}.output.dense", inner)
+    return norm("layernorm", tokens)[0]
+
+
+@pytest.fixture
+def transformer(tmp_path: Path) -> VisionTransformer:
+    """A network of two layers, whose weights are in the mirror."""
+    path = tmp_path / "mirror/weights/tiny" / FILE
+    path.parent.mkdir(parents=True)
+    save_file(published(torch.Generator().manual_seed(0)), path)
+    weights = Weights(
+        name="tiny",
+        files=((FILE, sha256_of_file(path)),),
+        trained_on=("nothing",),
+        licence="none",
+        homepage="https://example.org",
+        repo_id="someone/tiny",
+    )
+    return VisionTransformer(side=SIDE, patch=4, width=WIDTH, layers=LAYERS, heads=2, inner=2 * WIDTH, weights=weights)
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, transformer: VisionTransformer, monkeypatch: pytest.MonkeyPatch) -> bench.DataSource:
+    """A mirror with weights and records. The environment knows of none."""
+    for name, seed in (("train", 0), ("test", 1)):
+        write_records(tmp_path / f"mirror/signs/{name}.parquet", records(seed))
+    monkeypatch.setenv("DPHPO_BENCH_DATA", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(tmp_path / "cache elsewhere"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    return bench.DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
+
+
+def records(seed: int) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    found = np.empty(RECORDS, record_type((1, 6, 8)))
+    found["pixels"] = generator.integers(0, 256, (RECORDS, 1, 6, 8), dtype=np.uint8)
+    found["label"] = np.arange(RECORDS) % CLASSES
+    return found
+
+
+@pytest.fixture
+def task_class(transformer: VisionTransformer) -> type[ImageTask]:
+    splits = tuple(
+        Split(name, name, RECORDS, content_hash(records(seed))) for name, seed in (("train", 0), ("test", 1))
+    )
+
+    class Signs(ImageTask):
+        name = "signs"
+        summary = "Grey signs."
+        models: ClassVar[tuple[str, ...]] = ("vit_head", *TUNED)
+        datasets: ClassVar[tuple[Images, ...]] = (
+            Images("signs", "someone/signs", splits, "", "", "img", (1, 6, 8), CLASSES),  # type: ignore[arg-type]
+        )
+        linear_schedule = vit_schedule = vit_part_schedule = Schedule(batch_size=12, epochs=1)
+
+    Signs.transformer = transformer
+    return Signs
+
+
+def images(pixels: torch.Tensor) -> torch.Tensor:
+    """Grey pictures as the network takes them."""
+    large = torch.nn.functional.interpolate(pixels.float(), size=(SIDE, SIDE), mode="bilinear")
+    return (large / 255 - 0.5).div(0.5).expand(-1, 3, -1, -1)
+
+
+def loaded(task: ImageTask, source: bench.DataSource) -> tuple[torch.Tensor, torch.Tensor]:
+    found = task.load_train(source)
+    assert isinstance(found.inputs, torch.Tensor)
+    assert isinstance(found.targets, torch.Tensor)
+    return found.inputs, found.targets
+
+
+def shaken(network: torch.nn.Module) -> torch.nn.Module:
+    """With other values where weights are trained: the head starts from zero, and so does half of LoRA."""
+    generator = torch.Generator().manual_seed(3)
+    for weight in network.parameters():
+        if weight.requires_grad:
+            weight.data.add_(torch.randn(weight.shape, generator=generator), alpha=0.1)
+    return network
+
+
+class TestFeatures:
+    def test_they_are_the_class_tokens_of_the_published_network(
+        self, task_class: type[ImageTask], mirror: bench.DataSource, transformer: VisionTransformer
+    ) -> None:
+        task = task_class("vit_head")
+        task.prepare(mirror)
+        found, _ = loaded(task, mirror)
+        pixels, _ = loaded(task_class("vit"), mirror)
+        weights = published(torch.Generator().manual_seed(0))
+        tokens = torch.stack([class_token(weights, image) for image in images(pixels)])
+        assert found.shape == (RECORDS, *task.facts.inputs.shape) == (RECORDS, WIDTH)  # type: ignore[union-attr]
+        expected = torch.nn.functional.layer_norm(tokens, (WIDTH,))
+        torch.testing.assert_close(found.float(), expected, atol=0.02, rtol=0)  # a step of bfloat16
+
+    def test_randomness_is_left_alone(self, transformer: VisionTransformer, mirror: bench.DataSource) -> None:
+        torch.manual_seed(1)
+        expected = torch.rand(1)
+        torch.manual_seed(1)
+        few = torch.zeros(3, 3, 9, 9, dtype=torch.uint8)
+        assert torch.cat(list(transformer.extract(few, mirror))).shape == (3, WIDTH)
+        assert torch.equal(torch.rand(1), expected)
+
+    def test_other_arrays_are_refused(self, transformer: VisionTransformer, mirror: bench.DataSource) -> None:
+        with pytest.raises(InvalidValueError, match="Expected pixels of uint8"):
+            list(transformer.extract(torch.zeros(2, 3, 9, 9), mirror))
+
+
+class TestModels:
+    @pytest.mark.parametrize("model", TUNED)
+    def test_they_start_from_the_published_network(
+        self, task_class: type[ImageTask], mirror: bench.DataSource, model: str
+    ) -> None:
+        task = task_class(model)
+        task.prepare(mirror)
+        pixels, _ = loaded(task, mirror)
+        network = task.build_model()
+        assert pixels.dtype == torch.uint8
+        assert not network(pixels).any()
+        network.head = torch.nn.Identity()
+        weights = published(torch.Generator().manual_seed(0))
+        expected = torch.stack([class_token(weights, image) for image in images(pixels)])
+        torch.testing.assert_close(network(pixels).detach(), expected, atol=1e-5, rtol=1e-5)
+
+    @pytest.mark.parametrize("model", TUNED)
+    @pytest.mark.parametrize("backend", BACKENDS)
+    def test_gradients_of_records_are_those_of_a_loop(
+        self, task_class: type[ImageTask], mirror: bench.DataSource, model: str, backend: str
+    ) -> None:
+        task = task_class(model)
+        task.prepare(mirror)
+        pixels, labels = (tensor[:7] for tensor in loaded(task, mirror))
+        network = shaken(task.build_model())
+        expected, losses = brute_force(copy.deepcopy(network).double(), pixels, labels, Abadi(0.1))
+        engine = engine_by(backend, network, 3)
+        found = engine.clipped_sum(pixels, labels, Abadi(0.1))
+        assert (flat(found).double() - flat(expected)).norm() < 1e-5 * flat(expected).norm()
+        torch.testing.assert_close(engine.losses(pixels, labels).double(), losses, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("model", "some", "none"),
+        [
+            ("vit", ("cls_token", "position_embeddings", "q_proj.weight", "fc1.bias"), ()),
+            ("vit_bitfit", ("projection.bias", "q_proj.bias", "layernorm.bias"), ("weight", "cls_token", "position")),
+            ("vit_lora", ("q_proj.lora_A", "v_proj.lora_B"), ("base_layer", "fc1", "norm", "embeddings")),
+        ],
+    )
+    def test_a_private_run_changes_what_is_tuned_and_nothing_else(
+        self,
+        task_class: type[ImageTask],
+        mirror: bench.DataSource,
+        tmp_path: Path,
+        model: str,
+        some: tuple[str, ...],
+        none: tuple[str, ...],
+    ) -> None:
+        class Longer(task_class):  # type: ignore[valid-type, misc]
+            vit_schedule = vit_part_schedule = Schedule(batch_size=12, epochs=2)
+
+        task = Longer(model)
+        result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror, results_dir=tmp_path)
+        assert result.record.status == "ok", result.record.error
+        assert result.model is not None
+        torch.manual_seed(0)
+        before = task.build_model().state_dict()
+        trained = {name for name, weight in result.model.named_parameters() if weight.requires_grad}
+        after = {name: value for name, value in result.model.state_dict().items() if "lora_A" not in name}
+        changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+        # Of LoRA's factors one is drawn anew for each run.
+        assert changed == {name for name in trained if "lora_A" not in name}
+        assert all(any(part in name for name in trained) for part in (*some, "head.weight", "head.bias"))
+        assert not [name for name in trained if any(part in name.replace("head.weight", "") for part in none)]
+
+    @pytest.mark.parametrize("model", ["vit_head", *TUNED])
+    def test_what_holds_for_every_task(
+        self, task_class: type[ImageTask], mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch, model: str
+    ) -> None:
+        monkeypatch.setenv("DPHPO_BENCH_DATA", str(mirror.data_dir))
+        contract = TaskContract()
+        names = [name for name in dir(contract) if name.startswith("test_")]
+        elsewhere = {"test_fingerprint_is_stable", "test_import_and_facts_are_cheap"}  # the class is of this test alone
+        for name in sorted(set(names) - elsewhere):
+            getattr(contract, name)(task_class(model))
+
+
+class TestIdentity:
+    @pytest.mark.parametrize("model", TUNED)
+    def test_a_plan_and_the_structure_need_no_weights(
+        self, task_class: type[ImageTask], mirror: bench.DataSource, tmp_path: Path, model: str
+    ) -> None:
+        task = task_class(model)
+        without = task.model_fingerprint()
+        assert bench.plan("dp_sgd", task, bench.PrivacyBudget(8, 1e-3)).facts == task.facts
+        assert not (tmp_path / "cache elsewhere").exists()
+        task.prepare(mirror)
+        assert structure_hash(task.build_model()) == without
+        assert len({task_class(other).model_fingerprint() for other in TUNED}) == 3
+
+    def test_the_checksum_of_the_weights_is_part_of_it(
+        self, task_class: type[ImageTask], mirror: bench.DataSource, transformer: VisionTransformer
+    ) -> None:
+        def fingerprints() -> set[str]:
+            return {task_class(model).fingerprint(mirror) for model in ("vit_head", "vit")}
+
+        before = fingerprints()
+        assert len(before) == 2
+        other = replace(transformer, weights=replace(transformer.weights, files=((FILE, "ab" * 32),)))
+        task_class.transformer = other
+        assert not before & fingerprints()
+        for model in task_class.models:
+            assert task_class(model).pretrained_models == (other.weights,)
+
+    def test_published_facts(self) -> None:
+        """Of the real network, without its weights."""
+        sizes = {}
+        for tuning in ("full", "bitfit", "lora"):
+            network = VisionTransformer().structure(10, tuning)
+            sizes[tuning] = sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
+        head = 10 * 769
+        biases = 12 * (4 * 768 + 3072 + 768 + 2 * 768) + 768 + 768
+        assert sizes == {"full": 85_798_656 + head, "bitfit": biases + head, "lora": 12 * 2 * 2 * 4 * 768 + head}
+
+
+class TestWeights:
+    def test_the_source_of_the_preparation_is_where_they_are_looked_for(
+        self, task_class: type[ImageTask], mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task = task_class("vit")
+        with pytest.raises(DataError, match="Cannot download the weights tiny"):
+            task.build_model()
+        task.prepare(mirror)
+        prepared = weights_hash(task.build_model())
+        monkeypatch.setenv("DPHPO_BENCH_DATA", str(mirror.data_dir))
+        assert weights_hash(task_class("vit").build_model()) == prepared
+
+    @pytest.mark.parametrize("model", ["vit_head", *TUNED])
+    def test_none_and_no_network(self, task_class: type[ImageTask], mirror: bench.DataSource, model: str) -> None:
+        assert mirror.data_dir
+        (mirror.data_dir / "weights/tiny" / FILE).unlink()
+        message = self.refused(task_class, mirror, model)
+        assert "Cannot download the weights tiny from http://127.0.0.1:9" in message
+        assert "weights/tiny of the mirror that --data-dir" in message
+        assert "use a machine with a network, which gets them from someone/tiny" in message
+        assert not list(mirror.cache_dir.rglob("features/*.npy"))
+
+    def test_a_damaged_file(self, task_class: type[ImageTask], mirror: bench.DataSource) -> None:
+        assert mirror.data_dir
+        path = mirror.data_dir / "weights/tiny" / FILE
+        path.write_bytes(path.read_bytes()[:-1])
+        assert f"File {path} is not that of tiny: expected sha256" in self.refused(task_class, mirror, "vit")
+        assert not list(mirror.cache_dir.rglob("*.npy"))
+
+    @pytest.mark.parametrize("change", ["missing", "shape"])
+    def test_those_of_another_network(
+        self, task_class: type[ImageTask], mirror: bench.DataSource, transformer: VisionTransformer, change: str
+    ) -> None:
+        assert mirror.data_dir
+        path = mirror.data_dir / "weights/tiny" / FILE
+        tensors = load_file(path)
+        if change == "missing":
+            del tensors["encoder.layer.1.output.dense.bias"]
+        else:
+            tensors["encoder.layer.1.output.dense.bias"] = torch.zeros(3)
+        save_file(tensors, path)
+        weights = replace(transformer.weights, files=((FILE, sha256_of_file(path)),))
+        task_class.transformer = replace(transformer, weights=weights)
+        task = task_class("vit")
+        task.prepare(mirror)
+        with pytest.raises(DataError, match=r"have no layers\.1\.mlp\.fc2\.bias of shape \(8,\)"):
+            task.build_model()
+
+    def test_a_mirror_without_the_records(self, task_class: type[ImageTask], mirror: bench.DataSource) -> None:
+        assert mirror.data_dir
+        (mirror.data_dir / "signs/test.parquet").unlink()
+        assert "test.parquet, which does not exist" in self.refused(task_class, mirror, "vit")
+
+    def refused(self, task_class: type[ImageTask], source: bench.DataSource, model: str) -> str:
+        with pytest.raises(DataError) as error:
+            bench.run("dp_sgd", task_class(model), bench.PrivacyBudget(8, 1e-3), seed=0, source=source)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+
+@pytest.mark.parametrize("tuning", ["full", "bitfit", "lora"])
+def test_names_of_this_version_of_transformers_and_of_a_classifier_are_taken_too(
+    transformer: VisionTransformer, mirror: bench.DataSource, tuning: Tuning
+) -> None:
+    assert mirror.data_dir
+    expected = transformer.classifier(CLASSES, "full", mirror)
+    path = mirror.data_dir / "weights/tiny" / FILE
+    old = {f"vit.{name}": tensor for name, tensor in load_file(path).items()}
+    new = {name.removeprefix("network."): tensor for name, tensor in expected.state_dict().items()}
+    hashes = set()
+    for tensors in (old, new):
+        save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
+        weights = replace(transformer.weights, files=((FILE, sha256_of_file(path)),))
+        torch.manual_seed(0)
+        hashes.add(weights_hash(replace(transformer, weights=weights).classifier(CLASSES, tuning, mirror)))
+    assert len(hashes) == 1
