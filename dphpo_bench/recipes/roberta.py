@@ -11,12 +11,10 @@ from dphpo_bench.recipes.tokenizing import load_tokenizer, require_transformers
 
 if TYPE_CHECKING:
     import torch
+    from transformers import RobertaConfig
 
     from dphpo_bench.recipes.fine_tuning import Which
     from dphpo_bench.recipes.roberta_network import RobertaClassifier
-
-PADDING = 1
-"""The token that RoBERTa pads texts with."""
 
 ROBERTAS: "dict[str, Which]" = {"roberta": "all", "roberta_bitfit": "bitfit", "roberta_lora": "lora"}
 """The models of a task that are a RoBERTa, and what of it they train."""
@@ -90,13 +88,15 @@ class Roberta:
             source: where the tokeniser is looked for; default: as the environment says.
 
         Yields:
-            Consecutive rows, int32, shape (rows, longest): token after token, then `PADDING`.
+            Consecutive rows, int32, shape (rows, longest): token after token, then the token for padding.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
             InvalidValueError: if the tokeniser has another vocabulary.
         """
         import torch
+
+        from dphpo_bench.recipes.roberta_network import PADDING
 
         tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
         tokenizer.enable_truncation(self.longest)  # the longest first
@@ -125,7 +125,7 @@ class Roberta:
         from dphpo_bench.recipes.roberta_network import RobertaClassifier, encoder
 
         tensors = published_tensors(self.weights, source)
-        network = filled(lambda: encoder(self), tensors, self.weights, prefix="roberta.")
+        network = filled(lambda: encoder(self._config()), tensors, self.weights, prefix="roberta.")
         return RobertaClassifier(network, self.size, n_classes, which, self.rank)
 
     def structure(self, n_classes: int, which: "Which") -> "RobertaClassifier":
@@ -136,4 +136,24 @@ class Roberta:
         from dphpo_bench.recipes.roberta_network import RobertaClassifier, encoder
 
         with torch.device("meta"):
-            return RobertaClassifier(encoder(self), self.size, n_classes, which, self.rank)
+            return RobertaClassifier(encoder(self._config()), self.size, n_classes, which, self.rank)
+
+    def _config(self) -> "RobertaConfig":
+        from transformers import RobertaConfig
+
+        from dphpo_bench.recipes.roberta_network import PADDING
+
+        return RobertaConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.size,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=self.inner,
+            hidden_act="gelu",
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            max_position_embeddings=self.positions,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            pad_token_id=PADDING,
+        )

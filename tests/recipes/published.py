@@ -52,10 +52,10 @@ def put_roberta(folder: Path, **options: Any) -> Roberta:
     return Roberta(**{**parameters, "rank": 2, "weights": published("tiny-roberta", folder), **options})
 
 
-def put_gpt2(folder: Path, length: int = 24) -> Gpt2:
+def put_gpt2(folder: Path, length: int = 24, positions: int = 40) -> Gpt2:
     """Write a GPT-2 without a last layer, as it is published, and say what it is like."""
     config = transformers.GPT2Config(
-        vocab_size=257, n_positions=40, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3
+        vocab_size=257, n_positions=positions, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3
     )
     put(folder, transformers.GPT2Model, config, bytes_only(["<|endoftext|>"]))
     return Gpt2(length, 2, 2, 16, 257, rank=2, alpha=4, weights=published("tiny-gpt2", folder))
