@@ -80,7 +80,7 @@ class E2e(bench.Task):
     The published GPT-2 has its own tokens, and the meaning representation as a text in the form of the literature, such
     as `name : Zizzi | eatType : pub ||`. Its perplexity is that of its own tokens: compare models by BLEU.
 
-    BLEU is that of the whole sentences with all their references, names put back, letter case apart.
+    BLEU is that of the whole sentences with all their references, letter case apart. The small one gets its names back.
 
     Attributes:
         gpt2: what the published GPT-2 is like, and how long its texts are: the limit is that of Li et al. 2022. Of the

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, single
-from dphpo_bench.training.evaluation import evaluating, outputs_of
+from dphpo_bench.training.evaluation import evaluating, outputs_of, rows_at_once
 from dphpo_bench.training.losses import IGNORED
 
 if TYPE_CHECKING:
@@ -103,8 +103,9 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
     device = next(model.parameters()).device
     written: list[list[int]] = [[] for _ in range(len(prompts))]
     with evaluating(model):
-        for start in range(0, len(prompts), _ROWS):
-            rows = torch.arange(start, min(start + _ROWS, len(prompts)))
+        at_once = rows_at_once(model, _ROWS)
+        for start in range(0, len(prompts), at_once):
+            rows = torch.arange(start, min(start + at_once, len(prompts)))
             texts = prompts[rows].to(device)
             for _ in range(most):
                 following = model(texts)[:, -1].argmax(-1)

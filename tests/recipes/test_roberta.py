@@ -256,12 +256,21 @@ class TestTokens:
 
 class TestTask:
     @pytest.mark.parametrize("model", ROBERTAS)
-    def test_what_holds_for_every_task(self, roberta: Roberta, mirror: bench.DataSource, model: str) -> None:
+    def test_what_holds_for_every_task(
+        self, roberta: Roberta, mirror: bench.DataSource, model: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(TaskContract, "source", lambda _: mirror)
         task, contract = task_on(mirror, roberta, model), TaskContract()
         task.prepare(mirror)
         contract.test_facts_are_public(task)
+        contract.test_records_have_the_declared_shape(task)
+        contract.test_labels_are_classes(task)
+        contract.test_records_are_the_same_each_time(task)
         contract.test_model_gives_one_output_per_class(task)
         contract.test_initial_weights_follow_the_seed(task)
+        contract.test_losses_and_scores_are_of_one_record_each(task)
+        contract.test_model_treats_each_record_alone(task)
+        contract.test_model_can_be_trained_privately(task)
         assert task.facts.inputs == bench.Input((12,), "int", 260)
         assert task.pretrained_models == (roberta.weights,)
 

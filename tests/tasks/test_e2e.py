@@ -193,8 +193,14 @@ def test_the_published_gpt2_on_a_small_mirror(
     assert task.facts.inputs == bench.Input((160,), "int", 257)
     assert task.pretrained_models == (task.gpt2.weights,)
     assert type(task.load_train(gpt2_source)) is bench.Records  # no texts: nothing that trains reads them
+    monkeypatch.setattr(TaskContract, "source", lambda _: gpt2_source)
+    contract.test_records_have_the_declared_shape(task)
+    contract.test_labels_are_classes(task)
     contract.test_model_gives_one_output_per_class(task)
     contract.test_initial_weights_follow_the_seed(task)
+    contract.test_losses_and_scores_are_of_one_record_each(task)
+    contract.test_model_treats_each_record_alone(task)
+    contract.test_model_can_be_trained_privately(task)
 
 
 def test_prompts_have_the_form_of_the_literature(gpt2_source: bench.DataSource) -> None:
