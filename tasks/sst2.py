@@ -1,6 +1,7 @@
 """SST-2: whether a phrase of a film review is positive."""
 
 from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.recipes.roberta import Roberta
 from dphpo_bench.recipes.text_task import TextTask
 
 DATASET = Table(
@@ -32,6 +33,7 @@ class Sst2(TextTask):
 
     name = "sst2"
     summary = "SST-2: phrases of film reviews, positive or negative, N=67,349."
-    models = ("linear", "bitfit", "lora")
+    models = ("linear", "bitfit", "lora", "roberta", "roberta_bitfit", "roberta_lora")
     datasets = (DATASET,)
     n_classes = 2
+    roberta = Roberta(longest=64)  # three of the records to train on are longer

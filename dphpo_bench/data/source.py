@@ -6,7 +6,7 @@ Downloads in the cache have the second form, so the cache's folder `datasets` is
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
@@ -58,6 +58,11 @@ class DataSource:
     def root(self) -> Path:
         """The given mirror, or that of the downloads."""
         return self.data_dir or self.cache_dir / "datasets"
+
+    @property
+    def silent(self) -> "DataSource":
+        """The same places without a display: what may be kept, copied and sent to other processes."""
+        return replace(self, progress=SilentProgress())
 
     def find(self, dataset: Dataset, split: Split) -> tuple[Path, ...]:
         """The split's files if all are on this machine, else none.

@@ -154,7 +154,8 @@ def _measured(attempt: Attempt, task: Task, source: DataSource, setup: Setup) ->
         test = task.load_test(source)
         with sealed() as complaints:  # the model runs, and its code is the method's
             if len(test):
-                outputs = all_outputs(attempt.outcome.model, test)
+                about_outputs = any(not isinstance(metric, ModelMetric) for metric in task.metrics)
+                outputs = all_outputs(attempt.outcome.model, test) if about_outputs else None
                 for metric in task.metrics:
                     about_model = isinstance(metric, ModelMetric)
                     given = (attempt.outcome.model, test) if about_model else (outputs, test.targets)

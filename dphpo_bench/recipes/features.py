@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part")
 Extract = Callable[[Any], "Iterable[torch.Tensor]"]
+_STORED_AS = {"bfloat16": "uint16", "int32": "int32"}
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,16 @@ class CachedFeatures:
         dataset: whose records.
         key: identifies the features.
         size: number of features of one record.
+        dtype: of the features; token ids are integers.
+        work: what displays call the extraction.
     """
 
     source: "DataSource"
     dataset: "Dataset"
     key: Mapping[str, Any]
     size: int
+    dtype: Literal["bfloat16", "int32"] = "bfloat16"
+    work: str = "Extracting features of"
 
     def load(self, split: "Split", rows: Any, extract: "Extract") -> "torch.Tensor":
         """Features of one split, extracted first if need be.
@@ -45,10 +50,10 @@ class CachedFeatures:
         Args:
             split: of the dataset.
             rows: its records, a tensor or a sequence.
-            extract: gives blocks of some of them in their order, bfloat16, shape (rows, size).
+            extract: gives blocks of some of them in their order, of the dtype, shape (rows, size).
 
         Returns:
-            bfloat16, shape (n, size).
+            Of the dtype, shape (n, size).
         """
         import torch
 
@@ -58,7 +63,8 @@ class CachedFeatures:
             with self._shown(f" ({split.name})", split.rows - start) as advance:
                 yield from _stored(extract(rows[start:]), advance)
 
-        return torch.from_numpy(cached_array(*self._place(split), compute)).view(torch.bfloat16)
+        found = torch.from_numpy(cached_array(*self._place(split), compute))
+        return found if self.dtype == "int32" else found.view(torch.bfloat16)
 
     def prepare(self, rows_of: "Callable[[Split], Any]", make_extract: "Callable[[], Extract]") -> None:
         """Extract what is missing of both splits, as one piece of work; nothing is called if nothing is missing.
@@ -91,7 +97,7 @@ class CachedFeatures:
             advance(left)
 
     def _shown(self, part: str, total: int) -> "AbstractContextManager[Advance]":
-        return self.source.progress.track(f"Extracting features of {self.dataset.name}{part}", total)
+        return self.source.progress.track(f"{self.work} {self.dataset.name}{part}", total)
 
     def _place(self, split: "Split") -> "tuple[Path, tuple[int, int], np.dtype[Any]]":
         """The cached file's path, and the shape and type of its array."""
@@ -99,7 +105,7 @@ class CachedFeatures:
 
         identity = json.dumps([self.source.pin(self.dataset, split), self.key], sort_keys=True)
         name = f"{self.dataset.name}-{split.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npy"
-        return self.source.cache_dir / "features" / name, (split.rows, self.size), np.dtype(np.uint16)
+        return self.source.cache_dir / "features" / name, (split.rows, self.size), np.dtype(_STORED_AS[self.dtype])
 
 
 def _stored(blocks: "Iterable[torch.Tensor]", advance: "Advance") -> "Iterator[Array]":
@@ -107,7 +113,7 @@ def _stored(blocks: "Iterable[torch.Tensor]", advance: "Advance") -> "Iterator[A
     import torch
 
     for block in blocks:
-        yield block.view(torch.uint16).numpy()
+        yield (block.view(torch.uint16) if block.dtype == torch.bfloat16 else block).numpy()
         advance(len(block))
 
 

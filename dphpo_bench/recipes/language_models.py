@@ -1,16 +1,18 @@
-"""Small language models: built from a configuration of transformers, made to write, and judged by BLEU."""
+"""Causal language models: built from a configuration of transformers, made to write, and judged by BLEU."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records
-from dphpo_bench.training.evaluation import evaluating
+from dphpo_bench.base.tensors import Records, single
+from dphpo_bench.training.evaluation import evaluating, outputs_of, rows_at_once
+from dphpo_bench.training.losses import IGNORED
 
 if TYPE_CHECKING:
     from transformers import GPT2Config
@@ -69,6 +71,13 @@ class CausalModel(nn.Module):
         return logits
 
 
+class PublishedCausalModel(CausalModel):
+    """A network of published size, whose logits are large; see `Gpt2`."""
+
+    rows_at_once: ClassVar[int] = 16
+    """Most records whose activations are in memory at once."""
+
+
 def _replace_conv1d(model: nn.Module) -> None:
     """Put a `nn.Linear` of the same weights in the place of each `Conv1D`, whose weights are transposed."""
     from transformers.pytorch_utils import Conv1D
@@ -94,8 +103,9 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
     device = next(model.parameters()).device
     written: list[list[int]] = [[] for _ in range(len(prompts))]
     with evaluating(model):
-        for start in range(0, len(prompts), _ROWS):
-            rows = torch.arange(start, min(start + _ROWS, len(prompts)))
+        at_once = rows_at_once(model, _ROWS)
+        for start in range(0, len(prompts), at_once):
+            rows = torch.arange(start, min(start + at_once, len(prompts)))
             texts = prompts[rows].to(device)
             for _ in range(most):
                 following = model(texts)[:, -1].argmax(-1)
@@ -129,6 +139,20 @@ class TestTexts(Records):
         kept = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
         texts = [tuple(column[row] for row in kept) for column in (self.prompts, self.references)]
         return TestTexts(some.inputs, some.targets, *texts)
+
+
+def token_perplexity(model: nn.Module, test: Records) -> float:
+    """exp of the cross-entropy of all tokens that count, without all outputs in memory at once."""
+    nats, count = 0.0, 0
+    for outputs, targets in outputs_of(model, test):
+        flat = single(targets).flatten()
+        losses = nn.functional.cross_entropy(outputs.flatten(0, 1), flat, ignore_index=IGNORED, reduction="none")
+        nats += float(losses.double().sum())
+        count += int((flat != IGNORED).sum())
+    if not count:
+        return math.nan
+    mean = nats / count
+    return math.exp(mean) if mean < 700 else math.inf if mean > 0 else math.nan
 
 
 def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:

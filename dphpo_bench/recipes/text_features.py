@@ -9,6 +9,7 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
 from dphpo_bench.recipes.features import own_part_for_each_core
+from dphpo_bench.recipes.tokenizing import require_transformers
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +81,8 @@ class TextFeatures:
             time of six.
         longest: number of tokens after which a text is cut, the encoder's own marks counted in.
         size: number of features of one text: the encoder's width.
+        heads: of the encoder's attention.
+        inner: width within a block of the encoder.
         weights: the encoder, with its configuration and tokeniser.
     """
 
@@ -88,6 +91,8 @@ class TextFeatures:
     layers: int = 3
     longest: int = 128
     size: int = 384
+    heads: int = 12
+    inner: int = 1536
     weights: Weights = MINILM
 
     @property
@@ -141,10 +146,38 @@ class TextFeatures:
             DataError: if the weights cannot be had; see `weights_folder`.
             InvalidValueError: if the encoder has no such block.
         """
-        import torch
-
         folder = weights_folder(source or DataSource.resolve(), self.weights)
         _, encoder = replace(self, layers=self.layers + 1)._loaded(folder)
+        config: Any = encoder.config
+        found = config.num_attention_heads, config.intermediate_size
+        if found != (self.heads, self.inner):
+            raise InvalidValueError(
+                f"Expected {found[0]} heads and inner={found[1]} of {self.weights.name}, got {self.heads} and "
+                f"{self.inner}."
+            )
+        return self._last_block(encoder)
+
+    def block_structure(self) -> "nn.ModuleList":
+        """The same without values, on torch's device "meta": it needs no weights."""
+        require_transformers()
+        import torch
+        from transformers import BertConfig, BertModel
+
+        config = BertConfig(
+            vocab_size=1,
+            hidden_size=self.size,
+            num_hidden_layers=self.layers + 1,
+            num_attention_heads=self.heads,
+            intermediate_size=self.inner,
+        )
+        config._attn_implementation = "eager"
+        with torch.device("meta"):
+            encoder: nn.Module = BertModel(config)
+            return self._last_block(encoder.eval())
+
+    def _last_block(self, encoder: "nn.Module") -> "nn.ModuleList":
+        import torch
+
         for module in encoder.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0  # the noise regularises enough
@@ -176,13 +209,11 @@ class TextFeatures:
                 yield found[torch.tensor(order).argsort()]
 
     def _loaded(self, folder: Path) -> "tuple[Tokenizer, torch.nn.Module]":
-        try:
-            from safetensors.torch import load_file
-            from tokenizers import Tokenizer
-            from transformers import AutoConfig, AutoModel
-        except ImportError:
-            raise DataError("Features of texts need transformers: pip install 'dphpo-bench[pretrained]'.") from None
+        require_transformers()
         import torch
+        from safetensors.torch import load_file
+        from tokenizers import Tokenizer
+        from transformers import AutoConfig, AutoModel
 
         config = AutoConfig.from_pretrained(str(folder))
         limits = (config.num_hidden_layers, config.max_position_embeddings, config.hidden_size)

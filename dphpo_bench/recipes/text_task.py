@@ -12,6 +12,7 @@ from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.features import CachedFeatures, Extract
 from dphpo_bench.recipes.image_task import Schedule
+from dphpo_bench.recipes.roberta import LEARNING_RATES, ROBERTAS, Roberta
 from dphpo_bench.recipes.text_features import TextFeatures
 
 if TYPE_CHECKING:
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 class TextTask(Task):
     """Classification of the texts, or of the pairs of texts, of one dataset.
 
-    Models: "linear", a linear layer that starts from zero on features of a pretrained encoder; and where a subclass for
-    single texts lists them among its `models`, "bitfit" and "lora", which fine-tune the encoder's next block on what
-    the layers below put out, with a linear layer on the mean over all tokens.
+    Models: "linear", a linear layer that starts from zero on features of a pretrained encoder. Where a subclass lists
+    them among its `models`: "roberta", "roberta_bitfit" and "roberta_lora", a RoBERTa of which all weights, the biases,
+    or matrices added to queries and values are trained; and for single texts "bitfit" and "lora", which fine-tune the
+    encoder's next block on what the layers below put out, with a linear layer on the mean over all tokens.
 
     A pair has four times the features: those of either text, the absolute values of their differences, and their
     products. Source: Conneau et al., "Supervised learning of universal sentence representations from natural language
@@ -41,6 +43,8 @@ class TextTask(Task):
         linear_schedule: of the linear model.
         tuned_features: what lies below the block that is fine-tuned.
         tuned_schedule: of the models that fine-tune it.
+        roberta: what a RoBERTa is like, and how long its texts are.
+        roberta_schedule: of the three models that are one.
     """
 
     public = True
@@ -51,6 +55,9 @@ class TextTask(Task):
     linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)
     tuned_features: ClassVar[TextFeatures] = TextFeatures(longest=48)
     tuned_schedule: ClassVar[Schedule] = Schedule(batch_size=2048, epochs=2)
+    roberta: ClassVar[Roberta] = Roberta()
+    roberta_schedule: ClassVar[Schedule] = Schedule(batch_size=1000, epochs=3)
+    _prepared_from: "DataSource | None" = None
 
     @property
     def dataset(self) -> Table:
@@ -60,28 +67,40 @@ class TextTask(Task):
     @property
     def facts(self) -> TaskFacts:
         """Public facts; reads no data."""
-        schedule = self.linear_schedule if self.model_name == "linear" else self.tuned_schedule
+        which = ROBERTAS.get(self.model_name)
+        schedule = self.roberta_schedule if which else self.tuned_schedule
+        schedule = self.linear_schedule if self.model_name == "linear" else schedule
         return TaskFacts(
             task=self.name,
             model=self.model_name,
             n_records=self.dataset.train.rows,
-            inputs=Input(self._shape),
+            inputs=Input(self._shape, "int", self.roberta.vocabulary) if which else Input(self._shape),
             n_classes=self.n_classes,
             batch_size=schedule.batch_size,
             epochs=schedule.epochs,
             optimizer="AdamW",
-            learning_rate=1e-3,  # AdamW's own default: tuned on nothing
+            learning_rate=LEARNING_RATES.get(self.model_name, 1e-3),  # else AdamW's own default: tuned on nothing
         )
 
     @property
     def pretrained_models(self) -> tuple[Weights, ...]:
         """The encoder."""
+        if self.model_name in ROBERTAS:
+            return (self.roberta.weights,)
         return ((self.features if self.model_name == "linear" else self.tuned_features).weights,)
 
     def prepare(self, source: "DataSource") -> None:
-        """Extract the features of both splits where the cache lacks them."""
+        """Get the weights that the model starts from; extract features, or token ids, where the cache lacks them.
+
+        From then on the weights are looked for in this source.
+        """
+        from dphpo_bench.data.weights import weights_folder
+
         super().prepare(source)
+        if self.model_name != "linear":
+            weights_folder(source, self.pretrained_models[0])
         self._features(source).prepare(lambda split: self._rows(source, split), lambda: self._extract_from(source))
+        self._prepared_from = source.silent
 
     def load_train(self, source: "DataSource") -> Records:
         """The private training records in canonical order."""
@@ -92,24 +111,45 @@ class TextTask(Task):
         return self._load(source, self.dataset.test)
 
     def build_model(self) -> "torch.nn.Module":
-        """The linear layer, of zeros, or the pretrained block with one on top.
+        """The linear layer, of zeros; the pretrained block with one on top; or a RoBERTa with a head.
 
         Raises:
-            DataError: if the block's weights are not where the environment says.
+            DataError: if pretrained weights are not where the task was prepared from; without that, where the
+                environment says.
         """
         if self.model_name == "linear":
             from dphpo_bench.recipes.networks import zero_linear
 
             return zero_linear(math.prod(self._shape), self.n_classes)
-        from dphpo_bench.recipes.top_blocks import fine_tuned
+        source = self._prepared_from
+        if which := ROBERTAS.get(self.model_name):
+            return self.roberta.classifier(self.n_classes, which, source)
+        return self._with_head(self.tuned_features.blocks_above(source))
 
-        blocks, lora = self.tuned_features.blocks_above(), self.model_name == "lora"
-        return fine_tuned(blocks, self.tuned_features.size, self.n_classes, "lora" if lora else "bitfit")
+    def model_fingerprint(self) -> str:
+        """Hash of the model's structure, for which no weights are needed."""
+        if self.model_name == "linear":
+            return super().model_fingerprint()
+        import torch
+
+        from dphpo_bench.training.structure import structure_hash
+
+        if which := ROBERTAS.get(self.model_name):
+            return structure_hash(self.roberta.structure(self.n_classes, which))
+        with torch.device("meta"):
+            return structure_hash(self._with_head(self.tuned_features.block_structure()))
 
     def fingerprint(self, source: "DataSource") -> str:
         """Hash of what identifies the inputs: the records, and the features' parameters."""
         identity = [[source.pin(self.dataset, split) for split in self.dataset.splits], self._key]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+    def _with_head(self, blocks: "torch.nn.ModuleList") -> "torch.nn.Module":
+        from dphpo_bench.recipes.top_blocks import fine_tuned
+
+        return fine_tuned(
+            blocks, self.tuned_features.size, self.n_classes, "lora" if self.model_name == "lora" else "bitfit"
+        )
 
     @property
     def _texts(self) -> int:
@@ -119,6 +159,8 @@ class TextTask(Task):
     @property
     def _shape(self) -> tuple[int, ...]:
         """Of one record's inputs."""
+        if self.model_name in ROBERTAS:
+            return (self.roberta.longest,)
         if self.model_name != "linear":
             return (self.tuned_features.longest, self.tuned_features.size)
         return (self.features.size * (1 if self._texts == 1 else 4),)
@@ -126,9 +168,13 @@ class TextTask(Task):
     @property
     def _key(self) -> dict[str, Any]:
         """What identifies the inputs."""
+        if self.model_name in ROBERTAS:
+            return self.roberta.key
         return self.features.key if self.model_name == "linear" else {**self.tuned_features.key, "of": "each token"}
 
     def _features(self, source: "DataSource") -> CachedFeatures:
+        if self.model_name in ROBERTAS:
+            return CachedFeatures(source, self.dataset, self._key, self.roberta.longest, "int32", "Tokenising")
         return CachedFeatures(source, self.dataset, self._key, math.prod(self._shape))
 
     def _rows(self, source: "DataSource", split: Split) -> "list[Row]":
@@ -145,6 +191,9 @@ class TextTask(Task):
         import torch
 
         def extract(some: "Sequence[Row]") -> "Iterator[torch.Tensor]":
+            if self.model_name in ROBERTAS:
+                yield from self.roberta.token_ids([tuple(map(str, row[:-1])) for row in some], source)
+                return
             if self.model_name != "linear":
                 yield from self.tuned_features.tokens([str(row[0]) for row in some], source)
                 return

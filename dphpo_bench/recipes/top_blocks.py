@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from dphpo_bench.base.errors import DataError
+from dphpo_bench.recipes.fine_tuning import train_only
 from dphpo_bench.recipes.networks import zero_linear
 
 _RANK = 4
@@ -48,20 +48,11 @@ def fine_tuned(blocks: nn.ModuleList, width: int, n_classes: int, which: Literal
         blocks: pretrained; changed in place.
         width: of a token.
         n_classes: number of outputs.
-        which: "bitfit" trains the biases (Ben Zaken et al., ACL 2022); "lora" adds a product of two thin matrices to
-            those of queries and values (Hu et al., ICLR 2022), zero at first.
+        which: see `fine_tuning.Which`; LoRA is for queries and values.
 
     Raises:
         DataError: if peft is not installed.
     """
     model = TopBlocks(blocks, width, n_classes)
-    if which == "bitfit":
-        for name, parameter in blocks.named_parameters():
-            parameter.requires_grad_(name.endswith("bias"))
-        return model
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError:
-        raise DataError("LoRA needs peft: pip install 'dphpo-bench[transformers]'.") from None
-    inject_adapter_in_model(LoraConfig(r=_RANK, lora_alpha=_RANK, target_modules=["query", "value"]), blocks)
+    train_only(blocks, which, rank=_RANK, alpha=_RANK, layers=("query", "value"))
     return model

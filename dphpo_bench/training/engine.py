@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.evaluation import check_one_each
+from dphpo_bench.training.evaluation import check_one_each, rows_at_once
 from dphpo_bench.training.losses import PerRecord
 
 _FORWARD_ROWS = 512
@@ -65,7 +65,7 @@ class GradientEngine(ABC):
         """
         self._refuse_mixing()
         total = self._zeros()
-        for rows in self._micro_batches(inputs, indices, self._rows):
+        for rows in self._micro_batches(inputs, indices, rows_at_once(self.model, self._rows)):
             part = self._clipped_sum(self._gather(inputs, rows), self._gather(targets, rows), clipping)
             torch._foreach_add_(total, part)
         return total
@@ -75,7 +75,7 @@ class GradientEngine(ABC):
         self._refuse_mixing()
         losses = []
         with torch.no_grad():
-            for rows in self._micro_batches(inputs, indices, _FORWARD_ROWS):
+            for rows in self._micro_batches(inputs, indices, rows_at_once(self.model, _FORWARD_ROWS)):
                 x, y = self._fast_layout(self._gather(inputs, rows)), self._gather(targets, rows)
                 losses.append(self._per_sample_loss(x, y))
         return self._join(losses)

@@ -37,12 +37,19 @@ def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -
     """
     like = next(model.parameters())
     count = len(records) if rows is None else len(rows)
-    for start in range(0, count, ROWS):
-        piece = slice(start, start + ROWS)
+    at_once = rows_at_once(model, ROWS)
+    for start in range(0, count, at_once):
+        piece = slice(start, start + at_once)
         some = records.rows(piece if rows is None else rows[piece]).to(like.device, like.dtype)
         with evaluating(model):
             outputs = call(model, some.inputs)
         yield outputs, some.targets
+
+
+def rows_at_once(model: nn.Module, most: int) -> int:
+    """How many records a model is given at once: `most`, or fewer if it says so by an attribute `rows_at_once`."""
+    own = getattr(model, "rows_at_once", most)
+    return min(most, own) if isinstance(own, int) and own > 0 else most
 
 
 def all_outputs(model: nn.Module, records: Records) -> Any:

@@ -22,6 +22,7 @@ from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.structure import structure_hash
 from tests.conftest import Remembering
 
 WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
@@ -73,7 +74,7 @@ def weights(encoder: Path) -> Weights:
 
 @pytest.fixture
 def features(weights: Weights) -> TextFeatures:
-    return TextFeatures(layers=LAYERS, longest=LONGEST, size=SIZE, weights=weights)
+    return TextFeatures(layers=LAYERS, longest=LONGEST, size=SIZE, heads=2, inner=32, weights=weights)
 
 
 @pytest.fixture
@@ -303,6 +304,21 @@ class TestTask:
         network.head = torch.nn.Identity()
         expected = one_by_one(encoder, texts, LAYERS, own_only=False)
         torch.testing.assert_close(network(inputs).detach(), expected, atol=0.05, rtol=0)
+
+    @pytest.mark.parametrize("model", ["bitfit", "lora"])
+    def test_weights_are_found_where_the_task_was_prepared_from(
+        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch, model: str
+    ) -> None:
+        monkeypatch.delenv("DPHPO_BENCH_DATA", raising=False)
+        monkeypatch.setenv("DPHPO_BENCH_CACHE", str(mirror.cache_dir.with_name("empty")))
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+        task = tuned_on(dataset(), features, model)
+        structure = task.model_fingerprint()  # needs none
+        with pytest.raises(DataError, match="Cannot download the weights tiny"):
+            task.build_model()
+        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        assert record.status == "ok", record.error
+        assert structure == structure_hash(task.build_model())
 
     @pytest.mark.parametrize("model", ["bitfit", "lora"])
     def test_what_holds_for_every_task(self, features: TextFeatures, model: str, here: None) -> None:

@@ -19,6 +19,8 @@ from dphpo_bench.data.rows import load_rows
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import weights_folder
 from dphpo_bench.recipes.image_task import ImageTask
+from dphpo_bench.recipes.roberta import ROBERTA, ROBERTAS
+from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.tasks.adult import ENCODING, Adult
 from dphpo_bench.tasks.cifar10 import Cifar10
 from dphpo_bench.tasks.cifar100 import Cifar100
@@ -29,16 +31,19 @@ from dphpo_bench.tasks.fashion_mnist import FashionMnist
 from dphpo_bench.tasks.food101 import Food101
 from dphpo_bench.tasks.gtsrb import Gtsrb
 from dphpo_bench.tasks.mnist import Mnist
+from dphpo_bench.tasks.mnli import Mnli
+from dphpo_bench.tasks.qnli import Qnli
+from dphpo_bench.tasks.qqp import Qqp, f1_of_duplicates
 from dphpo_bench.tasks.sst2 import Sst2
 from dphpo_bench.tasks.svhn import Svhn
 from dphpo_bench.testing import TaskContract
 
 IMAGE_TASKS = (Cifar10, FashionMnist, Mnist)
-OF_THE_HUB = (Cifar100, Food101, Gtsrb, Svhn)  # most mirrors lack them
+GLUE = (Mnli, Qnli, Qqp)
+OF_THE_HUB = (Cifar100, Food101, Gtsrb, *GLUE, Svhn)  # most mirrors lack them
 WITH_DATA = (Adult, *IMAGE_TASKS, Sst2, *OF_THE_HUB)
-# Tried on a tiny encoder in tests/recipes/test_text.py: the real one's outputs for every token are gigabytes; and on a
-# tiny transformer in tests/recipes/test_vision.py.
-FINE_TUNED = ("bitfit", "lora", "vit", "vit_bitfit", "vit_lora")
+# Tried on tiny networks in tests/recipes: the real ones need gigabytes, or weights that no package has.
+FINE_TUNED = ("bitfit", "lora", "vit", "vit_bitfit", "vit_lora", *ROBERTAS)
 
 NEED_NO_DATA = (
     "test_declarations",
@@ -265,6 +270,53 @@ def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> No
         found = tuple(hashlib.sha256(content).hexdigest() for content in (images, labels))
         assert found == CANONICAL_MNIST[split.name]
         assert content_hash(canonical_order(records)) == split.content_hash
+
+
+class TestGlue:
+    @pytest.mark.parametrize("task_class", [*GLUE, Sst2])
+    def test_roberta_is_described_without_data_or_weights(
+        self, task_class: type[TextTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+        source = DataSource.resolve(tmp_path, tmp_path)
+        tasks = [task_class(model) for model in ROBERTAS]
+        assert all(task.pretrained_models == (ROBERTA,) for task in tasks)
+        assert len({task.fingerprint(source) for task in tasks}) == 1
+        assert len({task.model_fingerprint() for task in tasks}) == 3
+        longest = 64 if task_class is Sst2 else 128
+        assert {task.facts.inputs for task in tasks} == {bench.Input((longest,), "int", 50_265)}
+        assert [task.facts.learning_rate for task in tasks] == [5e-4, 5e-3, 1e-3]
+
+    @pytest.mark.parametrize("task_class", GLUE)
+    def test_the_default_model_has_seen_the_records_and_says_so(self, task_class: type[TextTask]) -> None:
+        assert task_class().facts.model == "linear"
+        (weights,) = task_class().pretrained_models
+        assert task_class.name in weights.has_seen
+        assert task_class.name not in ROBERTA.has_seen
+
+    @pytest.mark.parametrize("task_class", GLUE)
+    def test_files_are_those_of_one_commit_and_are_got_alone(self, task_class: type[TextTask]) -> None:
+        (dataset,) = task_class.datasets
+        assert len(dataset.revision) == 40
+        assert all(len(split.sha256[0]) == 64 for split in dataset.splits)
+        command = download_command(dataset, "DIR")
+        assert all(f" {path} " in command for split in dataset.splits for path in split.paths)
+
+    @pytest.mark.parametrize("task_class", GLUE)
+    def test_another_file_is_refused_in_one_line(self, task_class: type[TextTask], tmp_path: Path) -> None:
+        (dataset,) = task_class.datasets
+        for split in dataset.splits:
+            (tmp_path / dataset.name).mkdir(exist_ok=True)
+            (tmp_path / dataset.name / f"{split.name}.parquet").write_bytes(b"PAR1")
+        with pytest.raises(DataError, match=r"train.parquet is not usable as .*: expected sha256 .* got ") as error:
+            task_class().prepare(DataSource.resolve(tmp_path, tmp_path / "cache"))
+        assert "\n" not in str(error.value)
+
+    def test_f1_is_that_of_duplicates(self) -> None:
+        outputs = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [3.0, 0.0]])
+        targets = torch.tensor([1, 1, 0, 0, 0])
+        assert f1_of_duplicates(outputs, targets) == pytest.approx(0.5)
+        assert [metric.name for metric in Qqp().metrics] == ["accuracy", "f1", "cross_entropy"]
 
 
 class TestDigitsEight:

@@ -1,6 +1,7 @@
 """The task e2e: what it declares without data, on a small mirror, and on the real files (marked real_data)."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table, download_command
 from dphpo_bench.data.rows import content_hash, load_rows
 from dphpo_bench.recipes import language_models
+from dphpo_bench.recipes.tokenizing import load_tokenizer
 from dphpo_bench.tasks import e2e
 from dphpo_bench.tasks.e2e import DATASET, PROMPT, SENTENCE, VOCABULARY, E2e
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.losses import IGNORED
+from tests.recipes.published import put_gpt2
 from tests.tasks.test_builtin_tasks import NEED_NO_DATA
 
 pytest.importorskip("transformers")
@@ -151,6 +154,104 @@ def test_a_model_that_knows_the_sentence_has_bleu_100(source: bench.DataSource) 
     assert bleu.of(model, test.rows(slice(None))) < 100
     with pytest.raises(bench.InvalidValueError, match="metric bleu cannot be computed: the test records came without"):
         bleu.of(model, bench.Records(one.inputs, one.targets))
+
+
+class SmallWithGpt2(E2e):
+    """The task on three records, with a published network of two thin layers."""
+
+    datasets = (small_table(),)
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        inputs = bench.Input((self.gpt2.length,), "int", self.gpt2.vocabulary)
+        facts = replace(E2e(self.model_name).facts, n_records=len(TRAIN), batch_size=2, epochs=2)
+        return replace(facts, inputs=inputs, n_classes=self.gpt2.vocabulary)
+
+
+@pytest.fixture
+def gpt2_source(source: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> bench.DataSource:
+    """A mirror that also holds the weights; the environment knows neither it nor a hub."""
+    assert source.data_dir
+    monkeypatch.setattr(SmallWithGpt2, "gpt2", put_gpt2(source.data_dir / "weights/tiny-gpt2", 160, 160))
+    monkeypatch.delenv("DPHPO_BENCH_DATA", raising=False)
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(source.cache_dir.with_name("empty")))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    return source
+
+
+@pytest.mark.parametrize("model", e2e.GPT2S)
+def test_the_published_gpt2_on_a_small_mirror(
+    gpt2_source: bench.DataSource, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dphpo_bench.training.evaluation.all_outputs", None)  # of the real one they are 94 GB
+    task, contract = SmallWithGpt2(model), TaskContract()
+    structure, identity = task.model_fingerprint(), task.fingerprint(gpt2_source)
+    record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=gpt2_source).record
+    assert list(record.metrics) == ["perplexity", "bleu"]
+    assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
+    assert (record.identity.model_fingerprint, record.identity.data_fingerprint) == (structure, identity)
+    assert task.facts.inputs == bench.Input((160,), "int", 257)
+    assert task.pretrained_models == (task.gpt2.weights,)
+    assert type(task.load_train(gpt2_source)) is bench.Records  # no texts: nothing that trains reads them
+    monkeypatch.setattr(TaskContract, "source", lambda _: gpt2_source)
+    contract.test_records_have_the_declared_shape(task)
+    contract.test_labels_are_classes(task)
+    contract.test_model_gives_one_output_per_class(task)
+    contract.test_initial_weights_follow_the_seed(task)
+    contract.test_losses_and_scores_are_of_one_record_each(task)
+    contract.test_model_treats_each_record_alone(task)
+    contract.test_model_can_be_trained_privately(task)
+
+
+def test_prompts_have_the_form_of_the_literature(gpt2_source: bench.DataSource) -> None:
+    test = SmallWithGpt2("gpt2").load_test(gpt2_source)
+    assert isinstance(test, language_models.TestTexts)
+    row = [reference.endswith("kids.") for reference in test.references].index(True)
+    inputs, targets = (test.named()[name][row] for name in ("inputs", "targets"))
+    tokenizer = load_tokenizer(SmallWithGpt2.gpt2.weights, 257, gpt2_source)
+    wanted = targets[targets != IGNORED].tolist()
+    prompt = inputs[: len(inputs) - len(wanted) + 1 - int((targets == IGNORED).flip(0).long().cumprod(0).sum())]
+    assert tokenizer.decode(prompt.tolist()) == "name : Zizzi | familyFriendly : yes ||"
+    assert tokenizer.decode(wanted, skip_special_tokens=False) == " Zizzi welcomes kids.<|endoftext|>"
+
+
+def test_a_gpt2_that_knows_the_sentence_has_bleu_100(gpt2_source: bench.DataSource) -> None:
+    task = SmallWithGpt2("gpt2")
+    task.prepare(gpt2_source)
+    test = task.load_test(gpt2_source)
+    one = test.rows(torch.tensor([[reference.endswith("kids.") for reference in test.references].index(True)]))
+    torch.manual_seed(0)
+    model = task.build_model()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        bench.token_cross_entropy(model(one.inputs), one.targets).sum().backward()
+        optimizer.step()
+    perplexity, bleu = task.metrics
+    assert bleu.of(model, one) == pytest.approx(100)
+    assert bleu.of(model, test) < 100
+    assert perplexity.of(model, one) < 1.5
+    with pytest.raises(bench.InvalidValueError, match="metric bleu cannot be computed: the test records came without"):
+        bleu.of(model, bench.Records(one.inputs, one.targets))
+
+
+@pytest.mark.parametrize("model", e2e.GPT2S)
+def test_without_weights_the_ways_are_named(gpt2_source: bench.DataSource, model: str) -> None:
+    assert gpt2_source.data_dir
+    shutil.rmtree(gpt2_source.data_dir / "weights")
+    task = SmallWithGpt2(model)
+    assert task.model_fingerprint() != SmallWithGpt2().model_fingerprint()
+    with pytest.raises(bench.DataError, match=r"Put model.safetensors and tokenizer.json into weights/tiny-g") as error:
+        bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-2), seed=0, source=gpt2_source)
+    assert "someone/tiny-gpt2" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_schedules_of_the_published_gpt2() -> None:
+    for model in e2e.GPT2S:
+        facts = E2e(model).facts
+        assert (facts.batch_size, facts.epochs, facts.n_classes) == (1024, 10, 50_257)
+    assert {len(E2e(model).model_fingerprint()) for model in E2e.models} == {64}
 
 
 def test_a_truncated_file_is_refused(source: bench.DataSource) -> None:

@@ -1,0 +1,190 @@
+"""GPT-2, fine-tuned to answer prompts: from texts to token ids, and from the published weights to a network."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.weights import Weights
+from dphpo_bench.recipes.tokenizing import load_tokenizer, require_transformers
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import GPT2Config
+
+    from dphpo_bench.recipes.fine_tuning import Which
+    from dphpo_bench.recipes.language_models import PublishedCausalModel, TestTexts
+
+END = "<|endoftext|>"
+_POSITIONS = "transformer.wpe.weight"
+_TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # `Conv1D` in the file, `nn.Linear` here
+
+GPT2 = Weights(
+    name="gpt2",
+    files=(
+        ("model.safetensors", "248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707"),
+        ("tokenizer.json", "8414cab924d8b9b33013f0d221c5862f365ee9be39c5c2bfae8a5a9e970478a6"),
+    ),
+    trained_on=("WebText",),
+    licence="MIT",
+    homepage="https://huggingface.co/openai-community/gpt2",
+    repo_id="openai-community/gpt2",
+    revision="607a30d783dfa663caf39e06633721c8d4cfcd7e",
+)
+
+
+@dataclass(frozen=True)
+class Gpt2:
+    """A GPT-2 (Radford et al. 2019); the defaults are the small one.
+
+    The configuration stands here and not in a file, so that a model's structure is known without its weights.
+
+    The published network uses the embedding's weights in its last layer, too. Here the last layer begins with a copy of
+    them and is trained on its own: ghost clipping cannot bound gradients of shared weights. Of the published positions
+    only the first `length` are there.
+
+    Attributes:
+        length: tokens that the network sees of a record.
+        layers: number of blocks.
+        heads: of attention.
+        size: of a token.
+        vocabulary: number of tokens.
+        rank: of LoRA, whose product is multiplied by alpha / rank. Source, of both: Yu et al., "Differentially private
+            fine-tuning of language models", ICLR 2022.
+        alpha: see `rank`.
+        weights: the network's, and its tokeniser.
+    """
+
+    length: int = 100
+    layers: int = 12
+    heads: int = 12
+    size: int = 768
+    vocabulary: int = 50_257
+    rank: int = 4
+    alpha: int = 32
+    weights: Weights = GPT2
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What identifies token ids and initial weights, for the identity of a run."""
+        return {"tokens": type(self).__name__, "length": self.length, "weights": self.weights.key}
+
+    def records(
+        self, prompts: Sequence[str], texts: Sequence[str], source: DataSource | None = None
+    ) -> "tuple[Tensor, Tensor]":
+        """Inputs and targets of prompts that are each followed by a text and its end; both of shape (n, length).
+
+        Targets count for the text and its end alone. A text that does not fit is cut, and then has no end; a prompt
+        that does not fit loses its own end, and leaves one token to the text.
+
+        Args:
+            prompts: of each record.
+            texts: what is to be written for each.
+            source: where the tokeniser is looked for; default: as the environment says.
+
+        Raises:
+            DataError: if the weights cannot be had; see `weights_folder`.
+            InvalidValueError: if the tokeniser is not this network's.
+        """
+        import torch
+
+        from dphpo_bench.training.losses import IGNORED
+
+        tokenizer, end = self._tokenizer(source)
+        inputs = torch.full((len(prompts), self.length), end)
+        targets = torch.full((len(prompts), self.length), IGNORED)
+        for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+            before = tokenizer.encode(prompt).ids[: self.length]
+            tokens = torch.tensor([*before, *tokenizer.encode(text).ids, end][: self.length + 1])
+            inputs[row, : len(tokens) - 1] = tokens[:-1]
+            targets[row, len(before) - 1 : len(tokens) - 1] = tokens[len(before) :]
+        return inputs, targets
+
+    def written(self, model: "nn.Module", test: "TestTexts", source: DataSource | None = None) -> list[str]:
+        """What a model writes for the prompt of each record if it always takes the likeliest token.
+
+        Args:
+            model: token ids of shape (n, length) → logits of the token after each.
+            test: from `records`.
+            source: where the tokeniser is looked for; default: as the environment says.
+        """
+        from dphpo_bench.recipes.language_models import greedy
+        from dphpo_bench.training.losses import IGNORED
+
+        tokenizer, end = self._tokenizer(source)
+        inputs, targets = (test.named()[name] for name in ("inputs", "targets"))
+        sizes = (targets != IGNORED).int().argmax(1) + 1  # of prompts
+        texts = [""] * len(test)
+        for size in sorted(set(sizes.tolist())):  # texts of one size, because none is padded before its end
+            rows = (sizes == size).nonzero()[:, 0]
+            found = greedy(model, inputs[rows, :size], self.length + 1 - size, end)
+            for row, tokens in zip(rows.tolist(), found, strict=True):
+                texts[row] = tokenizer.decode(tokens).strip()
+        return texts
+
+    def network(self, which: "Which", source: DataSource | None = None) -> "PublishedCausalModel":
+        """The network at its published weights.
+
+        Args:
+            which: what of it is trained; LoRA is for queries, keys and values, which are one matrix.
+            source: where the weights are looked for; default: as the environment says.
+
+        Raises:
+            DataError: if the weights cannot be had, or are not this network's.
+        """
+        require_transformers()
+        from dphpo_bench.recipes.fine_tuning import filled, published_tensors
+        from dphpo_bench.recipes.language_models import PublishedCausalModel
+
+        tensors = {}
+        for name, tensor in published_tensors(self.weights, source).items():
+            own = f"transformer.{name.removeprefix('transformer.')}"
+            tensors[f"network.{own}"] = tensor.T if own.endswith(_TRANSPOSED) else tensor
+        if (positions := tensors.get(f"network.{_POSITIONS}")) is not None:
+            tensors[f"network.{_POSITIONS}"] = positions[: self.length]
+        if (embedding := tensors.get("network.transformer.wte.weight")) is not None:
+            tensors["network.lm_head.weight"] = embedding
+        network = filled(lambda: PublishedCausalModel(self._config()), tensors, self.weights)
+        return self._trained(network, which)
+
+    def structure(self, which: "Which") -> "PublishedCausalModel":
+        """The same without values, on torch's device "meta": it needs no weights."""
+        require_transformers()
+        import torch
+
+        from dphpo_bench.recipes.language_models import PublishedCausalModel
+
+        with torch.device("meta"):
+            return self._trained(PublishedCausalModel(self._config()), which)
+
+    def _trained(self, network: "PublishedCausalModel", which: "Which") -> "PublishedCausalModel":
+        from dphpo_bench.recipes.fine_tuning import train_only
+
+        train_only(network, which, rank=self.rank, alpha=self.alpha, layers=("c_attn",))
+        return network
+
+    def _tokenizer(self, source: DataSource | None) -> "tuple[Any, int]":
+        tokenizer = load_tokenizer(self.weights, self.vocabulary, source)
+        end = tokenizer.token_to_id(END)
+        if end is None:
+            raise InvalidValueError(f"Expected a tokeniser with the token {END} of {self.weights.name}, got none.")
+        return tokenizer, end
+
+    def _config(self) -> "GPT2Config":
+        from transformers import GPT2Config
+
+        return GPT2Config(
+            vocab_size=self.vocabulary,
+            n_positions=self.length,
+            n_embd=self.size,
+            n_layer=self.layers,
+            n_head=self.heads,
+            activation_function="gelu_pytorch_tanh",  # GPT-2's own, in one operation
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            tie_word_embeddings=False,
+            bos_token_id=None,
+            eos_token_id=None,
+        )

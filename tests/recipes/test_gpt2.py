@@ -1,0 +1,145 @@
+"""The published GPT-2, by a tiny one: values, per-sample gradients, prompts, writing."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.recipes.fine_tuning import Which
+from dphpo_bench.recipes.gpt2 import Gpt2
+from dphpo_bench.recipes.language_models import PublishedCausalModel, TestTexts, token_perplexity
+from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.evaluation import all_outputs
+from dphpo_bench.training.ghost import GhostEngine, ghost_pays
+from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.losses import IGNORED, token_cross_entropy
+from dphpo_bench.training.model_checks import refuse_mixing
+from dphpo_bench.training.structure import structure_hash
+from dphpo_bench.training.vmap import VmapEngine
+from tests.recipes.published import loop, put_gpt2, shaken
+from tests.training.models import flat
+
+transformers = pytest.importorskip("transformers")
+LENGTH = 24
+PROMPTS = ("name : A ||", "name : Bees ||", "x" * 50, "||")
+TEXTS = (" A it is.", " Bees serve food and more of it.", " lost", "")
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mirror")
+
+
+@pytest.fixture(scope="module")
+def gpt2(mirror: Path) -> Gpt2:
+    return put_gpt2(mirror / "weights/tiny-gpt2", LENGTH)
+
+
+@pytest.fixture(scope="module")
+def source(gpt2: Gpt2, mirror: Path) -> bench.DataSource:
+    return bench.DataSource.resolve(mirror, mirror / "cache")
+
+
+def records(gpt2: Gpt2, source: bench.DataSource) -> TestTexts:
+    return TestTexts(*gpt2.records(PROMPTS, TEXTS, source), PROMPTS, TEXTS)
+
+
+def test_its_values_are_those_of_transformers(gpt2: Gpt2, source: bench.DataSource, mirror: Path) -> None:
+    """With the embedding's weights in the last layer, too."""
+    original = transformers.GPT2LMHeadModel.from_pretrained(mirror / "weights/tiny-gpt2").eval()
+    ours = gpt2.network("all", source).eval()
+    inputs = records(gpt2, source).inputs
+    torch.testing.assert_close(ours(inputs), original(inputs).logits)
+    weights = ours.network.lm_head.weight, ours.network.transformer.wte.weight
+    assert torch.equal(*weights)
+    assert weights[0].data_ptr() != weights[1].data_ptr()
+    assert len(ours.network.transformer.wpe.weight) == LENGTH
+
+
+@pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS()], ids=str)
+@pytest.mark.parametrize("engine", [VmapEngine, GhostEngine, gradient_engine], ids=["vmap", "ghost", "auto"])
+@pytest.mark.parametrize("which", ["all", "lora"])
+def test_clipped_sums_are_those_of_a_loop(
+    gpt2: Gpt2, source: bench.DataSource, which: Which, engine: type[GradientEngine], clipping: Clipping
+) -> None:
+    model, some = shaken(gpt2.network(which, source)), records(gpt2, source)
+    found = flat(engine(model, token_cross_entropy).clipped_sum(some.inputs, some.targets, clipping)).float()
+    wanted = loop(model, some, token_cross_entropy, clipping)
+    assert wanted.norm() > 0.5
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+
+def test_a_private_step_of_lora_leaves_the_published_weights(gpt2: Gpt2, source: bench.DataSource) -> None:
+    torch.manual_seed(0)
+    model, some = gpt2.network("lora", source), records(gpt2, source)
+    before = copy.deepcopy(model.state_dict())
+    engine = gradient_engine(model, token_cross_entropy)
+    for _ in range(2):  # of the two factors one is zero at first, and hides the other
+        step = engine.clipped_sum(some.inputs, some.targets, Abadi(1.0))
+        for weight, change in zip(engine.parameters, step, strict=True):
+            weight.data.add_(change.float(), alpha=-1)
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if "lora_" in name}
+    assert len(changed) == 4
+
+
+@pytest.mark.parametrize("which", ["all", "lora"])
+def test_structure_is_known_without_weights(gpt2: Gpt2, source: bench.DataSource, which: Which) -> None:
+    assert structure_hash(gpt2.structure(which)) == structure_hash(gpt2.network(which, source))
+
+
+def test_it_treats_each_record_alone_and_large_ones_go_to_ghost_clipping(gpt2: Gpt2, source: bench.DataSource) -> None:
+    model = gpt2.network("all", source)
+    refuse_mixing(model, records(gpt2, source).inputs)
+    assert ghost_pays(model)
+
+
+def test_records(gpt2: Gpt2, source: bench.DataSource) -> None:
+    inputs, targets = gpt2.records(PROMPTS, TEXTS, source)
+    assert inputs.shape == targets.shape == (4, LENGTH)
+    assert inputs.dtype == targets.dtype == torch.int64
+    end = 0  # the one token that is no byte
+    size, text = len(PROMPTS[0]), len(TEXTS[0])
+    assert targets[0, : size - 1].tolist() == (size - 1) * [IGNORED]
+    assert targets[0, size - 1 : size + text - 1].tolist() == inputs[0, size : size + text].tolist()
+    assert targets[0, size + text - 1] == end
+    assert bool((targets[0, size + text :] == IGNORED).all())
+    assert end not in targets[1]  # cut
+    assert (targets[2] != IGNORED).sum() == 1  # of a prompt that is too long
+    assert targets[3, :2].tolist() == [IGNORED, end]
+
+
+def test_a_model_that_knows_the_texts_writes_them(gpt2: Gpt2, source: bench.DataSource) -> None:
+    some = records(gpt2, source).rows(torch.tensor([0, 1, 3]))
+    torch.manual_seed(0)
+    model = gpt2.network("all", source)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        token_cross_entropy(model(some.inputs), some.targets).sum().backward()
+        optimizer.step()
+    fits = LENGTH + 1 - len(PROMPTS[1])
+    assert gpt2.written(model, some, source) == [TEXTS[0].strip(), TEXTS[1][:fits].strip(), ""]
+
+
+def test_perplexity_is_that_of_all_outputs_together(
+    gpt2: Gpt2, source: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, some = gpt2.network("all", source), records(gpt2, source)
+    expected = bench.PERPLEXITY.of(all_outputs(model, some), some.targets)
+    monkeypatch.setattr(PublishedCausalModel, "rows_at_once", 3)
+    assert token_perplexity(model, some) == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_not_this_network(gpt2: Gpt2, source: bench.DataSource) -> None:
+    with pytest.raises(InvalidValueError, match="at most 256 tokens of tiny-gpt2, got 257"):
+        replace(gpt2, vocabulary=256).records(PROMPTS, TEXTS, source)
+    with pytest.raises(
+        DataError, match=r"weights tiny-gpt2 .*expected network.transformer.wpe.weight of shape \(41, 16\)"
+    ):
+        replace(gpt2, length=41).network("all", source)

