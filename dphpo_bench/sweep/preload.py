@@ -17,5 +17,5 @@ import dphpo_bench.recipes.image_task
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
 import dphpo_bench.training.averaging
-import dphpo_bench.training.ghost
+import dphpo_bench.training.gradients
 import dphpo_bench.training.optimizers

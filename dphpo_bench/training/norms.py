@@ -43,8 +43,9 @@ def _tiles(rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
         yield slice(None), slice(None), rows
         return
     n, d = rows.shape
-    width = max(1, min(d, _TILE_COLUMNS))
-    height = max(1, (_TILE if rows.device.type == "cpu" else _GPU_TILE) // width)
+    tile = _TILE if rows.device.type == "cpu" else _GPU_TILE
+    width = max(1, min(d, max(_TILE_COLUMNS, tile // max(1, n))))
+    height = max(1, tile // width)
     memory = torch.empty(min(n, height) * width, dtype=torch.float64, device=rows.device)
     for i in range(0, n, height):
         for j in range(0, d, width):

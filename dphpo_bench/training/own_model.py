@@ -58,10 +58,10 @@ class OwnModel:
         trained = tuple(parameter.requires_grad for parameter in self.model.parameters())
         if trained not in self._engines:
             losses, records = self._objective.losses, self._records
-            engine = gradient_engine(self.model, losses, named=records.are_named)
             # What does not work at all is found out here, where an exception tells nothing of the private records.
             with torch.random.fork_rng(devices=[]):
                 refuse_mixing_values(losses, "loss", self.model, records)
+                engine = gradient_engine(self.model, losses, like=records)
                 inputs = made_up(self.model, records.inputs)
                 rows = length(inputs)
                 targets = each(lambda tensor: tensor.new_zeros((rows, *tensor.shape[1:])), records.targets)

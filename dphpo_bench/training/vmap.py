@@ -3,7 +3,7 @@
 A record is a batch of its own here, so nothing in the model can mix records.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,12 @@ from dphpo_bench.training.evaluation import check_one_each
 from dphpo_bench.training.losses import PerRecord
 from dphpo_bench.training.norms import add_product, row_norms
 
-MEMORY_BYTES = 2**29
-"""Most memory that per-sample gradients of one micro-batch take on a CPU, unless one record needs more."""
+MEMORY_BYTES = 2**30
+"""Most memory that one micro-batch takes on a CPU, unless one record needs more: its per-sample gradients, and layer by
+layer also what is kept for the backward pass."""
 
 _CACHE_BYTES = 2**24
-_GPU_MEMORY_BYTES = 2**31
+_GPU_MEMORY_BYTES = 2**32
 _EFFICIENT_ROWS = 16
 
 
@@ -29,7 +30,8 @@ class VmapEngine(GradientEngine):
 
     def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         super().__init__(model, loss)
-        self._rows = per_sample_rows(self.parameters)
+        size = sum(parameter.numel() * parameter.element_size() for parameter in self.parameters)
+        self._rows = per_sample_rows(size, self._device)
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self._per_sample = vmap(grad(self._loss_of_one), in_dims=(None, None, 0, 0), randomness="different")
 
@@ -69,13 +71,12 @@ def sum_clipped(rows: list[Tensor], clipping: Clipping) -> list[Tensor]:
     return sums
 
 
-def per_sample_rows(parameters: Sequence[Tensor]) -> int:
-    """Records in a micro-batch whose per-sample gradients are all in memory.
+def per_sample_rows(size: float, device: torch.device) -> int:
+    """Records in a micro-batch that take `size` bytes each.
 
     On a CPU as many as fit in cache, at least 16 to keep the products efficient, if they fit in `MEMORY_BYTES`.
     """
-    size = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
-    if parameters[0].device.type != "cpu":
-        return max(1, min(_GPU_MEMORY_BYTES // size, 4096))
-    cached = min(_CACHE_BYTES // size, 1024)
-    return max(1, cached, min(_EFFICIENT_ROWS, MEMORY_BYTES // size))
+    if device.type != "cpu":
+        return max(1, min(int(_GPU_MEMORY_BYTES / size), 4096))
+    cached = min(int(_CACHE_BYTES / size), 1024)
+    return max(1, cached, min(_EFFICIENT_ROWS, int(MEMORY_BYTES / size)))

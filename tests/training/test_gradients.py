@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from torch import nn
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
-from dphpo_bench.training.ghost import ghost_pays
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import (
@@ -344,32 +345,16 @@ def test_layers_that_mix_records_are_refused_by_name(backend):
         engine.clipped_sum(inputs, targets, AutoS())
 
 
-def test_sequences_in_ghost_mode_agree_with_vmap():
-    torch.manual_seed(0)
-
-    class Pool(nn.Module):
-        def forward(self, x):
-            return x.flatten(1, -2).mean(1)
-
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 5), Pool())
-    inputs, targets = torch.randn(5, 2, 3, 6), torch.randint(0, 5, (5,))
-    a, b = (engine_by(name, model).clipped_sum(inputs, targets, AutoV()) for name in ("vmap", "ghost"))
-    assert relative_error(a, b) < 1e-5
-
-
 def test_auto_chooses_by_the_model():
+    inputs, targets = vectors(3)
+    like = Records(inputs, targets)
     assert isinstance(gradient_engine(flat_linear()), LinearEngine)
-    assert isinstance(gradient_engine(linear()), LinearEngine)
-    assert isinstance(gradient_engine(tanh_cnn()), VmapEngine)
-    squared = gradient_engine(linear(), loss=lambda z, y: (z.gather(1, y[:, None])[:, 0] - 1).square())
-    assert isinstance(squared, VmapEngine)
-    with torch.device("meta"):
-        large = nn.Sequential(nn.Linear(3000, 3000), nn.LayerNorm(3000), nn.Linear(3000, 10))
-        convolutions = nn.Sequential(nn.Conv2d(1000, 1000, 3), nn.Linear(10, 10))
-    assert ghost_pays(large)
-    assert not ghost_pays(convolutions)
-    assert type(gradient_engine(large)).__name__ == "GhostEngine"
-    assert isinstance(gradient_engine(convolutions), VmapEngine)
+    assert isinstance(gradient_engine(linear(), like=like), LinearEngine)
+    assert isinstance(gradient_engine(mlp(), like=like), LayerwiseEngine)
+    assert isinstance(gradient_engine(tanh_cnn(), like=Records(*pictures(2))), LayerwiseEngine)
+    assert isinstance(gradient_engine(mlp()), VmapEngine)  # nothing to try it on
+    squared = gradient_engine(linear(), lambda z, y: (z.gather(1, y[:, None])[:, 0] - 1).square(), like=like)
+    assert isinstance(squared, LayerwiseEngine)
 
 
 def test_wrong_requests_are_explained():
@@ -384,5 +369,3 @@ def test_wrong_requests_are_explained():
         gradient_engine(mlp()).losses_along(inputs, targets, [torch.zeros(1)], [0.0])
     with pytest.raises(InvalidValueError, match="one loss for each record"):
         gradient_engine(mlp(), loss=lambda z, _: z).losses(inputs, targets)
-    with pytest.raises(InvalidValueError, match="evaluation mode"):
-        engine_by("ghost", mlp().eval()).clipped_sum(inputs, targets, AutoS())

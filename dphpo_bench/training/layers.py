@@ -1,0 +1,238 @@
+"""Gradients of each record in one layer, from the layer's inputs and the gradients of its outputs.
+
+Source: Goodfellow, "Efficient per-example gradient computations", 2015; Rochette et al., "Efficient per-example
+gradient computations in convolutional neural networks", 2019.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dphpo_bench.training.norms import add_product, row_norms
+
+
+class Gradients(ABC):
+    """Gradients of n records with respect to one parameter. Norms and sums are in float64: see `norms`."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes in memory."""
+
+    @property
+    @abstractmethod
+    def norms(self) -> Tensor:
+        """L2 norm of each record's, shape (n,), float64; not finite where one is not."""
+
+    @abstractmethod
+    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor) -> None:
+        """Add the records' gradients times their factors to a total, in place.
+
+        Args:
+            total: of the parameter's shape, float64, contiguous.
+            factors: shape (n,), float64.
+            kept: which records count, shape (n,), bool; the gradients of the others need not be finite.
+        """
+
+    @abstractmethod
+    def dense(self, shape: torch.Size) -> Tensor:
+        """All numbers, shape (n, numel), for a parameter of this shape."""
+
+
+@dataclass(frozen=True)
+class Dense(Gradients):
+    """Every number of every gradient, shape (n, numel)."""
+
+    rows: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.rows.nbytes
+
+    @property
+    def norms(self) -> Tensor:
+        return row_norms(self.rows)
+
+    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor) -> None:
+        add_product(total.view(1, -1), factors[None], _zero_unless(kept, self.rows))
+
+    def dense(self, shape: torch.Size) -> Tensor:
+        del shape
+        return self.rows
+
+
+@dataclass(frozen=True)
+class Outer(Gradients):
+    """Outer products of gradients of outputs, shape (n, d_out), with inputs, shape (n, d_in)."""
+
+    gradients: Tensor
+    inputs: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.gradients.nbytes + self.inputs.nbytes
+
+    @property
+    def norms(self) -> Tensor:
+        return row_norms(self.gradients) * row_norms(self.inputs)
+
+    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor) -> None:
+        inputs, gradients = (_zero_unless(kept, rows) for rows in (self.inputs, self.gradients))
+        add_product(total, (gradients.double() * factors[:, None]).t(), inputs)
+
+    def dense(self, shape: torch.Size) -> Tensor:
+        del shape
+        return (self.gradients[:, :, None] * self.inputs[:, None, :]).flatten(1)
+
+
+@dataclass(frozen=True)
+class Lookups(Gradients):
+    """Gradients of the rows of a table that were looked up: their indices (n, length) and gradients (n, length, d)."""
+
+    ids: Tensor
+    gradients: Tensor
+
+    @property
+    def size(self) -> int:
+        return self.ids.nbytes + 3 * self.gradients.nbytes  # and their sums by index, in float64
+
+    @property
+    def norms(self) -> Tensor:
+        # Gradients of equal indices are added up at the first of them.
+        n, length = self.ids.shape
+        first = (self.ids[:, :, None] == self.ids[:, None, :]).byte().argmax(-1)
+        place = (first + length * torch.arange(n, device=first.device)[:, None]).flatten()
+        rows = self.gradients.flatten(0, 1)
+        return row_norms(torch.zeros_like(rows, dtype=torch.float64).index_add_(0, place, rows.double()).view(n, -1))
+
+    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor) -> None:
+        rows = _zero_unless(kept, self.gradients).double() * factors[:, None, None]
+        total.index_add_(0, self.ids.flatten(), rows.flatten(0, 1))
+
+    def dense(self, shape: torch.Size) -> Tensor:
+        n = len(self.ids)
+        place = (self.ids + shape[0] * torch.arange(n, device=self.ids.device)[:, None]).flatten()
+        rows = self.gradients.flatten(0, 1)
+        return rows.new_zeros(n * shape[0], shape[1]).index_add_(0, place, rows).view(n, -1)
+
+
+class Arena:
+    """Memory for the gradients of one micro-batch, which the next one uses again.
+
+    Fresh memory costs a tenth of a step: the system clears every page of it.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+        self._used = 0
+
+    def clear(self) -> None:
+        """Give back all that was taken, and have as much in one piece the next time."""
+        if self._used > len(self._memory):
+            self._memory = self._memory.new_empty(self._used)
+        self._used = 0
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        """`torch.bmm(a, b)`."""
+        shape = (a.shape[0], a.shape[1], b.shape[2])
+        start, self._used = self._used, self._used + math.prod(shape)
+        if (self._memory.dtype, self._memory.device) != (a.dtype, a.device):
+            self._memory = a.new_empty(0)
+        if self._used > len(self._memory):
+            return torch.bmm(a, b)
+        return torch.bmm(a, b, out=self._memory[start : self._used].view(shape))
+
+
+Found = Mapping[str, Callable[[], Gradients]]
+"""Gradients of a layer's parameters by name, if asked for."""
+
+Rule = Callable[[Any, Tensor, Tensor, Arena], Found]
+"""From a layer, its inputs, the gradients of its outputs, and memory for the result."""
+
+
+def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
+    del layer
+    if inputs.dim() == 2:
+        return {"weight": lambda: Outer(gradients, inputs), "bias": lambda: Dense(gradients)}
+    x, g = inputs.flatten(1, -2), gradients.flatten(1, -2)
+    return {"weight": lambda: Dense(arena.product(g.mT, x).flatten(1)), "bias": lambda: Dense(g.sum(1))}
+
+
+def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
+    n, groups = len(inputs), layer.groups
+
+    def weight() -> Gradients:
+        patches = functional.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
+        x = patches.view(n * groups, patches.shape[1] // groups, -1)
+        g = gradients.reshape(n * groups, gradients.shape[1] // groups, -1)
+        return Dense(arena.product(g, x.mT).view(n, -1))
+
+    return {"weight": weight, "bias": lambda: Dense(gradients.sum((2, 3)))}
+
+
+def _layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
+    del arena
+    between = tuple(range(1, inputs.dim() - len(layer.normalized_shape)))
+
+    def added(tensor: Tensor) -> Gradients:
+        return Dense((tensor.sum(between) if between else tensor).flatten(1))
+
+    def weight() -> Gradients:
+        return added(gradients * functional.layer_norm(inputs, layer.normalized_shape, eps=layer.eps))
+
+    return {"weight": weight, "bias": lambda: added(gradients)}
+
+
+def _group_norm(layer: nn.GroupNorm, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
+    del arena
+
+    def weight() -> Gradients:
+        standard = functional.group_norm(inputs, layer.num_groups, eps=layer.eps)
+        return Dense((gradients * standard).flatten(2).sum(2))
+
+    return {"weight": weight, "bias": lambda: Dense(gradients.flatten(2).sum(2))}
+
+
+def _embedding(layer: nn.Embedding, ids: Tensor, gradients: Tensor, arena: Arena) -> Found:
+    del arena
+
+    def weight() -> Gradients:
+        rows = gradients.reshape(len(ids), -1, gradients.shape[-1])
+        places = ids.reshape(len(ids), -1)
+        if layer.padding_idx is not None:
+            rows = torch.where((places == layer.padding_idx)[..., None], 0.0, rows)
+        return Lookups(places, rows)
+
+    return {"weight": weight}
+
+
+_RULES: Mapping[type[nn.Module], Rule] = MappingProxyType(
+    {
+        nn.Linear: _linear,
+        nn.Conv2d: _conv2d,
+        nn.LayerNorm: _layer_norm,
+        nn.GroupNorm: _group_norm,
+        nn.Embedding: _embedding,
+    }
+)
+
+
+def rule_for(layer: nn.Module) -> Rule | None:
+    """The layer's rule; None if there is none for its class or its settings."""
+    if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
+        return None
+    if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse):
+        return None
+    return None if "forward" in vars(layer) else _RULES.get(type(layer))
+
+
+def _zero_unless(kept: Tensor, rows: Tensor) -> Tensor:
+    """The records that count, and zeros in the place of the others: a factor of 0 does not silence nan."""
+    return rows if kept.all() else torch.where(kept.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)

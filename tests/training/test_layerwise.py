@@ -1,0 +1,197 @@
+"""Gradients layer by layer: every rule, every way to use a layer, and models for which they would be wrong."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
+from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays, sites
+from dphpo_bench.training.losses import cross_entropy
+from dphpo_bench.training.vmap import VmapEngine
+from tests.training.models import brute_force, engine_by, flat
+
+IMAGES = (5, 4, 9, 8)
+WORDS = (6, 7)
+
+
+class Calls(nn.Module):
+    """A network whose forward pass is a function of its layers and its inputs."""
+
+    def __init__(self, forward: Callable[..., Tensor], **layers: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+        self._call = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._call(self, x)
+
+
+def pooled(*layers: nn.Module, width: int) -> nn.Module:
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 5))
+
+
+def words(*layers: nn.Module, **settings: object) -> nn.Module:
+    class Mean(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mean(1)
+
+    return nn.Sequential(nn.Embedding(10, 12, **settings), *layers, Mean(), nn.Linear(12, 5))  # type: ignore[arg-type]
+
+
+def tied(model: Calls, x: Tensor) -> Tensor:
+    return model.out(model.inner(model.table(x)).tanh()).mean(1)
+
+
+def tied_network() -> nn.Module:
+    model = Calls(tied, table=nn.Embedding(10, 12), inner=nn.Linear(12, 12), out=nn.Linear(12, 10, bias=False))
+    model.out.weight = model.table.weight
+    return model
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "convolution": lambda: pooled(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.ReLU(inplace=True), width=6),
+    "groups": lambda: pooled(nn.Conv2d(4, 8, 3, groups=2, dilation=2, bias=False), nn.Tanh(), width=8),
+    "depthwise": lambda: pooled(nn.Conv2d(4, 4, 2, groups=4), nn.Tanh(), nn.Conv2d(4, 3, 1), width=3),
+    "padding by its name": lambda: pooled(nn.Conv2d(4, 6, 3, padding="same"), nn.Tanh(), nn.Conv2d(6, 30, 3), width=30),
+    "padding with a circle": lambda: pooled(
+        nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), nn.Conv2d(6, 30, 3), width=30
+    ),
+    "group norm": lambda: pooled(nn.Conv2d(4, 6, 3), nn.GroupNorm(3, 6), nn.Tanh(), width=6),
+    "layer norm of maps": lambda: pooled(nn.Conv2d(4, 6, 3), nn.LayerNorm([6, 7, 6]), nn.Tanh(), width=6),
+    "instance norm": lambda: pooled(nn.Conv2d(4, 6, 3), nn.InstanceNorm2d(6, affine=True), nn.Tanh(), width=6),
+    "words": lambda: words(nn.LayerNorm(12), nn.Linear(12, 12), nn.Tanh()),
+    "padding of words": lambda: words(nn.Linear(12, 12), nn.Tanh(), padding_idx=3),
+    "attention": lambda: words(nn.TransformerEncoderLayer(12, 2, 40, dropout=0.0, batch_first=True)),
+    "tied weights": tied_network,
+    "a layer used twice": lambda: Calls(
+        lambda m, x: m.head(m.inner(m.inner(m.table(x)).tanh()).mean(1)),
+        table=nn.Embedding(10, 12), inner=nn.Linear(12, 12), head=nn.Linear(12, 5),
+    ),
+    "a parameter of its own": lambda: Calls(
+        lambda m, x: m.head(m.inner(m.table(x)).tanh().mean(1)),
+        table=nn.Embedding(10, 12), head=nn.Linear(12, 5),
+        inner=Calls(lambda m, x: m.layer(x + m.shift), shift=nn.Parameter(torch.ones(7, 12)), layer=nn.Linear(12, 12)),
+    ),
+    "a layer that is not used": lambda: Calls(
+        lambda m, x: m.head(m.table(x).mean(1)), table=nn.Embedding(10, 12), head=nn.Linear(12, 5), other=nn.Linear(3, 3)
+    ),
+    "a layer called by name": lambda: Calls(
+        lambda m, x: m.head(input=m.table(input=x).mean(1)), table=nn.Embedding(10, 12), head=nn.Linear(12, 5)
+    ),
+}  # fmt: skip
+
+
+def built(name: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """A model with records that suit it."""
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    takes_words = any(isinstance(module, nn.Embedding) for module in model.modules())
+    inputs = torch.randint(0, 10, WORDS) if takes_words else torch.randn(IMAGES)
+    return model, inputs, torch.randint(0, 5, (len(inputs),))
+
+
+def error(found: list[Tensor], expected: list[Tensor]) -> float:
+    return float((flat(found).double() - flat(expected).double()).norm() / flat(expected).double().norm())
+
+
+def by_loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Abadi | AutoS | AutoV) -> list[Tensor]:
+    model = copy.deepcopy(model).double()
+    unused = next((m for name, m in model.named_modules() if name == "other"), None)
+    for parameter in unused.parameters() if unused else ():
+        parameter.requires_grad_(False)
+    total = brute_force(model, inputs.double() if inputs.is_floating_point() else inputs, targets, clipping)[0]
+    return [*total, *(torch.zeros_like(parameter) for parameter in (unused.parameters() if unused else ()))]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("rows", [None, 2])
+def test_every_layer_agrees_with_a_loop(name: str, rows: int | None) -> None:
+    model, inputs, targets = built(name)
+    for clipping in (Abadi(1e-2), AutoV()):
+        expected = by_loop(model, inputs, targets, clipping)
+        engine = engine_by("layerwise", model, rows)
+        for _ in range(2):  # the second time in the memory of the first
+            assert error(engine.clipped_sum(inputs, targets, clipping), expected) < 1e-5
+    twin = copy.deepcopy(model).double()
+    exact = inputs.double() if inputs.is_floating_point() else inputs
+    assert error(engine_by("layerwise", twin, rows).clipped_sum(exact, targets, AutoS()), by_loop(
+        model, inputs, targets, AutoS()
+    )) < 1e-12  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_whose_weights_are_mostly_in_layers_with_a_rule_are_taken(name: str) -> None:
+    model, inputs, targets = built(name)
+    engine = gradient_engine(model, like=Records(inputs, targets))
+    whole = name in ("attention",)  # half of its weights are parameters of the attention, not of a layer in it
+    assert isinstance(engine, VmapEngine if whole else LayerwiseEngine) or not layerwise_pays(model)
+    assert error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
+
+
+def test_parts_of_layers_may_be_frozen() -> None:
+    model, inputs, targets = built("words")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.endswith("bias"))
+    engine = LayerwiseEngine(model, cross_entropy)
+    assert [set(site.trained) for site in sites(model)] == [{"bias"}] * 3
+    assert error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_records_that_are_not_finite_add_nothing(bad: float) -> None:
+    model, inputs, targets = built("group norm")
+    expected = by_loop(model, inputs[1:], targets[1:], AutoS())
+    inputs[0, 0, 0, 0] = bad
+    assert error(LayerwiseEngine(model, cross_entropy).clipped_sum(inputs, targets, AutoS()), expected) < 1e-5
+
+
+def mixing(model: Calls, x: Tensor) -> Tensor:
+    return model.head(model.inner(x) - x.mean(0))
+
+
+def changing(model: Calls, x: Tensor) -> Tensor:
+    inner = model.inner(x)
+    out = model.head(inner)
+    inner.mul_(2)  # what the head has seen
+    return out
+
+
+def beside(model: Calls, x: Tensor) -> Tensor:
+    return nn.functional.linear(model.inner(x).tanh(), model.head.weight)
+
+
+def random(model: Calls, x: Tensor) -> Tensor:
+    return model.head(nn.functional.dropout(model.inner(x).tanh(), 0.5))
+
+
+WRONG = {"mixing": mixing, "changing": changing, "beside": beside, "random": random}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_models_for_which_it_would_be_wrong_are_taken_record_by_record(name: str) -> None:
+    torch.manual_seed(0)
+    model = Calls(WRONG[name], inner=nn.Linear(6, 6), head=nn.Linear(6, 5))
+    like = Records(torch.randn(8, 6), torch.randint(0, 5, (8,)))
+    assert layerwise_pays(model)
+    assert isinstance(gradient_engine(model, like=like), VmapEngine)
+
+
+def test_micro_batches_stay_in_the_stated_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a record keeps is measured: its gradients, and what the backward pass needs."""
+    model = nn.Sequential(*(nn.Linear(300, 300) for _ in range(4)))
+    inputs, targets = torch.randn(64, 50, 300), torch.zeros(64, 50, dtype=torch.int64)
+
+    def mean(outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs.movedim(-1, 1), targets, reduction="none").mean(1)
+
+    monkeypatch.setattr("dphpo_bench.training.vmap.MEMORY_BYTES", 2**24)
+    engine = LayerwiseEngine(model, mean)
+    engine.clipped_sum(inputs[:1], targets[:1], AutoS())
+    gradients, activations = 4 * 4 * 300 * 301, 4 * 4 * 50 * 300
+    assert 2**24 // (gradients + 3 * activations) <= engine._rows <= 2**24 // (gradients + activations)
