@@ -41,8 +41,8 @@ class Gpt2:
     The configuration stands here and not in a file, so that a model's structure is known without its weights.
 
     The published network uses the embedding's weights in its last layer, too. Here the last layer begins with a copy of
-    them and is trained on its own: ghost clipping cannot bound gradients of shared weights. Of the published positions
-    only the first `length` are there.
+    them and is trained on its own: a record's gradient of shared weights has a row for each word there is. Of the
+    published positions only the first `length` are there.
 
     Attributes:
         length: tokens that the network sees of a record.

@@ -48,8 +48,8 @@ class CausalModel(nn.Module):
                 )
         if config.tie_word_embeddings:
             raise InvalidValueError(
-                "Expected weights of its own for the last layer, got those of the embedding: ghost clipping cannot "
-                "bound gradients of shared weights. Set tie_word_embeddings=False."
+                "Expected weights of its own for the last layer, got those of the embedding: a record's gradient of "
+                "shared weights has a row for each word there is. Set tie_word_embeddings=False."
             )
         config._attn_implementation = "eager"  # vmap has no rule for the fused kernel, and takes its records one by one
         self.length = config.n_positions

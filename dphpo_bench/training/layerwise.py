@@ -4,9 +4,9 @@ No gradient of a batch is computed on the way, so a step costs hardly more than 
 a pass must not meet in it: `gradient_engine` compares this engine with one that takes each record alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -51,48 +51,41 @@ class LayerwiseEngine(GradientEngine):
 
     def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         super().__init__(model, loss)
-        self._rows, self._unknown, self._size = 1, True, 0  # until the first micro-batch, of one record, is measured
+        self._rows, self._unmeasured = 1, True
         self._sites = sites(model)
         self._arena = Arena()
 
+    def clipped_sum(
+        self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
+    ) -> list[Tensor]:
+        """See `GradientEngine.clipped_sum`."""
+        for rows in self._micro_batches(inputs, indices, 1) if self._unmeasured else ():
+            self._gradients(self._gather(inputs, rows), self._gather(targets, rows))
+            break
+        return super().clipped_sum(inputs, targets, clipping, indices)
+
     def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
-        with self._measured(length(inputs)) if self._unknown else nullcontext():
-            found = self._gradients(inputs, targets)
+        found = self._gradients(inputs, targets)
         with torch.no_grad():
             return self._clipped(found, clipping)
-
-    @contextmanager
-    def _measured(self, n: int) -> Iterator[None]:
-        """Choose the size of micro-batches by what `n` records keep in memory meanwhile, for the backward pass too."""
-        kept: dict[int, int] = {}
-
-        def keep(tensor: Tensor) -> Tensor:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with saved_tensors_hooks(keep, lambda tensor: tensor):
-            yield
-        weights = {parameter.untyped_storage().data_ptr() for parameter in self.model.parameters()}
-        activations = sum(size for place, size in kept.items() if place not in weights)
-        self._rows = per_sample_rows((activations + self._size) / n, self._device)
-        self._unknown = False
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
         """The records' gradients with respect to each parameter, as one part for each use of it."""
         self._arena.clear()
-        found: list[list[Gradients]] = [[] for _ in self.parameters]
         weights = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
-        named = isinstance(inputs, Mapping)
-        given = self._fast_layout(inputs)
+        named, given = isinstance(inputs, Mapping), self._fast_layout(inputs)
+        one_pass = _Pass(length(inputs), [[] for _ in self.parameters], self._arena)
         with torch.enable_grad():
-            with self._attached(length(inputs), found) as starts:
+            with self._attached(one_pass), one_pass.measured() if self._unmeasured else nullcontext():
                 outputs = functional_call(self.model, weights, () if named else (given,), dict(given) if named else {})
-            losses = self.loss(outputs, targets)
+                losses = self.loss(outputs, targets)
             check_one_each(losses, length(inputs), "loss")
-            if starts and losses.requires_grad:
-                torch.autograd.grad(losses.sum(), starts, allow_unused=True)
-        self._size = sum(one.size for own in found for one in own)
-        return found
+            if one_pass.starts and losses.requires_grad:
+                torch.autograd.grad(losses.sum(), one_pass.starts, allow_unused=True)
+        if self._unmeasured:
+            self._rows = per_sample_rows(one_pass.bytes_beside(weights.values()) / length(inputs), self._device)
+            self._unmeasured = False
+        return one_pass.found
 
     def _clipped(self, found: list[list[Gradients]], clipping: Clipping) -> list[Tensor]:
         total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
@@ -111,18 +104,81 @@ class LayerwiseEngine(GradientEngine):
         return total
 
     @contextmanager
-    def _attached(self, n: int, found: list[list[Gradients]]) -> Iterator[list[Tensor]]:
-        """While this lasts, layers note the gradients of `n` records. Yields where the backward pass has to arrive."""
-        starts: list[Tensor] = []
+    def _attached(self, one_pass: "_Pass") -> Iterator[None]:
+        """While this lasts, the layers take part in a pass."""
         handles = [
-            site.module.register_forward_hook(_noting(site, n, found, starts, self._arena), with_kwargs=True)
-            for site in self._sites
+            site.module.register_forward_hook(partial(one_pass.note, site), with_kwargs=True) for site in self._sites
         ]
         try:
-            yield starts
+            yield
         finally:
             for handle in handles:
                 handle.remove()
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One forward and one backward pass.
+
+    Attributes:
+        n: number of records.
+        found: the gradients with respect to each parameter.
+        arena: memory for them.
+        starts: where the backward pass has to arrive.
+        kept: bytes that wait for the backward pass, by their place in memory.
+    """
+
+    n: int
+    found: list[list[Gradients]]
+    arena: Arena
+    starts: list[Tensor] = field(default_factory=list)
+    kept: dict[int, int] = field(default_factory=dict)
+
+    def note(
+        self, site: _Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
+    ) -> Tensor:
+        """A forward hook of the module at a site."""
+        if not isinstance(outputs, Tensor) or len(outputs) != self.n:
+            raise InvalidValueError(f"Expected one output for each record of {type(module).__name__}.")
+        if not outputs.requires_grad:
+            # Not `requires_grad_`: a layer that follows may work in place.
+            self.starts.append(torch.zeros((), dtype=outputs.dtype, device=outputs.device, requires_grad=True))
+            outputs = outputs + self.starts[-1]
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
+        versions = [one._version for one in given]
+        for one in given:
+            self._keep(one)
+
+        def after_backward(gradients: Tensor) -> None:
+            with torch.no_grad():
+                if versions != [one._version for one in given]:
+                    raise InvalidValueError(f"The inputs of {type(module).__name__} were changed in place.")
+                if site.rule is None:
+                    own = _by_vmap(site, args, kwargs, gradients)
+                elif len(given) == len(args) + len(kwargs) == 1 and len(given[0]) == self.n:
+                    own = site.rule(module, given[0].detach(), gradients, self.arena)
+                else:
+                    raise InvalidValueError(f"Expected one input for each record of {type(module).__name__}.")
+                for name, place in site.trained.items():
+                    self.found[place].append(own[name]())
+
+        noted: Tensor = outputs
+        noted.register_hook(after_backward)  # type: ignore[no-untyped-call]
+        return noted
+
+    def measured(self) -> saved_tensors_hooks:
+        """While this lasts, what autograd keeps is counted."""
+        return saved_tensors_hooks(self._keep, lambda tensor: tensor)
+
+    def bytes_beside(self, weights: Iterable[Tensor]) -> float:
+        """Bytes of the gradients, and of what waited for the backward pass but the weights; at least 1."""
+        ours = {weight.data_ptr() for weight in weights}
+        waited = sum(size for place, size in self.kept.items() if place not in ours)
+        return max(1, waited + sum(one.size for own in self.found for one in own))
+
+    def _keep(self, tensor: Tensor) -> Tensor:
+        self.kept[tensor.data_ptr()] = min(tensor.nbytes, tensor.untyped_storage().nbytes())
+        return tensor
 
 
 def sites(model: nn.Module) -> list[_Site]:
@@ -147,42 +203,6 @@ def layerwise_pays(model: nn.Module) -> bool:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ruled = {place for site in sites(model) if site.rule for place in site.trained.values()}
     return sum(trained[place].numel() for place in ruled) >= _SHARE * sum(parameter.numel() for parameter in trained)
-
-
-def _noting(
-    site: _Site, n: int, found: list[list[Gradients]], starts: list[Tensor], arena: Arena
-) -> Callable[..., Tensor]:
-    """A forward hook of the module at a site."""
-
-    def after_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any) -> Tensor:
-        del module
-        if not isinstance(outputs, Tensor) or len(outputs) != n:
-            raise InvalidValueError(f"Expected one output for each record of {type(site.module).__name__}.")
-        if not outputs.requires_grad:
-            # Not `requires_grad_`: a layer that follows may work in place.
-            starts.append(torch.zeros((), dtype=outputs.dtype, device=outputs.device, requires_grad=True))
-            outputs = outputs + starts[-1]
-        given = [*args, *kwargs.values()]
-        versions = [one._version for one in given if isinstance(one, Tensor)]
-
-        def after_backward(gradients: Tensor) -> None:
-            with torch.no_grad():
-                if versions != [one._version for one in given if isinstance(one, Tensor)]:
-                    raise InvalidValueError(f"The inputs of {type(site.module).__name__} were changed in place.")
-                if site.rule is None:
-                    own = _by_vmap(site, args, kwargs, gradients)
-                elif len(given) == 1 and len(given[0]) == n:
-                    own = site.rule(site.module, given[0].detach(), gradients, arena)
-                else:
-                    raise InvalidValueError(f"Expected one input for each record of {type(site.module).__name__}.")
-                for name, place in site.trained.items():
-                    found[place].append(own[name]())
-
-        outputs.register_hook(after_backward)
-        noted: Tensor = outputs
-        return noted
-
-    return after_forward
 
 
 def _by_vmap(site: _Site, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Tensor) -> Found:

@@ -15,8 +15,8 @@ from dphpo_bench.recipes.language_models import PublishedCausalModel, TestTexts,
 from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import all_outputs
-from dphpo_bench.training.ghost import GhostEngine, ghost_pays
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
 from dphpo_bench.training.model_checks import refuse_mixing
 from dphpo_bench.training.structure import structure_hash
@@ -62,7 +62,7 @@ def test_its_values_are_those_of_transformers(gpt2: Gpt2, source: bench.DataSour
 
 
 @pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS()], ids=str)
-@pytest.mark.parametrize("engine", [VmapEngine, GhostEngine, gradient_engine], ids=["vmap", "ghost", "auto"])
+@pytest.mark.parametrize("engine", [VmapEngine, LayerwiseEngine], ids=["vmap", "layerwise"])
 @pytest.mark.parametrize("which", ["all", "lora"])
 def test_clipped_sums_are_those_of_a_loop(
     gpt2: Gpt2, source: bench.DataSource, which: Which, engine: type[GradientEngine], clipping: Clipping
@@ -93,10 +93,10 @@ def test_structure_is_known_without_weights(gpt2: Gpt2, source: bench.DataSource
     assert structure_hash(gpt2.structure(which)) == structure_hash(gpt2.network(which, source))
 
 
-def test_it_treats_each_record_alone_and_large_ones_go_to_ghost_clipping(gpt2: Gpt2, source: bench.DataSource) -> None:
+def test_it_treats_each_record_alone_and_goes_layer_by_layer(gpt2: Gpt2, source: bench.DataSource) -> None:
     model = gpt2.network("all", source)
     refuse_mixing(model, records(gpt2, source).inputs)
-    assert ghost_pays(model)
+    assert type(gradient_engine(model, token_cross_entropy, like=records(gpt2, source))) is LayerwiseEngine
 
 
 def test_records(gpt2: Gpt2, source: bench.DataSource) -> None:

@@ -11,8 +11,8 @@ from dphpo_bench.recipes import language_models
 from dphpo_bench.recipes.language_models import CausalModel, TestTexts, corpus_bleu, greedy
 from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.ghost import GhostEngine, ghost_pays
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
 from dphpo_bench.training.model_checks import refuse_mixing
@@ -63,7 +63,7 @@ def loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Clipping) 
 
 
 @pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS()], ids=str)
-@pytest.mark.parametrize("engine", [VmapEngine, GhostEngine, gradient_engine], ids=["vmap", "ghost", "auto"])
+@pytest.mark.parametrize("engine", [VmapEngine, LayerwiseEngine], ids=["vmap", "layerwise"])
 def test_clipped_sums_are_those_of_a_loop(engine: type[GradientEngine], clipping: Clipping) -> None:
     model, (inputs, targets) = tiny(), texts()
     found = flat(engine(model, token_cross_entropy).clipped_sum(inputs, targets, clipping))
@@ -74,7 +74,7 @@ def test_clipped_sums_are_those_of_a_loop(engine: type[GradientEngine], clipping
 
 def test_which_engine_takes_it() -> None:
     assert type(gradient_engine(tiny(), token_cross_entropy)) is VmapEngine
-    assert ghost_pays(tiny())  # a large one would go there
+    assert type(gradient_engine(tiny(), token_cross_entropy, like=bench.Records(*texts()))) is LayerwiseEngine
     with pytest.raises(bench.InvalidValueError, match="Expected a Linear"):
         LinearEngine(tiny())
 

@@ -24,8 +24,8 @@ from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.ghost import GhostEngine, ghost_pays
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.model_checks import refuse_mixing
 from dphpo_bench.training.structure import structure_hash
@@ -130,7 +130,7 @@ class TestNetwork:
             torch.testing.assert_close(ours(some.rows(slice(row, row + 1)).inputs), expected)
 
     @pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS()], ids=str)
-    @pytest.mark.parametrize("engine", [VmapEngine, GhostEngine, gradient_engine], ids=["vmap", "ghost", "auto"])
+    @pytest.mark.parametrize("engine", [VmapEngine, LayerwiseEngine], ids=["vmap", "layerwise"])
     @pytest.mark.parametrize("which", WHICH)
     def test_clipped_sums_are_those_of_a_loop(
         self,
@@ -179,12 +179,12 @@ class TestNetwork:
         # The bias of keys adds the same to all weights of a softmax; padding and unused rows have no gradient.
         assert {name for name in trained - changed if not name.endswith("self.key.bias")} == set()
 
-    def test_it_treats_each_record_alone_and_large_ones_go_to_ghost_clipping(
+    def test_it_treats_each_record_alone_and_goes_layer_by_layer(
         self, roberta: Roberta, mirror: bench.DataSource
     ) -> None:
         model = built(roberta, mirror, "all")
         refuse_mixing(model, records().inputs)
-        assert ghost_pays(model)
+        assert type(gradient_engine(model, like=records())) is LayerwiseEngine
 
     @pytest.mark.parametrize("which", WHICH)
     def test_structure_is_known_without_weights(self, roberta: Roberta, mirror: bench.DataSource, which: Which) -> None:

@@ -256,7 +256,7 @@ def test_quantile_of_gradient_norms(open_session, tiny_task) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_record_that_is_no_number_changes_the_count_by_half(tiny_task, tmp_path, monkeypatch, backend: str) -> None:
-    """Ghost clipping leaves such a record out and starts over: no other record may come by twice."""
+    """A rule that counts records must see each of them once."""
     tiny_task.model_name = "mlp"
     clean = tiny_task.load_train(DataSource.resolve(cache_dir=tmp_path))
     inputs = clean.inputs.clone()

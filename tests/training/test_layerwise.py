@@ -79,7 +79,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         inner=Calls(lambda m, x: m.layer(x + m.shift), shift=nn.Parameter(torch.ones(7, 12)), layer=nn.Linear(12, 12)),
     ),
     "a layer that is not used": lambda: Calls(
-        lambda m, x: m.head(m.table(x).mean(1)), table=nn.Embedding(10, 12), head=nn.Linear(12, 5), other=nn.Linear(3, 3)
+        lambda m, x: m.head(m.table(x).mean(1)),
+        table=nn.Embedding(10, 12), head=nn.Linear(12, 5), other=nn.Linear(3, 3),
     ),
     "a layer called by name": lambda: Calls(
         lambda m, x: m.head(input=m.table(input=x).mean(1)), table=nn.Embedding(10, 12), head=nn.Linear(12, 5)
@@ -109,7 +110,7 @@ def by_loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Abadi |
     return [*total, *(torch.zeros_like(parameter) for parameter in (unused.parameters() if unused else ()))]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "attention"])
 @pytest.mark.parametrize("rows", [None, 2])
 def test_every_layer_agrees_with_a_loop(name: str, rows: int | None) -> None:
     model, inputs, targets = built(name)
@@ -125,12 +126,15 @@ def test_every_layer_agrees_with_a_loop(name: str, rows: int | None) -> None:
     )) < 1e-12  # fmt: skip
 
 
+# Of these, most weights are in a layer without a rule, or belong to a module that returns two tensors.
+RECORD_BY_RECORD = ("padding by its name", "padding with a circle", "a parameter of its own", "attention")
+
+
 @pytest.mark.parametrize("name", MODELS)
-def test_models_whose_weights_are_mostly_in_layers_with_a_rule_are_taken(name: str) -> None:
+def test_auto_takes_models_with_rules_for_most_weights(name: str) -> None:
     model, inputs, targets = built(name)
     engine = gradient_engine(model, like=Records(inputs, targets))
-    whole = name in ("attention",)  # half of its weights are parameters of the attention, not of a layer in it
-    assert isinstance(engine, VmapEngine if whole else LayerwiseEngine) or not layerwise_pays(model)
+    assert type(engine) is (VmapEngine if name in RECORD_BY_RECORD else LayerwiseEngine)
     assert error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.evaluation import all_outputs, rows_at_once
-from dphpo_bench.training.ghost import GhostEngine
+from dphpo_bench.training.layerwise import LayerwiseEngine
 from tests.training.models import flat
 
 
@@ -43,7 +43,7 @@ def forget() -> Iterator[None]:
 
 def results(model: nn.Module) -> list[Tensor]:
     records = bench.Records(torch.arange(40).view(10, 4).float() / 40, torch.arange(10) % 3)
-    engine = GhostEngine(model, bench.cross_entropy)
+    engine = LayerwiseEngine(model, bench.cross_entropy)
     sums = flat(engine.clipped_sum(records.inputs, records.targets, AutoS()))
     return [all_outputs(model, records), engine.losses(records.inputs, records.targets), sums]
 
