@@ -22,7 +22,7 @@ layer also what is kept for the backward pass."""
 
 _CACHE_BYTES = 2**24
 _GPU_MEMORY_BYTES = 2**32
-_EFFICIENT_ROWS = 16
+_EFFICIENT_ROWS = 32
 
 
 class VmapEngine(GradientEngine):
@@ -74,7 +74,7 @@ def sum_clipped(rows: list[Tensor], clipping: Clipping) -> list[Tensor]:
 def per_sample_rows(size: float, device: torch.device) -> int:
     """Records in a micro-batch that take `size` bytes each.
 
-    On a CPU as many as fit in cache, at least 16 to keep the products efficient, if they fit in `MEMORY_BYTES`.
+    On a CPU as many as fit in cache, at least 32 to keep the products efficient, if they fit in `MEMORY_BYTES`.
     """
     if device.type != "cpu":
         return max(1, min(int(_GPU_MEMORY_BYTES / size), 4096))
