@@ -115,7 +115,8 @@ def plan_command(
 
 @app.command("list")
 def list_command(as_json: options.JsonOption = False) -> None:
-    """List methods and tasks, and where each plug-in comes from."""
+    """List methods and tasks, where each plug-in comes from, and which public models tasks start from."""
+    from dphpo_bench.cli.listing import pretrained_models
     from dphpo_bench.contract.registry import methods, tasks
 
     found = {
@@ -124,13 +125,21 @@ def list_command(as_json: options.JsonOption = False) -> None:
     }
     if as_json:
         keys = ("name", "summary", "origin")
-        show_json({kind: [dict(zip(keys, row, strict=True)) for row in rows] for kind, rows in found.items()})
+        told: dict[str, list[dict[str, Any]]] = {
+            kind: [dict(zip(keys, row, strict=True)) for row in rows] for kind, rows in found.items()
+        }
+        for task in told["tasks"]:
+            task["pretrained"] = pretrained_models(tasks()[task["name"]].cls)
+        show_json(told)
         return
     for kind, rows in found.items():
         sys.stdout.write(f"{kind.capitalize()}\n")
         width = max((len(name) for name, _, _ in rows), default=0)
         for name, summary, origin in rows:
             sys.stdout.write(f"  {name:<{width}}  {summary}  [{origin}]\n")
+            for model in pretrained_models(tasks()[name].cls) if kind == "tasks" else ():
+                seen = ", which has seen the task's records" if model["has_seen_records"] else ""
+                sys.stdout.write(f"  {'':<{width}}    {', '.join(model['models'])}: on {model['name']}{seen}\n")
 
 
 @app.command("data")

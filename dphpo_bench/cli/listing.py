@@ -1,4 +1,4 @@
-"""Which datasets are here."""
+"""Which datasets are here, and which public models tasks start from."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +7,30 @@ from dphpo_bench.data.source import DataSource
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.task import Task
+    from dphpo_bench.data.weights import Weights
+
+
+def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
+    """The public models that a task's models start from, as JSON-ready rows: one for each of these and all who use it.
+
+    Empty for a plug-in that cannot tell.
+    """
+    users: dict[Weights, list[str]] = {}
+    try:
+        for model in task_class.models:
+            for weights in task_class(model).pretrained_models:
+                users.setdefault(weights, []).append(model)
+    except Exception:  # it is somebody else's code
+        return []
+    return [
+        {
+            "name": weights.name,
+            "models": models,
+            "trained_on": list(weights.trained_on),
+            "has_seen_records": weights.has_seen_any(task_class.datasets),
+        }
+        for weights, models in users.items()
+    ]
 
 
 def dataset_status(task: "Task", source: DataSource) -> list[dict[str, Any]]:

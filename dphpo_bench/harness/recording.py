@@ -42,6 +42,10 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
     """
     told = facts.to_json()
     told["metrics"] = [{"name": one.name, "higher_is_better": one.higher_is_better} for one in task.metrics]
+    if task.pretrained_models:
+        told["pretrained"] = [
+            {"name": one.name, "has_seen_records": one.has_seen_any(task.datasets)} for one in task.pretrained_models
+        ]
     try:
         data_fingerprint = task.fingerprint(source)
     except DphpoBenchError:

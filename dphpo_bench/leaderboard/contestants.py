@@ -184,7 +184,11 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
         group = list(same)
         told = [_told_apart(one) for one in group]
         varying = [place for place, values in enumerate(zip(*told, strict=True)) if len(set(values)) > 1]
-        titles += [", ".join([f"{task} ({model})", *(texts[place] for place in varying)]) for texts in told]
+        marks = [", on a public model that has seen the records" if one.seen else "" for one in group]
+        titles += [
+            ", ".join([f"{task} ({model}{mark})", *(texts[place] for place in varying)])
+            for mark, texts in zip(marks, told, strict=True)
+        ]
     return dict(zip(ordered, _distinct(titles), strict=True))
 
 

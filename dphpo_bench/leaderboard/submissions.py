@@ -8,7 +8,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
@@ -53,7 +53,12 @@ _PLAIN_HASH = re.compile(r"[A-Za-z0-9_.+:-]{1,100}")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What runs must share to be compared; `facts` is a hash of all public facts of the task."""
+    """What runs must share to be compared.
+
+    Attributes:
+        facts: a hash of all public facts of the task.
+        seen: whether the model starts from a public one that was trained on the task's records.
+    """
 
     task: str
     model: str
@@ -62,6 +67,7 @@ class Setting:
     model_fingerprint: str
     facts: str
     measure: Measure = field(repr=False)
+    seen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,14 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
             raise InvalidValueError(f"Expected records or folders of them, got {root}: no such file or folder.")
 
 
+def _has_seen(facts: Mapping[str, Any]) -> bool:
+    """Whether the facts say that a public model has seen the records; what has another form counts as if they did."""
+    told = facts.get("pretrained", [])
+    if not isinstance(told, list):
+        return True
+    return any(not isinstance(one, dict) or one.get("has_seen_records") is not False for one in told)
+
+
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     """A run, and the claim that its ledger has to confirm; None if it claims none.
 
@@ -218,6 +232,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
             identity.model_fingerprint,
             hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
             measure,
+            _has_seen(identity.facts),
         ),
         target=identity.epsilon,
         method=identity.method,

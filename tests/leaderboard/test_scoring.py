@@ -373,6 +373,21 @@ def test_the_standard_is_the_core_suite() -> None:
     assert not standard.may_count(Setting("digits", "mlp", 1e-4, "x", "x", "x", ACCURACY), 3.0)
 
 
+@pytest.mark.parametrize(
+    ("told", "seen"),
+    [
+        ([{"name": "minilm", "has_seen_records": True}], True),
+        ([{"name": "one", "has_seen_records": False}, {"name": "minilm", "has_seen_records": True}], True),
+        ([{"name": "minilm", "has_seen_records": False}], False),
+        ([{"name": "minilm"}], True),  # a record that does not say
+        ("minilm", True),
+    ],
+)
+def test_a_public_model_that_has_seen_the_records_is_told(scored, told: object, seen: bool) -> None:
+    (table,) = scored(make_record(facts={"n_records": 1000, "pretrained": told})).tables
+    assert ("on a public model that has seen the records" in table.title) is seen
+
+
 def test_titles_that_look_alike_are_told_apart(scored) -> None:
     records = []
     for seed, (fingerprint, delta) in enumerate([("a" * 64, 1e-5), ("a" * 12 + "b", 1e-5), ("a" * 64, 1.00000001e-5)]):
