@@ -158,7 +158,7 @@ def _environment(setup: Setup) -> dict[str, str]:
         "device": setup.device,
         "threads": str(torch.get_num_threads()),
         "noise": f"opendp {version('opendp')}, discrete" if setup.secure_noise else "torch, not hardened",
-        **{name: version(name) for name in ("dphpo-bench", "torch", "opacus", "dp-accounting")},
+        **{name: version(name) for name in ("dphpo-bench", "torch", "dp-accounting")},
     }
 
 

@@ -185,7 +185,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]] = {
     "cnn of 550,570 weights": lambda: (
         networks.tanh_cnn((3, 32, 32), 10), torch.randn(128, 3, 32, 32), torch.randint(0, 10, (128,))
     ),
-    "perceptron of 12,810 weights": lambda: perceptron(80, 1024),
+    "perceptron of 13,770 weights": lambda: perceptron(80, 1024),
     "perceptron of 8,024,010 weights": lambda: perceptron(2000, 512),
     "ViT-Ti": lambda: tiny_transformer("all"),
     "ViT-Ti, BitFit": lambda: tiny_transformer("BitFit"),
