@@ -169,9 +169,9 @@ class TestOfTheHub:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("task_class", OF_THE_HUB)
-    def test_a_mirror_without_them_is_one_line_with_the_way(self, task_class: type[ImageTask], tmp_path: Path) -> None:
+    def test_a_mirror_without_them_is_one_line_with_the_way(self, task_class: type[Task], tmp_path: Path) -> None:
         with pytest.raises(DataError) as error:
-            task_class("vit").prepare(DataSource.resolve(tmp_path, tmp_path / "cache"))
+            task_class(task_class.models[-1]).prepare(DataSource.resolve(tmp_path, tmp_path / "cache"))
         dataset = task_class.datasets[0]
         assert f"Expected dataset {dataset.name} at {tmp_path}" in str(error.value)
         assert f"`{download_command(dataset, str(tmp_path))}`" in str(error.value)
