@@ -21,7 +21,7 @@ from dphpo_bench.training.norms import add_product, norm_bounds, row_norms
 
 
 class Gradients(ABC):
-    """Gradients of n records with respect to one parameter. Norms and sums are in float64: see `norms`."""
+    """Gradients of n records with respect to one parameter. See `norms` on what is in float64."""
 
     @property
     @abstractmethod
@@ -31,7 +31,7 @@ class Gradients(ABC):
     @property
     @abstractmethod
     def norms(self) -> Tensor:
-        """L2 norm of each record's, shape (n,), float64; not finite where one is not."""
+        """L2 norm of each record's, or a bound hardly above, shape (n,), float64; not finite where one is not."""
 
     @abstractmethod
     def add_to(self, total: Tensor, factors: Tensor, kept: Tensor | None) -> None:

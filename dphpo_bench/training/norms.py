@@ -1,4 +1,4 @@
-"""Norms of per-sample gradients and their sums, in float64, which the sensitivity relies on.
+"""Norms of per-sample gradients and their sums, rounded so that the sensitivity holds: in float64, or upwards.
 
 In float32 one more record changes how all later ones are rounded, and moves the sum by more than its own gradient
 (Casacuberta et al. 2022): by 1.001 times the clipping norm where 50,000 are nearly equal. In float64 the excess is 5e8
@@ -56,7 +56,7 @@ def norm_bounds(rows: Tensor) -> Tensor:
     blocks = torch.linalg.vector_norm(rows[:, :whole].view(n, -1, _BLOCK), dim=2)
     if whole < d:
         blocks = torch.cat([blocks, torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)], dim=1)
-    norms = torch.linalg.vector_norm(blocks, dim=1, dtype=torch.float64)
+    norms: Tensor = torch.linalg.vector_norm(blocks, dim=1, dtype=torch.float64)
     if not math.isfinite(norms.sum().item()):
         overflown = ~norms.isfinite()
         norms[overflown] = row_norms(rows[overflown])
