@@ -35,11 +35,11 @@ class DpZo(bench.TrainingMethod[ZerothOrder]):
     of one dimension. There is no backward pass and no gradient of a record, which is what it is for: memory is
     that of inference.
 
-    The price is in steps: ĝz is the gradient on average, but d times as long in the square, d being the number of weights.
-    Hence many steps (`passes`), each a small one (η is `learning_rate` / d).
+    The price is in steps: ĝz is the gradient on average, but d times as long in the square, where d is the number of
+    weights. Hence many steps (`passes`), each a small one (η is `learning_rate` / d).
 
-    The papers tune η and C for each task. Here both are fixed: `learning_rate` was settled on `digits` and `adult`, where
-    30 and 100 do about as well and 300 worse; C below most derivatives makes records equal, as automatic clipping does.
+    The papers tune η and C for each task. Here both are fixed. `learning_rate` was settled on `digits` and `adult`,
+    where 30 and 100 do about as well. A C below most derivatives makes records equal, as automatic clipping does.
 
     The other parameters are those of every `TrainingMethod`.
 
