@@ -51,7 +51,7 @@ class HyFreeDPPaper(bench.ProbedTraining):
 
     From η = 1e-4 and R = 1, each step
 
-    1. draws a Poisson batch, clips its gradients automatically, adds noise σ_g, and has the optimiser make a direction G;
+    1. draws a Poisson batch, clips its gradients automatically, adds noise σ_g, and the optimiser makes a direction G;
     2. every K-th time clips the losses at w − ηG, w and w + ηG to [0, R], adds noise σ_l R to each sum, and divides
        by the expected batch size;
     3. fits a parabola through the three, sets η to its minimiser and R to their sum;
