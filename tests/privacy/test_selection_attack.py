@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import norm
 
@@ -13,7 +14,8 @@ from dphpo_bench.privacy.run_counts import RunCount, TruncatedNegativeBinomial
 SIGMA, DELTA = 3.730632, 1e-5
 WIDTH = 1e-3
 X = (np.arange(-12_000, 12_000) + 0.5) * WIDTH  # the middles of cells: a threshold is an edge
-Beaten = Callable[[float], np.ndarray]
+Array = NDArray[np.float64]
+Beaten = Callable[[float], Array]
 
 
 def achieved(count: TruncatedNegativeBinomial, beaten: Beaten) -> float:
@@ -26,13 +28,13 @@ def achieved(count: TruncatedNegativeBinomial, beaten: Beaten) -> float:
     pair = [count.weight(beaten(mean)) * norm.pdf(X - mean) * WIDTH for mean in (1 / SIGMA, 0.0)]
     assert [part.sum() for part in pair] == pytest.approx([1, 1], abs=1e-5)
 
-    def epsilon(one: np.ndarray, other: np.ndarray) -> float:
+    def epsilon(one: Array, other: Array) -> float:
         return float(brentq(lambda e: np.maximum(one - np.exp(e) * other, 0).sum() - DELTA, 0.01, 8))
 
     return max(epsilon(*pair), epsilon(*reversed(pair)))
 
 
-def falling(mean: float) -> np.ndarray:
+def falling(mean: float) -> Array:
     """The higher the loss, the better the score."""
     return np.asarray(norm.sf(X - mean))
 
@@ -40,7 +42,7 @@ def falling(mean: float) -> np.ndarray:
 def low_block_first(threshold: float) -> Beaten:
     """Losses below a threshold beat those above; each part is ordered by falling loss."""
 
-    def beaten(mean: float) -> np.ndarray:
+    def beaten(mean: float) -> Array:
         below = norm.cdf(threshold - mean)
         return np.where(threshold >= X, below - norm.cdf(X - mean), below + norm.sf(X - mean))
 
