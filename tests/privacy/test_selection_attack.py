@@ -44,7 +44,7 @@ def low_block_first(threshold: float) -> Beaten:
 
     def beaten(mean: float) -> Array:
         below = norm.cdf(threshold - mean)
-        return np.where(threshold >= X, below - norm.cdf(X - mean), below + norm.sf(X - mean))
+        return np.asarray(np.where(threshold >= X, below - norm.cdf(X - mean), below + norm.sf(X - mean)))
 
     return beaten
 
