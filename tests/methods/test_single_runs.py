@@ -12,7 +12,7 @@ import dphpo_bench as bench
 from dphpo_bench.contract.task import default_search_space
 from dphpo_bench.harness import plan as planning
 from dphpo_bench.methods.adaptive_clipping import THRESHOLDS, AdaptiveClipping, Planned
-from dphpo_bench.methods.dadaptation import REPORTED, DAdaptation
+from dphpo_bench.methods.dadaptation import DAdaptation
 from dphpo_bench.methods.dp_adam_wosm import DpAdamWosm
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
 from dphpo_bench.methods.prodigy import Prodigy
@@ -200,34 +200,6 @@ def test_threshold_stays_within_public_limits(tiny_task: TinyTask) -> None:
     assert (min(path), max(path)) == pytest.approx(THRESHOLDS)
 
 
-# --------------------------------------------------------------------------------- D-Adaptation and Prodigy
-
-
-@pytest.mark.parametrize("method", [DAdaptation, Prodigy])
-def test_published_optimisers_draw_nothing_and_print_nothing(
-    method: type[DAdaptation], tiny_task: TinyTask, budget, capsys: pytest.CaptureFixture[str]
-) -> None:
-    session = session_on(tiny_task, tiny_task.load_train(None))
-    plan = method().plan(tiny_task.facts, budget)
-    before = torch.get_rng_state()
-    outcome = method().run(plan, session)
-    assert torch.equal(before, torch.get_rng_state())
-    assert capsys.readouterr() == ("", "")
-    assert all(weight.dtype == torch.float32 for weight in outcome.model.parameters())
-    path = outcome.released["path"]
-    assert len(path) <= REPORTED + 1
-    assert path[-1]["step"] == 30
-    values = [row["d"] for row in path]
-    assert values[0] >= 1e-6
-    assert values == sorted(values)
-    assert outcome.released["d"] == values[-1]
-
-
-def test_they_differ(plain_run) -> None:
-    one, two = (plain_run(method()).record.released["d"] for method in (DAdaptation, Prodigy))
-    assert one != two
-
-
 # ------------------------------------------------------------------------------------------------- mistakes
 
 
@@ -248,9 +220,6 @@ def test_they_differ(plain_run) -> None:
         (AdaptiveClipping, {"threshold_learning_rate": -0.2}, "threshold_learning_rate > 0"),
         (AdaptiveClipping, {"learning_rate": math.nan}, "learning_rate > 0"),
         (AdaptiveClipping, {"count_noise": 0.5}, "Raise count_noise"),
-        (DAdaptation, {"initial_d": 0.0}, "initial_d > 0"),
-        (Prodigy, {"learning_rate": -1.0}, "learning_rate > 0"),
-        (Prodigy, {"clipping": "x"}, "Unknown clipping"),
     ],
 )
 def test_parameters_out_of_range(
