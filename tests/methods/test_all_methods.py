@@ -28,6 +28,7 @@ SLOW = {
     "mechanic",
     "nonprivate",
     "prodigy",
+    "recommended",
     "schedule_free",
     "subsampled_tuning",
 }

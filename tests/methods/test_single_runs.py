@@ -17,10 +17,11 @@ from dphpo_bench.methods.dp_adam_wosm import DpAdamWosm
 from dphpo_bench.methods.dp_sgd import FixedDpSgd
 from dphpo_bench.methods.prodigy import Prodigy
 from dphpo_bench.methods.random_search import RandomSearch
+from dphpo_bench.methods.recommended import Recommended
 from dphpo_bench.privacy import calibration
 from tests.conftest import TinyTask, asking, session_on
 
-METHODS = [FixedDpSgd, RandomSearch, DpAdamWosm, AdaptiveClipping, DAdaptation, Prodigy]
+METHODS = [FixedDpSgd, RandomSearch, DpAdamWosm, AdaptiveClipping, DAdaptation, Prodigy, Recommended]
 
 
 KNOWN: dict[str, Any] = {}
@@ -65,7 +66,8 @@ def test_runs_release_exactly_what_is_planned(plain_run, method: type[bench.Meth
 
 
 @pytest.mark.parametrize(
-    "method", [FixedDpSgd(), AdaptiveClipping(), DAdaptation(), Prodigy(), DpAdamWosm(step_size=0.01)]
+    "method",
+    [FixedDpSgd(), AdaptiveClipping(), DAdaptation(), Prodigy(), Recommended(), DpAdamWosm(step_size=0.01)],
 )
 def test_they_learn(plain_run, method: bench.Method) -> None:
     """Chance is 1/3. The rate of 0.001 per coordinate of DPAdamWOSM is too little for 30 steps."""
@@ -79,6 +81,34 @@ def test_dp_sgd_without_a_schedule_of_its_own_is_that_of_the_task(tiny_task: Tin
     given = FixedDpSgd(clipping="auto_v", learning_rate=0.1, optimizer="SGD", batch_size=60, epochs=2, averaging=0.0)
     expected = {"clipping": "auto_v", "learning_rate": 0.1, "optimizer": "SGD", "steps": 20, "sample_rate": 0.1}
     assert expected.items() <= asdict(given.plan(tiny_task.facts, budget).parameters).items()
+
+
+# ------------------------------------------------------------------------------------------------- recommended
+
+
+def test_recommended_is_plain_sgd_at_one_rate_on_every_task(tiny_task: TinyTask, budget) -> None:
+    """At the task's own batch size and epochs; and those of a task have no say in the rest."""
+    expected = {"optimizer": "SGD", "learning_rate": 2.0, "momentum": 0.0, "weight_decay": None, "schedule": "constant"}
+    expected |= {"clipping": "abadi:1", "averaging": 0.9999}
+    for facts in (tiny_task.facts, bench.make_task("digits").facts, bench.make_task("diabetes").facts):
+        run = Recommended().training(facts)
+        assert expected.items() <= asdict(run).items()
+        assert (run.sample_rate, run.steps) == (facts.sample_rate, facts.steps)
+
+
+def test_recommended_steps_by_the_gradient_itself(tiny_task: TinyTask, budget) -> None:
+    method = Recommended(epochs=0.5, averaging=0.0)  # three steps
+    plan = method.plan(tiny_task.facts, budget)
+    noise = plan.parameters.noise_multiplier
+    model = method.run(plan, session_on(tiny_task, tiny_task.load_train(None))).model
+    session = session_on(tiny_task, tiny_task.load_train(None))
+    expected = session.build_model()
+    for _ in range(3):
+        gradient = session.sample(asking(1 / 6, bench.gaussian(noise))).gradient(expected, bench.Abadi(1.0), noise)
+        with torch.no_grad():
+            for weight, value in zip(expected.parameters(), gradient, strict=True):
+                weight -= 2 * value
+    torch.testing.assert_close(list(model.parameters()), list(expected.parameters()))
 
 
 # ----------------------------------------------------------------------------------------------- random search
@@ -210,6 +240,7 @@ def test_threshold_stays_within_public_limits(tiny_task: TinyTask) -> None:
         (FixedDpSgd, {"clipping": "none"}, "Unknown clipping"),
         (FixedDpSgd, {"learning_rate": math.inf}, "learning_rate > 0"),
         (FixedDpSgd, {"epochs": 0.0}, "epochs > 0"),
+        (Recommended, {"learning_rate": 0.0}, "learning_rate > 0"),
         (RandomSearch, {"clipping": "auto_x"}, "Did you mean"),
         (RandomSearch, {"batch_size": 601}, "batch_size"),
         (DpAdamWosm, {"step_size": 0.0}, "step_size > 0"),
