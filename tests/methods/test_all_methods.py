@@ -15,15 +15,21 @@ METHODS = sorted(registry.methods())
 # Each shares most of its code with another method: but for ε, and for its pinned run, its contract is slow.
 SLOW = {
     "dadaptation",
+    "dog",
+    "dowg",
     "dp_adam_wosm",
     "dp_hyper",
     "dp_hypo",
     "grid_composed",
     "grid_oracle_schedule",
     "hyfreedp_paper",
+    "ldog",
     "liu_talwar",
+    "mechanic",
     "nonprivate",
     "prodigy",
+    "recommended",
+    "schedule_free",
     "subsampled_tuning",
 }
 # Settings under which a method accounts differently from its default.
