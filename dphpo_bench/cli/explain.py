@@ -55,9 +55,9 @@ def explain_command(
     from dphpo_bench.cli.explain_tables import json_row, one_table, summary_table
     from dphpo_bench.cli.sweep import make_executor, run_cells
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.leaderboard.questions import questions
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
-    from dphpo_bench.sweep.replays import questions
     from dphpo_bench.sweep.resources import Resources
 
     root, found = _read(records)
@@ -122,7 +122,7 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
     """The records, of several only the private ones: those of references and of extra runs are met in every folder."""
-    from dphpo_bench.records.split import REPLAY
+    from dphpo_bench.leaderboard.split import REPLAY
 
     if len(records) == 1:
         return records
@@ -136,11 +136,11 @@ def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
 def _oracles(root: Path) -> "list[RunRecord]":
     """All records of the oracle; files that are none are somebody else's worry."""
     from dphpo_bench.base.errors import RecordError
+    from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
-    from dphpo_bench.sweep.replays import ORACLE
 
     found = []
-    for path in sorted(root.glob(f"*/{ORACLE}/*.json")):
+    for path in sorted(root.glob(f"*/{Standard.builtin().oracle[0]}/*.json")):
         try:
             found.append(read_record(path))
         except RecordError as error:

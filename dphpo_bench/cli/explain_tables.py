@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.base.text import one_line, value_text
 from dphpo_bench.contract.registry import make_method
+from dphpo_bench.leaderboard.questions import Question
+from dphpo_bench.leaderboard.split import Split
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
-from dphpo_bench.records.split import Split
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.replays import Question
 
 if TYPE_CHECKING:
     from rich.table import Table

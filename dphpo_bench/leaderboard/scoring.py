@@ -19,10 +19,10 @@ from dphpo_bench.leaderboard.contestants import (
 from dphpo_bench.leaderboard.findings import findings
 from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
 from dphpo_bench.leaderboard.replays import Replays
+from dphpo_bench.leaderboard.split import REPLAY, Split
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import mean_interval, middle_ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Submissions
-from dphpo_bench.records.split import REPLAY, Split
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:

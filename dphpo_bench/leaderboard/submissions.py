@@ -21,11 +21,11 @@ from dphpo_bench.base.text import compact_json, escaped, one_line
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.recompute import Claim, recompute
+from dphpo_bench.leaderboard.split import REPLAY
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import CostRecord, Identity
-from dphpo_bench.records.split import REPLAY
 from dphpo_bench.records.store import read_record
 
 logger = logging.getLogger(__name__)

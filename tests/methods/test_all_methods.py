@@ -24,6 +24,7 @@ SLOW = {
     "liu_talwar",
     "nonprivate",
     "prodigy",
+    "replay",
     "subsampled_tuning",
 }
 # Settings under which a method accounts differently from its default.

@@ -20,17 +20,17 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.harness.recording import identity_of, task_identity
+from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
+from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
 from dphpo_bench.recipes.searched_run import SearchedRun
 from dphpo_bench.recipes.trial import Trial
 from dphpo_bench.records.measure import shown_measure
 from dphpo_bench.records.record import Identity, RunRecord
-from dphpo_bench.records.split import REPLAY, Split, counterpart
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.resources import Resources
 
-ORACLE = "grid_oracle"
 SAME = ("task", "task_version", "facts", "model", "model_fingerprint", "data_fingerprint", "epsilon", "delta")
 """What a run and its oracle have in common."""
 
@@ -106,7 +106,7 @@ def questions(
 
     Args:
         records: the runs.
-        oracles: records of `grid_oracle`, of any task and budget.
+        oracles: records of the oracle, of any task and budget.
         root: the folder where the oracle is looked for, for messages.
         source: where data are found, and plans are kept.
         progress: told while it plans.
@@ -192,16 +192,17 @@ def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> R
         raise InvalidValueError(f"{identity.method} is not private, so it paid nothing for what it chose.")
     if identity.seed is None:
         raise InvalidValueError("The run has no seed, so no run can be set beside it.")
-    default = make_method(ORACLE).parameters
+    name, parameters = Standard.builtin().oracle
     alike = {
         one.identity.seed: one
         for one in oracles
-        if one.status == "ok" and one.identity.seed is not None and one.identity.parameters == default
-        if all(getattr(one.identity, name) == getattr(identity, name) for name in SAME)
+        if one.status == "ok" and one.identity.seed is not None
+        if (one.identity.method, compact_json(one.identity.parameters)) == (name, parameters)
+        if all(getattr(one.identity, field) == getattr(identity, field) for field in SAME)
     }
     oracle = counterpart(alike, identity.seed)
     if oracle is None:
-        words = ["dphpo-bench", "run", "-m", ORACLE, "-t", identity.task, "--model", identity.model]
+        words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model]
         words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
         words += ["--results-dir", str(root)]
         raise InvalidValueError(f"There is no record of the oracle in {root}. This makes it: {shlex.join(words)}")
