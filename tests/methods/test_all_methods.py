@@ -29,6 +29,7 @@ SLOW = {
     "nonprivate",
     "prodigy",
     "recommended",
+    "replay",
     "schedule_free",
     "subsampled_tuning",
 }
