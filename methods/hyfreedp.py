@@ -20,14 +20,13 @@ HALVINGS = 6
 """Of the logarithm of that range, which leaves a factor of 1.2."""
 
 FELT = 0.1
-"""Mean loss, in nats, that the noise of a whole run adds at the smallest rate allowed."""
+"""Mean loss, in nats, that the noise of a whole run adds at the rate called felt."""
 
 BOUND = 2.0
 """Of one record's part in that, in nats."""
 
-FIRST = 4.0
-LARGEST = 64.0
-"""The first and the largest rate, in multiples of the smallest."""
+SMALLEST, FIRST, LARGEST = 1 / 4, 2.0, 128.0
+"""Rates, in multiples of the one that is felt."""
 
 FALLBACK = 0.01
 """The rate where the budget is too small for a look."""
@@ -52,7 +51,7 @@ class VotingRule:
     balance, and negative where the rate is too large. Votes know no scale: they serve cross entropy, squared errors
     and tokens alike, and clipped gradients, which minimise no loss, agree with them.
 
-    At t of T steps, b/a ought to be 8 (T − t)/t, from 16 at first to 1 at last: fixed learning rates that turned out
+    At t of T steps, b/a ought to be 8 (T − t)/t, from 8 at first to 1 at last: fixed learning rates that turned out
     best had such values. The rate follows, ever more slowly. Where b stands out of the noise but a does not, it
     grows; where neither does, it stays.
 
@@ -81,12 +80,12 @@ class VotingRule:
         visible = 2 * math.sqrt(2) * self._deviation
         if curvature <= visible and abs(slope) <= 1.5 * self._deviation:
             return
-        wanted = min(max(8 * (1 - done) / done, 1.0), 16.0)
+        wanted = min(max(8 * (1 - done) / done, 1.0), 8.0)
         found = max(slope, 0.0) / max(curvature, visible)
         change = math.log(min(max(found / wanted, 1 / 6), 6.0))
         if curvature <= visible and slope > 0:
-            change = max(change, math.log(2))
-        self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 5))
+            change = max(change, math.log(3))
+        self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 10))
         self.learning_rate = bench.within(self._limits, self.learning_rate)
         self._probes += 1
 
@@ -122,8 +121,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     asked, and how the rate follows, is ours; their rule is `hyfreedp_paper`.
 
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
-      to the initial weights or taken from them, Z standard normal. The η at which it rises by 0.1 nats, found by
-      bisection, is the smallest rate allowed; the run starts at four times that.
+      to the initial weights or taken from them, Z standard normal. The η at which it rises by 0.1 nats is found by
+      bisection; the run starts at twice that, and stays between a quarter and 128 times it.
     - Then about twenty batches vote, see `VotingRule`.
 
     Released are clipped sums of changes of the loss: T × Poisson(q; Gaussian σ), Poisson(p; 12 × Gaussian σ_p) and
@@ -214,7 +213,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         """The rule at its first rate, which the noise decides that the initial weights can bear."""
         batch = session.sample(self.kinds(planned.probe_rate, planned.probe_noise)[0], "walk")
         deviation = planned.probe_noise / (planned.probe_rate * session.facts.n_records)
-        smallest = FALLBACK / FIRST
+        felt = FALLBACK / FIRST
         if deviation <= UNSEEN:
             walk = normal_like(direction, session.uniform("walk"))
             low, high = map(math.log, SIZES)
@@ -225,8 +224,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
                 rise = sum(batch.loss_changes(model, walk, steps, BOUND, planned.probe_noise)) / 2
                 low, high = (low, middle) if rise > FELT else (middle, high)
             # What a step of rate 1 moves each weight by: one for Adam and its kin.
-            smallest = math.exp(low) / (math.sqrt(planned.steps) * root_mean_square(direction))
-        return VotingRule(FIRST * smallest, (smallest, LARGEST * smallest), deviation)
+            felt = math.exp(low) / (math.sqrt(planned.steps) * root_mean_square(direction))
+        return VotingRule(FIRST * felt, (SMALLEST * felt, LARGEST * felt), deviation)
 
     @staticmethod
     def kinds(rate: float, noise: float) -> "tuple[DpEvent, DpEvent]":

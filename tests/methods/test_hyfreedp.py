@@ -71,7 +71,7 @@ def test_a_rate_that_does_harm_falls_and_one_whose_harm_is_not_seen_grows() -> N
     assert harmful.learning_rate < 0.05
     harmless = VotingRule(0.1, LIMITS, 0.03)
     harmless.observe(0.3, 0.29, 0.05)
-    assert harmless.learning_rate == pytest.approx(0.1 * math.sqrt(2))
+    assert harmless.learning_rate == pytest.approx(0.1 * math.sqrt(3))
 
 
 def test_it_stays_where_nothing_is_seen() -> None:
