@@ -38,9 +38,9 @@ class PapernotSteinke(bench.RandomStopping[bench.Trial]):
     """
 
     name = "papernot_steinke"
+    version = 2
     summary = "Best of a random number of runs (negative binomial or Poisson); RDP, profile or layer-cake accounting."
     reference = "Papernot and Steinke 2022, Hyperparameter tuning with Rényi differential privacy, Theorems 2 and 6"
-    tuning = ("learning rate",)
     end_to_end_private = True
 
     distribution: Literal["negative_binomial", "poisson", "uniform"] = "poisson"

@@ -7,6 +7,7 @@ from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, P, Plan
 from dphpo_bench.contract.parameters import Share
+from dphpo_bench.contract.search_space import Extent, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
@@ -18,31 +19,61 @@ if TYPE_CHECKING:
     from dphpo_bench.privacy.run_counts import RunCount
 
 
+EVERYTHING = ("learning rate", "batch size", "epochs", "clipping", "weight decay", "optimizer")
+"""What a search tunes unless it is told otherwise, or the task states a space of its own."""
+
+
 @dataclass(frozen=True)
-class SearchMethod(TrainingMethod[P]):
+class CandidateMethod(TrainingMethod[P]):
+    """A method that trains with hyperparameters of a search space.
+
+    The other parameters are those of every `TrainingMethod`. What is set by hand is not searched: batch size, epochs,
+    clipping, optimiser.
+
+    Attributes:
+        clipping: as in `parse_clipping`; default: searched, "auto_s" where it is not.
+        optimizer: a `torch.optim` name; default: searched, the task's where it is not.
+        space: what is searched (`Extent`): "full" is learning rate, batch size, epochs, clipping, weight decay and
+            optimiser, or the space that the task states; "fixed_schedule" all but batch size and epochs; "grid"
+            learning rate, optimiser and clipping; "learning_rate" that alone.
+    """
+
+    tuning: ClassVar[tuple[str, ...]] = EVERYTHING
+
+    clipping: ClippingRule | None = None
+    optimizer: str | None = None
+    space: Extent = "full"
+
+    def training(self, facts: TaskFacts) -> DpSgd:
+        """One run, but for its hyperparameters and its noise."""
+        facts, clipping = self.scheduled(facts), self.clipping or "auto_s"
+        return DpSgd.of(facts, optimizer=self.optimizer, clipping=clipping, averaging=self.averaging)
+
+    def searched_space(self, facts: TaskFacts) -> Space:
+        """What is searched, of what the task has."""
+        names = ("clipping", "batch_size", "epochs")
+        by_hand = tuple(name for name in names if getattr(self, name) is not None)
+        optimizer = self.optimizer or (facts.optimizer if self.space == "learning_rate" else None)
+        return Space(self.space, by_hand, optimizer)
+
+    def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
+        """A run, or one for each batch size and number of epochs that are searched; see `searched`."""
+        space = self.searched_space(facts)
+        return searched(self.training(facts), self.scheduled(facts), budget, drawn=drawn, space=space)
+
+
+@dataclass(frozen=True)
+class SearchMethod(CandidateMethod[P]):
     """A method that compares DP-SGD runs of different hyperparameters, scored on held-out records.
 
-    The other parameters are those of every `TrainingMethod`. With a `batch_size` of as many as there are records,
+    The other parameters are those of every `CandidateMethod`. With a `batch_size` of as many as there are records,
     trials are trained together, in one matrix product where the model is linear.
 
     Attributes:
         validation: expected share of the records that scores are computed on; the others train.
-        clipping: as in `parse_clipping`.
-        optimizer: a `torch.optim` name; default: the task's.
     """
 
     validation: Share = 0.1
-    clipping: ClippingRule = "auto_s"
-    optimizer: str | None = None
-
-    def training(self, facts: TaskFacts) -> DpSgd:
-        """One run of the search, but for its hyperparameters and its noise."""
-        facts = self.scheduled(facts)
-        return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
-
-    def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
-        """The same, or one for each batch size and number of epochs of the search space; see `searched`."""
-        return searched(self.training(facts), self.scheduled(facts), budget, drawn=drawn)
 
     def trial(
         self,
@@ -54,8 +85,14 @@ class SearchMethod(TrainingMethod[P]):
         drawn: bool = False,
     ) -> Trial:
         """The trial with the least noise that keeps the whole procedure within its budget; see `Trial.calibrated`."""
-        run = self.searched(facts, budget, drawn=drawn)
-        return Trial.calibrated(whole, run, budget, validation=self.validation, accountant=accountant)
+        return Trial.calibrated(
+            whole,
+            self.searched(facts, budget, drawn=drawn),
+            budget,
+            validation=self.validation,
+            accountant=accountant,
+            space=self.searched_space(facts),
+        )
 
 
 @dataclass(frozen=True)

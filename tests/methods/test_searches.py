@@ -151,7 +151,7 @@ def test_searches_find_a_learning_rate(method: bench.Method, tiny_task) -> None:
 
 
 def test_only_the_winner_is_released(tiny_task, budget) -> None:
-    for method in (LiuTalwar(), DpHypo()):
+    for method in (LiuTalwar(space="learning_rate"), DpHypo(space="learning_rate")):
         assert set(bench.run(method, tiny_task, budget, seed=0).record.released) == {"learning_rate"}
 
 
