@@ -22,7 +22,7 @@ class GridOracle(bench.SearchMethod[bench.Run]):
 
     Attributes:
         space: by default learning rate, optimiser and clipping: AdamW and SGD, "auto_s" and Abadi's. The full space
-            has nine schedules and three weight decays more for each of these.
+            has four schedules and three weight decays for each of these.
         points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where
             the space says so).
         schedule: of the learning rate: "constant" or "cosine".

@@ -48,11 +48,11 @@ class Planned:
 class SuccessiveHalving(bench.SearchMethod[Planned]):
     """Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943) whose every step and score is paid for.
 
-    n candidates train for a short while, are scored by noisy counts on held-out records, and the best n/η of them go on;
-    so again, until one is left, which trains to the end and is released. All scores could be published, so which trials
-    go on is a choice that composition allows: the event is Σ over rungs of trials × steps × Poisson(q; Gaussian σ) for a
-    record that trains, and as many Gaussian counts as there are scores for one that validates. No theorem of private
-    selection is used: those hide the losers, and a loser here has been seen in its first rung.
+    n candidates train for a short while, are scored by noisy counts on held-out records, and the best n/η of them
+    go on; so again, until one is left, which trains to the end and is released. All scores could be published, so
+    which trials go on is a choice that composition allows: the event is Σ over rungs of trials × steps × Poisson(q;
+    Gaussian σ) for a record that trains, and as many Gaussian counts as there are scores for one that validates. No
+    theorem of private selection is used: those hide the losers, and a loser here has been seen in its first rung.
 
     Early rungs have more noise, by `scouting_noise`: their steps only compare, and there are as many of them as in
     the winner's own run.

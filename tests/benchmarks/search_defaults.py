@@ -110,9 +110,7 @@ def simulate_selections(task: str, epsilon: float) -> None:
     alone = noise_at(task, epsilon)
     for extent, table in spaces.items():
         found = table.at(alone * TRAINED)
-        say(
-            f"{task} ε={epsilon:g} {extent}: best fixed {100 * found.max():.1f}, mean of a blind draw {100 * found.mean():.1f}"
-        )
+        say(f"{task} ε={epsilon:g} {extent}: best {100 * found.max():.1f}, a blind draw {100 * found.mean():.1f}")
     for family, mean, runs, noise, score_noise in selections(task, epsilon):
         cells = [
             f"{100 * chosen(table, runs, noise, score_noise, validation)[1].mean():.1f}"
@@ -153,9 +151,8 @@ def simulate_final_runs(task: str, epsilon: float) -> None:
                     for validation in VALIDATION:
                         winners, _ = chosen(table, runs, noise, trial.score_noise, validation, sample)
                         cells.append(f"{100 * table.at(last * TRAINED)[winners].mean():.1f}")
-                say(
-                    f"{task} ε={epsilon:g} | {sample} | {share} | {mean:g} | {noise:.2f} | {last:.2f} | {' | '.join(cells)}"
-                )
+                setting = f"{sample} | {share} | {mean:g} | {noise:.2f} | {last:.2f}"
+                say(f"{task} ε={epsilon:g} | {setting} | {' | '.join(cells)}")
 
 
 def say(line: str) -> None:

@@ -3,9 +3,10 @@
     python tests/benchmarks/search_response.py --task digits adult    # minutes on one core
 
 Candidates of both spaces, the learning rate alone and all that is searched, are trained on nine tenths of the records
-of a linear task at several noises, and judged by their accuracy on the test records, of three runs where these are few. Noise is relative to what a
-single run of that schedule needs at ε = 1. All runs of one schedule are trained at once: they share their batches and
-nothing else, which a table of means does not mind. `check` holds some of them against the package's own training.
+of a linear task at several noises, and judged by their accuracy on the test records, the mean of three runs where these
+are few. Noise is relative to what a single run of that schedule needs at ε = 1. All runs of one schedule are trained at
+once: they share their batches and nothing else, which a table of means does not mind. `--check` holds some of them
+against the package's own training.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from dphpo_bench.training.randomness import Streams
 
 TABLE = Path(__file__).with_suffix(".csv")
 NOISES = (0.22, 0.4, 0.7, 1.0, 1.6, 2.7, 5.0, 12.0)
-CANDIDATES = {"learning_rate": 20, "full": 120}
+CANDIDATES = {"learning_rate": 20, "full": 80}
 REPEATED = {"digits": 3}  # few test records
 TRAINED = 0.9
 

@@ -159,7 +159,7 @@ def test_accountings_of_one_search(tiny_task) -> None:
     """The better the bound, the less noise for the same ε: a decade of analysis."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     noise = [
-        LiuTalwar(accounting=name).plan(facts, budget).parameters.training.noise_multiplier
+        LiuTalwar(accounting=name, space="learning_rate").plan(facts, budget).parameters.training.noise_multiplier
         for name in ("theorem", "rdp", "profile", "layer_cake", "tightest")
     ]
     assert noise == sorted(noise, reverse=True)
@@ -188,7 +188,7 @@ def test_by_default_the_tightest_bound_is_quoted_and_meets_the_budget(method: be
 
 
 def test_a_search_with_a_threshold_that_nothing_reaches_returns_the_initial_weights(tiny_task, budget) -> None:
-    result = bench.run(LiuTalwar(threshold=2.0, mean=1.5), tiny_task, budget, seed=0)
+    result = bench.run(LiuTalwar(threshold=2.0, mean=1.5, space="learning_rate"), tiny_task, budget, seed=0)
     assert result.record.status == "ok"
     assert result.record.released == {"winner": None}
     plain = bench.run("auto_clipping", tiny_task, budget, seed=0)
@@ -197,7 +197,9 @@ def test_a_search_with_a_threshold_that_nothing_reaches_returns_the_initial_weig
 
 def test_a_poisson_number_of_trials_may_be_zero(tiny_task, budget) -> None:
     """Mean 0.01: no trial in 99 of 100 runs."""
-    record = bench.run(PapernotSteinke(mean=0.01), tiny_task, budget, seed=0).record
+    record = bench.run(
+        PapernotSteinke(distribution="poisson", mean=0.01, space="learning_rate"), tiny_task, budget, seed=0
+    ).record
     assert record.status == "ok"
     assert record.released == {"winner": None}
 
@@ -242,11 +244,12 @@ def test_learning_costs_what_the_bounds_say() -> None:
     """(α/(α−1) + 1 + η) ln(C/c) at η = 1: without adaptivity, a little less noise."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     trials = [
-        DpHypo(adaptivity_share=share, accounting="rdp").plan(facts, budget).parameters for share in (0.0, 0.05, 0.3)
+        DpHypo(adaptivity_share=share, accounting="rdp", space="learning_rate").plan(facts, budget).parameters
+        for share in (0.0, 0.05, 0.3)
     ]
     noise = [trial.training.noise_multiplier for trial in trials]
     assert noise == sorted(noise)
-    rdp = LiuTalwar(accounting="rdp").plan(facts, budget).parameters.training.noise_multiplier
+    rdp = LiuTalwar(accounting="rdp", space="learning_rate").plan(facts, budget).parameters.training.noise_multiplier
     assert noise[0] == pytest.approx(rdp, rel=2e-3)  # without adaptivity, the same search
 
 
