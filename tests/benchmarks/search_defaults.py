@@ -21,7 +21,7 @@ import numpy as np
 import dphpo_bench as bench
 from tests.benchmarks.search_response import NOISES, TABLE, TRAINED
 
-PLAYED = 20_000
+PLAYED = 5000
 MEANS = (2.0, 3.0, 5.0, 8.0, 12.0)
 VALIDATION = (0.05, 0.1, 0.2)
 FAMILIES: dict[str, Callable[[float], bench.RunCount]] = {
