@@ -74,6 +74,7 @@ from .recipes.dp_sgd import dp_sgd_event as dp_sgd_event
 from .recipes.dp_sgd import trainable as trainable
 from .recipes.dp_sgd import training_steps as training_steps
 from .recipes.image_task import ImageTask as ImageTask
+from .recipes.optimizer_run import OptimizerRun as OptimizerRun
 from .recipes.picture_features import PictureFeatures as PictureFeatures
 from .recipes.probed_training import LEARNING_RATES as LEARNING_RATES
 from .recipes.probed_training import ProbedTraining as ProbedTraining

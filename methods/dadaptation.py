@@ -1,6 +1,5 @@
 """D-Adaptation on private gradients: an optimiser that estimates its own step size."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-REPORTED = 20
-"""How many values of d, about, a record keeps."""
-
 
 @dataclass(frozen=True)
-class DAdaptation(bench.SingleRun):
+class DAdaptation(bench.OptimizerRun):
     """DAdaptAdam (Defazio and Mishchenko 2023, arXiv:2301.07733, Algorithm 5) fed with noisy gradients.
 
     The published optimiser, unchanged. It grows a lower bound d of the distance from the first weights to a
@@ -43,21 +39,7 @@ class DAdaptation(bench.SingleRun):
 
     def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
         """The run but for its noise."""
-        return replace(super().training(facts), optimizer=type(self).__name__, learning_rate=self.learning_rate)
-
-    def run(self, plan: bench.Plan[bench.DpSgd], session: "bench.Session") -> bench.Outcome:
-        """Train for T steps."""
-        training, model = plan.parameters, session.build_model()
-        weights = bench.trainable(model)
-        optimizer = self.published(weights)
-        path = []
-        for step, gradient in enumerate(training.gradients(session, model), start=1):
-            for weight, value in zip(weights, gradient, strict=True):
-                weight.grad = value
-            optimizer.step()
-            if step % math.ceil(training.steps / REPORTED) == 0 or step == training.steps:
-                path.append({"step": step, "d": float(optimizer.param_groups[0]["d"])})
-        return bench.Outcome(model, {"d": path[-1]["d"], "path": path})
+        return replace(super().training(facts), learning_rate=self.learning_rate)
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
         """The authors' optimiser."""
@@ -65,3 +47,7 @@ class DAdaptation(bench.SingleRun):
 
         optimizer: torch.optim.Optimizer = DAdaptAdam(weights, lr=self.learning_rate, d0=self.initial_d)
         return optimizer
+
+    def estimates(self, optimizer: "torch.optim.Optimizer") -> dict[str, float]:
+        """The distance d."""
+        return {"d": float(optimizer.param_groups[0]["d"])}

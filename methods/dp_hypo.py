@@ -39,9 +39,9 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
     """
 
     name = "dp_hypo"
-    version = 2
     summary = "Random search that learns from earlier trials as far as privacy allows."
     reference = "Wang et al. 2023, DP-HyPO: an adaptive private hyperparameter optimization framework, Theorem 1"
+    tuning = ("learning rate",)
     end_to_end_private = True
 
     independent = False  # what a trial draws depends on earlier scores

@@ -16,8 +16,6 @@ class GridComposed(bench.SearchMethod[bench.Trial]):
     All runs and scores could be published: n·T × Poisson(q; Gaussian σ) for a record that trains, n Gaussian
     counts for one that validates. The model with the best noisy score is returned.
 
-    As each run is paid for, the grid is of learning rates alone, unless `space` says otherwise.
-
     The other parameters are those of every `SearchMethod`.
 
     Attributes:
@@ -25,18 +23,16 @@ class GridComposed(bench.SearchMethod[bench.Trial]):
     """
 
     name = "grid_composed"
-    version = 2
     summary = "A grid search that pays for all of its runs by composition."
     reference = "composition of DP-SGD runs (Abadi et al. 2016); no tuning theorem needed"
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    space: bench.Extent = "learning_rate"
     points: bench.Count = 5
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
         """The noise of each of the runs, and of each of the scores."""
-        runs = len(self.grid(facts))
+        runs = len(facts.grid(self.points, self.searched_space(facts)))
 
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.repeat(trial, runs)
@@ -44,14 +40,10 @@ class GridComposed(bench.SearchMethod[bench.Trial]):
         trial = self.trial(facts, budget, whole)
         return trial.as_plan(facts, budget, whole(trial.event), runs)
 
-    def grid(self, facts: bench.TaskFacts) -> "list[bench.Candidate]":
-        """What is trained."""
-        return facts.grid(self.points, self.searched_space(facts))
-
     def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
         """Train and score every candidate; return the best."""
         trial = plan.parameters
-        candidates = self.grid(session.facts)
+        candidates = session.facts.grid(self.points, self.searched_space(session.facts))
         results = []
         with session.progress.track("Candidates", len(candidates)) as advance:
             for start in range(0, len(candidates), bench.TOGETHER):

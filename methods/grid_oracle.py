@@ -21,21 +21,17 @@ class GridOracle(bench.SearchMethod[bench.Run]):
     The other parameters are those of every `SearchMethod`; the search space replaces those that it names.
 
     Attributes:
-        space: by default learning rate, optimiser and clipping: AdamW and SGD, "auto_s" and Abadi's. The full space
-            has four schedules and three weight decays for each of these.
         points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where
             the space says so).
         schedule: of the learning rate: "constant" or "cosine".
     """
 
     name = "grid_oracle"
-    version = 2
     summary = "Grid search without privacy, then DP-SGD at the best point: a reference, its true ε is infinite."
     reference = "Abadi et al. 2016, Algorithm 1, tuned as is common in papers"
-    tuning = ("learning rate", "clipping", "optimizer")
+    tuning = ("learning rate",)
     end_to_end_private = False
 
-    space: bench.Extent = "grid"
     points: bench.Count = 7
     schedule: Literal["constant", "cosine"] = "constant"
 
@@ -43,7 +39,7 @@ class GridOracle(bench.SearchMethod[bench.Run]):
         """The noise of one run, and an ε that is infinite all the same."""
         training = self.searched(facts, budget).having({"schedule": self.schedule}).calibrated(budget)
         one = training.as_plan(facts, budget)
-        candidates = len(self.grid(facts))
+        candidates = len(facts.grid(self.points, self.searched_space(facts)))
         searched = one.cost.examples * (1 - self.validation) + facts.n_records * self.validation
         return replace(
             one,
@@ -55,13 +51,9 @@ class GridOracle(bench.SearchMethod[bench.Run]):
             ),
         )
 
-    def grid(self, facts: bench.TaskFacts) -> "list[bench.Candidate]":
-        """What is trained."""
-        return facts.grid(self.points, self.searched_space(facts))
-
     def run(self, plan: bench.Plan[bench.Run], session: "bench.Session") -> bench.Outcome:
         """Train every candidate and judge it, then train the best on everything."""
-        candidates = self.grid(session.facts)
+        candidates = session.facts.grid(self.points, self.searched_space(session.facts))
         for candidate in candidates:  # a mistake shows before any work is done
             plan.parameters.having(candidate)
         training, validation = session.holdout(self.validation)

@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
 LOSS_BOUNDS = (0.05, 100.0)
-"""Public limits of the bound of one record's loss."""
+"""Public limits of the bound of one record's loss: a noisy sum may be negative, a bound may not."""
 
 
 class PaperRule(bench.ProbingRule):
     """Algorithm 1 to the letter: η is the minimiser b/a of the parabola L(w − hG) ≈ L₀ − b h + a h²/2.
 
-    The paper does not say what to do where b/a is not positive; η is kept then. R becomes the sum of the three
-    losses ("in practice"), within public limits.
+    The losses are probed one step to either side, at w ± ηG. R becomes the sum of the three ("in practice"; the
+    algorithm's own line is the loss at w), within public limits. The paper does not say what to do where b/a is not
+    positive; η is kept then.
     """
 
     def observe(self, values: Sequence[float], deviation: float) -> None:
@@ -31,7 +34,11 @@ class PaperRule(bench.ProbingRule):
 
 
 class GenRule(PaperRule):
-    """The safeguards of GeN (Bu and Xu 2024): b/a is held within a factor 2 of η, and smoothed: 0.9 η + 0.1 new."""
+    """The safeguards in the public code of GeN (Bu and Xu 2024), the optimiser that HyFreeDP makes private.
+
+    η is kept unless slope and curvature are positive; b/a is held within a factor 2 of η, and smoothed:
+    0.9 η + 0.1 new. That code also wants R² > 0.99 of the fit, which three points always give a parabola.
+    """
 
     def _limited(self, proposed: float) -> float:
         rate = self.learning_rate
@@ -42,17 +49,28 @@ class GenRule(PaperRule):
 class HyFreeDPPaper(bench.ProbedTraining):
     """Training without a learning rate or a clipping threshold to choose (Liu and Bu 2025, Algorithm 1).
 
-    What the paper gets wrong: losses probed on the gradient's own batch are accounted as separate samples. Here they
-    are accounted jointly, with what else is said of `ProbedTraining`.
+    From η = 1e-4 and R = 1, each step
+
+    1. draws a Poisson batch, clips its gradients automatically, adds noise σ_g, and the optimiser makes a direction G;
+    2. every K-th time clips the losses at w − ηG, w and w + ηG to [0, R], adds noise σ_l R to each sum, and divides
+       by the expected batch size;
+    3. fits a parabola through the three, sets η to its minimiser and R to their sum;
+    4. moves to w − ηG.
+
+    All defaults are its authors' (docs/hyfreedp.md says from where), and there is nothing of ours in it but the
+    accounting: the paper accounts losses probed on the gradient's own batch as separate samples.
 
     The other parameters are those of every `ProbedTraining`.
 
     Attributes:
-        rule: "paper": Algorithm 1 to the letter. "gen": with the safeguards of its authors' non-private
-            optimiser GeN.
+        rule: "paper": Algorithm 1 to the letter. "gen": with the safeguards of its authors' optimiser GeN.
+        update_interval: K.
+        noise_inflation: γ, as in the paper; None has it follow from `probe_noise`, as in `hyfreedp`.
+        averaging: 0, the last weights: the paper averages none.
     """
 
     name = "hyfreedp_paper"
+    version = 2
     summary = "Finds the learning rate while it trains, from privatised losses, as published."
     reference = "Liu and Bu 2025, Towards hyperparameter-free optimization with differential privacy, Algorithm 1"
     tuning = ("learning rate", "clipping threshold")
@@ -60,4 +78,8 @@ class HyFreeDPPaper(bench.ProbedTraining):
 
     rules: ClassVar[dict[str, type[bench.ProbingRule]]] = {"paper": PaperRule, "gen": GenRule}
 
-    rule: Literal["paper", "gen"] = "paper"
+    rule: Literal["paper", "gen"] = "gen"
+    update_interval: bench.Count = 5
+    noise_inflation: Annotated[float, Interval(gt=1)] | None = 1.01
+    optimizer: str = "AdamW"
+    averaging: bench.Decay = 0.0

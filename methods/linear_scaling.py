@@ -17,13 +17,13 @@ class Planned:
     Attributes:
         sweep_noise: σ of a run of each sweep.
         score_noise: σ_s.
-        final_noise: σ of the final run.
+        final: the final run, but for what the line gives.
         final_epsilon: ε_f.
     """
 
     sweep_noise: tuple[float, ...]
     score_noise: float
-    final_noise: float
+    final: bench.DpSgd
     final_epsilon: float
 
 
@@ -108,7 +108,7 @@ class LinearScaling(bench.Method[Planned]):
             parameters=Planned(
                 sweep_noise=tuple(sweep.noise_multiplier for sweep in sweeps),
                 score_noise=score_noise,
-                final_noise=final.noise_multiplier,
+                final=final,
                 final_epsilon=bench.epsilon(final.event, budget.delta).epsilon,
             ),
             releases=(
@@ -137,7 +137,7 @@ class LinearScaling(bench.Method[Planned]):
             points.append((share * plan.budget.epsilon, best))
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
         total = on_line(points[0], points[1], planned.final_epsilon, (self.smallest, self.largest))
-        final = self.descent(planned.final_noise, total)
+        final = self.descent(planned.final.noise_multiplier, total)
         model = final.train(session, "Final run")
         return bench.Outcome(model, {"learning_rate": final.learning_rate, "total_step_size": total, "sweeps": sweeps})
 

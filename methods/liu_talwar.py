@@ -43,9 +43,9 @@ class LiuTalwar(bench.RandomStopping[bench.Trial]):
     """
 
     name = "liu_talwar"
-    version = 2
     summary = "Random stopping: the best of a geometric number of runs, or the first above a threshold."
     reference = "Liu and Talwar 2019, Private selection from private candidates, Algorithms 1 and 2"
+    tuning = ("learning rate",)
     end_to_end_private = True
 
     accounting: Literal["tightest", "theorem", "rdp", "profile", "layer_cake"] = "tightest"

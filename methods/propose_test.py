@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Interval
 
@@ -49,8 +49,6 @@ class ProposeTest(bench.SearchMethod[Planned]):
     What to expect: the noise on a utility has scale 4/(k ε₀), against utilities in [0, 1]. A budget of ε = 1 leaves
     ε₀ in the tenths, and the choice is close to a random one. A useful search needs k·ε₀ near 100.
 
-    Batch size and epochs cannot be searched: candidates are compared after equally many steps without noise.
-
     The other parameters are those of every `SearchMethod`; `batch_size` and `epochs` are the final run's.
     Parts are trained in full batches, for as many steps as the final run has epochs.
 
@@ -63,13 +61,11 @@ class ProposeTest(bench.SearchMethod[Planned]):
     """
 
     name = "propose_test"
-    version = 2
     summary = "Non-private models on parts of the data vote on hyperparameters through AboveThreshold."
     reference = "propose-test with doubling; Dwork and Roth 2014, Theorem 3.23"
-    tuning = ("learning rate", "clipping", "weight decay", "optimizer")
+    tuning = ("learning rate",)
     end_to_end_private = True
 
-    space: Literal["fixed_schedule", "grid", "learning_rate"] = "fixed_schedule"
     candidates: bench.Count = 16
     partitions: Annotated[int, Interval(ge=2)] = 10
     resolution: Annotated[float, Interval(gt=0, lt=1)] = 0.01
@@ -78,9 +74,8 @@ class ProposeTest(bench.SearchMethod[Planned]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """The noise of the final run, then ε₀ of a success."""
-        bench.refuse_searched(
-            facts, bench.HYPERPARAMETERS, "candidates are compared after equally many steps without noise"
-        )
+        space, why = self.searched_space(facts), "candidates are compared after equally many steps without noise"
+        bench.refuse_searched(facts, bench.HYPERPARAMETERS, why, space)
         final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
         successes = min(self.successes, most_successes(self.resolution))
 
@@ -116,8 +111,7 @@ class ProposeTest(bench.SearchMethod[Planned]):
 
     def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Train on the parts, search, train on everything."""
-        planned = plan.parameters
-        space = self.searched_space(session.facts)
+        planned, space = plan.parameters, self.searched_space(session.facts)
         candidates = [session.fork(f"candidate {index}").candidate(space) for index in range(self.candidates)]
         on_part = self._on_part(session.facts)
         runs = [on_part.having(candidate) for candidate in candidates]

@@ -18,9 +18,9 @@ class RandomSearch(bench.CandidateMethod[bench.Run]):
     """
 
     name = "random_search"
-    version = 2
-    summary = "Draws all hyperparameters blindly from the search space, once; all of the budget on that run."
+    summary = "Draws the learning rate blindly from the search space, once; all of the budget on that run."
     reference = "Bergstra and Bengio 2012, Random Search for Hyper-Parameter Optimization; a single trial"
+    tuning = ("learning rate",)
     end_to_end_private = True
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Run]:

@@ -32,9 +32,9 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     """
 
     name = "subsampled_tuning"
-    version = 2
     summary = "Searches on a secret sample of the records, then trains on all of them."
     reference = "Koskela and Kulkarni 2023, Practical differentially private hyperparameter tuning with subsampling"
+    tuning = ("learning rate",)
     end_to_end_private = True
 
     tuning_rate: bench.Share = 0.2

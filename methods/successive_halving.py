@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Interval
 
@@ -70,10 +70,9 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
     name = "successive_halving"
     summary = "Many short runs, scored privately; the better ones go on, and all of it is paid for."
     reference = "Jamieson and Talwalkar 2016, Non-stochastic best arm identification, Figure 3; composed"
-    tuning = ("learning rate", "clipping", "weight decay", "optimizer")
+    tuning = ("learning rate",)
     end_to_end_private = True
 
-    space: Literal["fixed_schedule", "grid", "learning_rate"] = "fixed_schedule"
     candidates: Annotated[int, Interval(ge=2, le=1000)] = 9
     keep: Annotated[int, Interval(ge=2)] = 3
     scouting_noise: Annotated[float, Interval(ge=1, le=100)] = 2.0
@@ -98,7 +97,8 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """The noise of the steps, then that of the scores: each part of the records has the whole budget."""
-        bench.refuse_searched(facts, bench.HYPERPARAMETERS, "the rungs are the schedule")
+        space, why = self.searched_space(facts), "the rungs are the schedule"
+        bench.refuse_searched(facts, bench.HYPERPARAMETERS, why, space)
         run = self.training(facts)
         run = run.with_noise(bench.calibrate(lambda noise: self.training_event(run.with_noise(noise)), budget))
         rungs = self.rungs(run)

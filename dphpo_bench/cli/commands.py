@@ -1,4 +1,4 @@
-"""The command line: run, plan, list, data, sweep, results, leaderboard, audit, check, new.
+"""The command line: run, plan, list, data, sweep, results, explain, leaderboard, audit, check, new.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
 standard error. Imports wait until a command needs them.
@@ -15,6 +15,7 @@ import typer
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.cli import options
 from dphpo_bench.cli.audit import audit_command
+from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
 from dphpo_bench.cli.new import app as new_app
 from dphpo_bench.cli.output import complain, show, show_json
@@ -229,6 +230,7 @@ def sweep_command(
 
 
 app.command("audit")(audit_command)
+app.command("explain")(explain_command)
 
 
 @app.command("check")

@@ -38,12 +38,12 @@ def build_command(
     """
     _check_extra()
     from dphpo_bench.leaderboard.build import render, stale, write
+    from dphpo_bench.leaderboard.replays import read_checked
     from dphpo_bench.leaderboard.scoring import score
     from dphpo_bench.leaderboard.standard import Standard
-    from dphpo_bench.leaderboard.submissions import read_submissions
 
     progress = make_progress(quiet)
-    submissions = read_submissions([folder / "results"], _cache(), progress)
+    submissions = read_checked([folder / "results"], _cache(), progress)
     suite = folder / STANDARD
     standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
     files = render(score(submissions, standard), progress)
@@ -78,9 +78,9 @@ def validate_command(
 
     Exit code: 0 all pass, 1 some do not, 2 a mistake in the call.
     """
-    from dphpo_bench.leaderboard.submissions import read_submissions
+    from dphpo_bench.leaderboard.replays import read_checked
 
-    submissions = read_submissions(paths, _cache(), make_progress(quiet))
+    submissions = read_checked(paths, _cache(), make_progress(quiet))
     if as_json:
         show_json({"passed": len(submissions.runs), "rejected": [asdict(one) for one in submissions.rejected]})
     else:

@@ -32,11 +32,13 @@ def results_command(
 ) -> None:
     """List run records, all or some, as a table or as data.
 
-    Files that are not valid records are skipped, with a line on standard error.
+    Files that are not valid records are skipped, with a line on standard error. The extra runs of `explain` are left
+    out of a summary, unless --only asks for them.
 
     In CSV, a text that a spreadsheet would take for a formula has an apostrophe in front.
     """
     from dphpo_bench.cli import tables
+    from dphpo_bench.leaderboard.split import REPLAY
     from dphpo_bench.records import export, reading
     from dphpo_bench.records import tables as results
 
@@ -45,6 +47,8 @@ def results_command(
     for line in reading.skipped_lines(skipped):
         complain(line)
     chosen = reading.select(found, only or [])
+    if summary and not only:
+        chosen = [result for result in chosen if result.record.identity.method != REPLAY]
     nothing = f"No records in {results_dir}{' match --only' if found else ''}."
     if chosen_form == "table":
         on_terminal = output is None and sys.stdout.isatty()

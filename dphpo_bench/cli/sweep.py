@@ -20,7 +20,7 @@ from dphpo_bench.cli.sweep_progress import SweepDisplay, changed_parameters, pri
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.driver import Stock, sweep, take_stock
+from dphpo_bench.sweep.driver import Stock, Summary, sweep, take_stock
 from dphpo_bench.sweep.dry_run import PlannedCells, plan_all, total_seconds
 from dphpo_bench.sweep.estimates import duration_text
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
@@ -70,10 +70,23 @@ def run_sweep(
 ) -> int:
     """Run the cells, print a summary, and return the exit code: 0 if every cell has a record of status "ok", else 1."""
     start = time.monotonic()
-    with _terminable(), SweepDisplay(executor.capacity, quiet=quiet) as display:
-        summary = sweep(cells, store, executor, source, display, retry_failed=retry_failed)
+    summary = run_cells(cells, store, executor, source, retry_failed=retry_failed, quiet=quiet)
     print_summary(summary, store, time.monotonic() - start, _console())
     return 1 if summary.failures or summary.stock.failed else 0
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    store: RecordStore,
+    executor: Executor,
+    source: DataSource,
+    *,
+    retry_failed: bool,
+    quiet: bool,
+) -> Summary:
+    """Run the cells that have no record, and show how it goes; nothing is printed on standard output."""
+    with _terminable(), SweepDisplay(executor.capacity, quiet=quiet) as display:
+        return sweep(cells, store, executor, source, display, retry_failed=retry_failed)
 
 
 def run_dry(

@@ -88,10 +88,12 @@ class Space:
 
 
 def usual(n_records: int, batch_size: int, epochs: float) -> "dict[str, BaseDistribution]":
-    """What people tune, for a task that states nothing else: public, and the same for all tasks.
+    """What people tune, for a wider search of a task that states no space: public, and the same for all tasks.
+
+    No search takes it unless it is told to: one that searched it lost to the learning rate alone (docs/methods.md).
 
     Learning rates span three decades, around .01 for AdamW and .3 for SGD with momentum, where runs under privacy do
-    best (docs/methods.md). Batches are the task's or twice as large, epochs half or twice as many: four combinations,
+    best. Batches are the task's or twice as large, epochs half or twice as many: four combinations,
     since each is planned with noise of its own.
 
     Args:
@@ -250,9 +252,12 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
     if points < 1:
         raise InvalidValueError(f"Expected points >= 1, got {points}.")
     axes = [_values(name, distribution, points) for name, distribution in _planned(space).items()]
+    found = [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
+    if not any(":" in name for name in space):
+        return found
     # Two that differ in what holds for another optimiser only are one.
-    found = [_resolved(dict(zip(space, values, strict=True))) for values in itertools.product(*axes)]
-    return [one for index, one in enumerate(found) if one not in found[:index]]
+    own = list(map(_resolved, found))
+    return [one for index, one in enumerate(own) if one not in own[:index]]
 
 
 def _planned(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":

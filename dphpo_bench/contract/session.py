@@ -92,7 +92,7 @@ class Session(ABC):
         Each call on one session gives the same candidate. In an adaptive search, it is the one proposed for the trial.
 
         Args:
-            space: what is searched; None: the learning rate, or whatever space the task states itself.
+            space: what is searched; None: the task's search space as it is.
         """
 
     @abstractmethod

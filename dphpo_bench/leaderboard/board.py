@@ -111,6 +111,8 @@ class Row(Standing):
         accountant: whose bound it is.
         audited: the largest lower bound on ε that an attack has shown, if there was one.
         path: what the run of the smallest seed released while it trained, thinned out; often empty.
+        lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
+        lost_to_choice: what a worse choice of values cost.
     """
 
     method_version: int
@@ -121,6 +123,8 @@ class Row(Standing):
     accountant: str
     audited: float | None
     path: tuple[PathPoint, ...] = ()
+    lost_to_noise: Estimate | None = None
+    lost_to_choice: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +250,11 @@ class Board:
     def measure(self) -> Measure | None:
         """The metric of all tables; None if they differ."""
         return common_measure(table.measure for table in self.tables)
+
+    @property
+    def explains(self) -> bool:
+        """Whether extra runs tell why somebody lost."""
+        return any(row.lost_to_noise for table in self.tables for row in table.everyone)
 
 
 def common_measure(measures: Iterable[Measure]) -> Measure | None:

@@ -172,16 +172,27 @@ _LARGE_FIRST = {"gap_closed", "tables", "seeds"}
 def _columns(measure: Measure | None, texts: dict[str, tuple[str, str]]) -> tuple[Column, ...]:
     """Columns with their headers and explanations, by key."""
     metric = lambda row: measure_text(row.utility, measure), lambda row: _mean(row.utility)
+    noise = lambda row: measure_text(row.lost_to_noise, measure), lambda row: _mean(row.lost_to_noise)
+    choice = lambda row: measure_text(row.lost_to_choice, measure), lambda row: _mean(row.lost_to_choice)
     large_first = _LARGE_FIRST | ({"metric"} if measure is None or measure.higher_is_better else set())
-    cells = {**_CELLS, "metric": metric}
+    cells = {**_CELLS, "metric": metric, "lost_to_noise": noise, "lost_to_choice": choice}
     return tuple(Column(key, *texts[key], *cells[key], ascending=key not in large_first) for key in texts)
 
 
-def row_columns(measure: Measure | None) -> tuple[Column, ...]:
-    """The columns of a table of one task at one ε; None: of several tables, whose metrics differ."""
+def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column, ...]:
+    """The columns of a table of one task at one ε.
+
+    Args:
+        measure: the metric; None for those of several tables, whose metrics differ.
+        explains: whether the board tells why somebody lost.
+    """
     closed = "Share of the way from untuned auto_clipping to the oracle; empty if they may be equal."
     recomputed = "ε of tuning and training, from the ledger of releases; never rounded down."
     metric = measure.header if measure else "metric"
+    unit = ", %" if measure and measure.share else ""
+    noise = "What the oracle is ahead by because ε, and held-out records, went into tuning: by two extra runs."
+    choice = "What the oracle is ahead by because of other values; the two parts add up to its lead."
+    why = {"lost_to_noise": (f"lost to noise{unit}", noise), "lost_to_choice": (f"lost to choice{unit}", choice)}
     return _columns(
         measure,
         {
@@ -189,6 +200,7 @@ def row_columns(measure: Measure | None) -> tuple[Column, ...]:
             "metric": (metric, "Mean over seeds ± half of its 95 % interval (Student's t)."),
             "rank": ("rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all."),
             "gap_closed": ("gap closed, %", closed),
+            **(why if explains else {}),
             "epsilon": ("ε recomputed", recomputed),
             "accountant": ("by", "Accountant of this ε."),
             "audited": ("audited ε ≥", "Lower bound that an attack has shown."),

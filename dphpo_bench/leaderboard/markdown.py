@@ -7,6 +7,7 @@ Texts in records come from strangers. They get into the page, whose template is 
 import html
 import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import count, groupby
 
 from jinja2 import Environment
@@ -48,9 +49,10 @@ def to_markdown(board: Board, charts: Sequence[Chart]) -> str:
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
         "by_setting": _by_setting,
     }
-    row_keys = _filled((row_columns(one.measure), one.everyone) for one in board.tables)
+    of_rows = partial(row_columns, explains=board.explains)
+    row_keys = _filled((of_rows(one.measure), one.everyone) for one in board.tables)
     overall_keys = _filled((overall_columns(one.measure), one.everyone) for one in board.overalls)
-    row_terms = _terms(row_columns(board.measure), row_keys)
+    row_terms = _terms(of_rows(board.measure), row_keys)
     overall_terms = _terms(overall_columns(board.measure), overall_keys)
     sections = {("ranks", one.title) for one in (board.overalls if len(board.overalls) > 2 else board.overalls[:1])}
     sections |= {(kind, one.setting) for one in board.tables for kind in ("metric", "cost")}
@@ -58,7 +60,7 @@ def to_markdown(board: Board, charts: Sequence[Chart]) -> str:
         board=board,
         charts=charts,
         more_charts=[chart for chart in charts if (chart.kind, chart.subject) not in sections],
-        row_columns=row_columns,
+        row_columns=of_rows,
         overall_columns=overall_columns,
         row_keys=row_keys,
         overall_keys=overall_keys,

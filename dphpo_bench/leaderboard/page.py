@@ -7,7 +7,7 @@ separators are escaped, too.
 import math
 import re
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import vl_convert
@@ -54,7 +54,7 @@ def to_html(board: Board, charts: Sequence[Chart]) -> str:
         settings=list(dict.fromkeys(table.setting for table in board.tables)),
         epsilons=[f"{epsilon:g}" for epsilon in sorted({table.epsilon for table in board.tables})],
         overall_columns=overall_columns,
-        row_columns=row_columns,
+        row_columns=partial(row_columns, explains=board.explains),
         measure=board.measure,
         marks=MARKS,
         most_refused=MOST_REFUSED,

@@ -1,6 +1,7 @@
 """From verified runs to the board. The rule in words: docs/scoring.md."""
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
 from dphpo_bench.leaderboard.board import Board, Estimate, Ranks, Row, Table
@@ -17,6 +18,8 @@ from dphpo_bench.leaderboard.contestants import (
 )
 from dphpo_bench.leaderboard.findings import findings
 from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
+from dphpo_bench.leaderboard.replays import Replays
+from dphpo_bench.leaderboard.split import REPLAY, Split
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import mean_interval, middle_ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Submissions
@@ -25,10 +28,11 @@ from dphpo_bench.leaderboard.submissions import Submissions
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     """The board of these runs, a pure function of them and the standard, which is `Standard.builtin()` by default."""
     standard = standard or Standard.builtin()
-    current, superseded = newest(submissions.runs)
+    replays = Replays.of(submissions.runs)
+    current, superseded = newest([run for run in submissions.runs if run.method != REPLAY])
     cells = cells_of(current, standard)
     draws = seed_draws(cells)
-    tables = tuple(_table(cell, draws[cell.setting]) for cell in cells)
+    tables = tuple(_table(cell, draws[cell.setting], replays) for cell in cells)
     counted = counted_tables(list(zip(cells, tables, strict=True)), standard)
     overalls = overalls_of(counted, draws)
     return Board(
@@ -43,11 +47,20 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     )
 
 
-def _table(cell: Cell, draws: Draws) -> Table:
+def _table(cell: Cell, draws: Draws, replays: Replays) -> Table:
     ranked = cell.ranked
     intervals = middle_ranks(scores_of(ranked, draws).resampled_ranks(draws.weights)) if ranked else []
     by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
-    rows = [_row(entry, by_contestant.get(entry.contestant), cell) for entry in sorted(cell.entries, key=_best_first)]
+    explained = replays.explain(run for entry in cell.entries for run in entry.runs.values())
+    rows = [
+        _row(
+            entry,
+            by_contestant.get(entry.contestant),
+            cell,
+            replays.splits(entry, cell.oracle) if explained else [],
+        )
+        for entry in sorted(cell.entries, key=_best_first)
+    ]
     return Table(
         task=cell.setting.task,
         model=cell.setting.model,
@@ -65,7 +78,7 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
     return not entry.finished, -round(fmean([score for (score,) in paired(entry)]), 9), entry.contestant.label
 
 
-def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
+def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Split]) -> Row:
     finished = entry.finished
     values = [run.value for run in finished if run.value is not None]
     oracle, untuned = cell.oracle, cell.untuned
@@ -93,6 +106,8 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell) -> Row:
         examples=median(run.examples for run in finished) or 0.0,
         seconds=median(run.seconds for run in finished),
         path=first.released_path if first else (),
+        lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
+        lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
     )
 
 

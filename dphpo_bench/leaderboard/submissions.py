@@ -21,6 +21,8 @@ from dphpo_bench.base.text import compact_json, escaped, one_line
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.recompute import Claim, recompute
+from dphpo_bench.leaderboard.split import REPLAY
+from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import CostRecord, Identity
@@ -43,7 +45,7 @@ EPSILON_DIGITS = 4
 ROUNDING = 1e-6
 """The largest relative difference between values of one ε on two machines."""
 
-NOT_PRIVATE = frozenset({"grid_oracle", "grid_oracle_schedule", "nonprivate"})
+NOT_PRIVATE = frozenset({"grid_oracle", "grid_oracle_schedule", "nonprivate", REPLAY})
 """Methods of this project that are not private, whatever their records say."""
 
 _PLACE = ("<task>", "<method>", "<key>.json")
@@ -89,6 +91,8 @@ class Run:
         seconds: of all phases; None if the record does not tell the time of training.
         released_path: what the method released while it trained.
         error: why the run failed, else empty.
+        key: of its identity.
+        values: what it released, or was given, of the hyperparameters of a run of DP-SGD; compact JSON.
     """
 
     path: str
@@ -110,6 +114,8 @@ class Run:
     seconds: float | None
     released_path: tuple[PathPoint, ...]
     error: str
+    key: str = ""
+    values: str = "{}"
 
 
 @dataclass(frozen=True)
@@ -251,6 +257,8 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         seconds=math.fsum(record.seconds.values()) if "train" in record.seconds else None,
         released_path=_released_path(record.released.get("path")),
         error=one_line(record.error or "") if value is None else "",
+        key=identity.key,
+        values=_values(identity.parameters, record.released),
     )
     if privacy is None or claimed is None:
         return run, None
@@ -263,6 +271,11 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         f"it claims ε = {privacy.epsilon:.6g}, above its target {identity.epsilon:g}",
     )
     return run, Claim(compact_json(privacy.ledger), identity.delta, claimed.accountant)
+
+
+def _values(parameters: Mapping[str, Any], released: Mapping[str, Any]) -> str:
+    told = {name: value for name, value in {**parameters, **released}.items() if name in HYPERPARAMETERS}
+    return compact_json({name: value for name, value in told.items() if isinstance(value, str | int | float)})
 
 
 def _check_value(measure: Measure, value: float | None) -> None:

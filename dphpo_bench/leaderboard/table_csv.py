@@ -60,6 +60,16 @@ COLUMNS = {
 }
 """The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
 
+WHY = {
+    "lost_to_noise": ("metric", "row.lost_to_noise.mean"),
+    "lost_to_noise_low": ("metric", "row.lost_to_noise.low"),
+    "lost_to_noise_high": ("metric", "row.lost_to_noise.high"),
+    "lost_to_choice": ("metric", "row.lost_to_choice.mean"),
+    "lost_to_choice_low": ("metric", "row.lost_to_choice.low"),
+    "lost_to_choice_high": ("metric", "row.lost_to_choice.high"),
+}
+"""The columns that follow these on a board with extra runs, which tell why somebody lost."""
+
 
 def to_csv(board: Board) -> str:
     """The content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
@@ -71,7 +81,7 @@ def to_csv(board: Board) -> str:
 
     lines = [_Line(table, row) for table in board.tables for row in table.everyone]
     columns = {}
-    for name, (kind, place) in COLUMNS.items():
+    for name, (kind, place) in (COLUMNS | WHY if board.explains else COLUMNS).items():
         values = [value_at(line, place) for line in lines]
         if kind in ("string", "Int64", "boolean"):
             columns[name] = pd.Series(values, dtype=kind)

@@ -1,12 +1,12 @@
 """What all searches by held-out scores share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, P, Plan
-from dphpo_bench.contract.parameters import Share
+from dphpo_bench.contract.parameters import LATER, Share
 from dphpo_bench.contract.search_space import Extent, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -19,42 +19,40 @@ if TYPE_CHECKING:
     from dphpo_bench.privacy.run_counts import RunCount
 
 
-EVERYTHING = ("learning rate", "batch size", "epochs", "clipping", "weight decay", "optimizer")
-"""What a search tunes unless it is told otherwise, or the task states a space of its own."""
-
-
 @dataclass(frozen=True)
 class CandidateMethod(TrainingMethod[P]):
     """A method that trains with hyperparameters of a search space.
 
-    The other parameters are those of every `TrainingMethod`. What is set by hand is not searched: batch size, epochs,
-    clipping, optimiser.
+    The other parameters are those of every `TrainingMethod`. What the search space has replaces them.
 
     Attributes:
-        clipping: as in `parse_clipping`; default: searched, "auto_s" where it is not.
-        optimizer: a `torch.optim` name; default: searched, the task's where it is not.
-        space: what is searched (`Extent`): "full" is learning rate, batch size, epochs, clipping, weight decay and
-            optimiser, or the space that the task states; "fixed_schedule" all but batch size and epochs; "grid"
-            learning rate, optimiser and clipping; "learning_rate" that alone.
+        clipping: as in `parse_clipping`.
+        optimizer: a `torch.optim` name; default: the task's.
+        space: what is searched; default: the task's search space as it is, which is the learning rate alone unless
+            the task says otherwise. `Extent` has the wider ones, which leave out what is set by hand: batch size,
+            epochs, optimiser, and a clipping other than "auto_s".
     """
 
-    tuning: ClassVar[tuple[str, ...]] = EVERYTHING
-
-    clipping: ClippingRule | None = None
+    clipping: ClippingRule = "auto_s"
     optimizer: str | None = None
-    space: Extent = "full"
+    space: Extent | None = field(default=None, metadata=LATER)
 
     def training(self, facts: TaskFacts) -> DpSgd:
         """One run, but for its hyperparameters and its noise."""
-        facts, clipping = self.scheduled(facts), self.clipping or "auto_s"
-        return DpSgd.of(facts, optimizer=self.optimizer, clipping=clipping, averaging=self.averaging)
+        facts = self.scheduled(facts)
+        return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
 
-    def searched_space(self, facts: TaskFacts) -> Space:
-        """What is searched, of what the task has."""
-        names = ("clipping", "batch_size", "epochs")
-        by_hand = tuple(name for name in names if getattr(self, name) is not None)
+    def searched_space(self, facts: TaskFacts) -> Space | None:
+        """What is searched, of what the task has; None: the task's search space as it is."""
+        if self.space is None:
+            return None
+        set_by_hand = {
+            "clipping": self.clipping != "auto_s",
+            "batch_size": self.batch_size is not None,
+            "epochs": self.epochs is not None,
+        }
         optimizer = self.optimizer or (facts.optimizer if self.space == "learning_rate" else None)
-        return Space(self.space, by_hand, optimizer)
+        return Space(self.space, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
 
     def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
         """A run, or one for each batch size and number of epochs that are searched; see `searched`."""
@@ -102,12 +100,11 @@ class RandomStopping(SearchMethod[P]):
     The other parameters are those of every `SearchMethod`.
 
     Attributes:
-        mean: expected number of trials. Five: more find better candidates and leave each less of ε; what a simulation
-            on measured accuracies says of both is in docs/methods.md.
+        mean: expected number of trials.
         accounting: which bound is calibrated and quoted (docs/accounting.md); "tightest" is the least of all.
     """
 
-    mean: Annotated[float, Interval(gt=1)] = 5.0
+    mean: Annotated[float, Interval(gt=1)] = 10.0
     accounting: str = "tightest"
     independent: ClassVar[bool] = True  # each trial draws its candidate blindly
 

@@ -173,14 +173,14 @@ def searched(
         facts: of the task, with the batch size and the epochs of the method.
         budget: at which the runs cost the same.
         drawn: whether the session may draw batch size and epochs.
-        space: what is searched; None: the learning rate, or whatever space the task states itself.
+        space: what is searched; None: the task's search space as it is.
 
     Raises:
         InvalidValueError: if the space holds what is no hyperparameter of a run.
     """
     from dphpo_bench.privacy.calibration import calibrate_roughly
 
-    found = facts.search_space() if space is None else facts.searched(space)
+    found = facts.searched(space)
     unknown = sorted({search.hyperparameter(name) for name in found} - HYPERPARAMETERS - search.SCHEDULE)
     if unknown:
         known = sorted(HYPERPARAMETERS | search.SCHEDULE)
@@ -203,17 +203,18 @@ def searched(
     return SearchedRun(tuple(combination(**schedule) for schedule in schedules), drawn)
 
 
-def refuse_searched(facts: TaskFacts, names: Collection[str], why: str) -> None:
+def refuse_searched(facts: TaskFacts, names: Collection[str], why: str, space: search.Space | None = None) -> None:
     """Refuse a search space that holds what a method cannot search.
 
     Args:
         facts: of the task.
         names: of the hyperparameters that it can.
         why: it cannot search others, for the message.
+        space: what is searched; None: the task's search space as it is.
 
     Raises:
         InvalidValueError: if the space has another.
     """
-    others = sorted({search.hyperparameter(name) for name in facts.search_space()} - set(names))
+    others = sorted({search.hyperparameter(name) for name in facts.searched(space)} - set(names))
     if others:
         raise InvalidValueError(f"Expected a search space among {sorted(names)}, got {others[0]!r}: {why}.")

@@ -53,7 +53,7 @@ class Trial:
             same names.
         score_noise: noise multiplier of the count of correct predictions, whose sensitivity is 1.
         validation: expected share of the records that are held out for the score.
-        space: what its candidates are drawn from; None: the learning rate, or whatever space the task states itself.
+        space: what its candidates are drawn from; None: the task's search space as it is.
     """
 
     training: Run
@@ -175,8 +175,7 @@ class Trial:
 
     def _different(self, session: Session) -> list[Candidate]:
         """Candidates with every optimiser, clipping rule and other category of the space."""
-        facts = session.facts
-        space = facts.search_space() if self.space is None else facts.searched(self.space)
+        space = session.facts.searched(self.space)
         return search.grid({name: one for name, one in space.items() if name not in search.SCHEDULE}, 1)
 
     def __call__(self, session: Session) -> Scored:

@@ -131,10 +131,7 @@ class ChargedSession(Unique, Session):
         return access.raw.build_model(access.model_streams.derive("initial weights", facts.task, facts.model))
 
     def candidate(self, space: Space | None = None) -> Candidate:
-        if self._candidate:
-            return self._candidate
-        searched = self.facts.search_space() if space is None else self.facts.searched(space)
-        return search.draw(searched, self._access.streams.derive("candidate"))
+        return self._candidate or search.draw(self.facts.searched(space), self._access.streams.derive("candidate"))
 
     def uniform(self, purpose: str) -> float:
         return one_uniform(self._access.generator("uniform", purpose))

@@ -34,7 +34,7 @@ class GradientEngine(ABC):
     """
 
     _rows: int
-    """Records in a micro-batch of `_clipped_sum`."""
+    """Records in a micro-batch of `_add_clipped`."""
 
     def __init__(self, model: nn.Module, loss: PerRecord) -> None:
         self.model = model
@@ -66,8 +66,7 @@ class GradientEngine(ABC):
         self._refuse_mixing()
         total = self._zeros()
         for rows in self._micro_batches(inputs, indices, rows_at_once(self.model, self._rows)):
-            part = self._clipped_sum(self._gather(inputs, rows), self._gather(targets, rows), clipping)
-            torch._foreach_add_(total, part)
+            self._add_clipped(self._gather(inputs, rows), self._gather(targets, rows), clipping, total)
         return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
@@ -111,8 +110,8 @@ class GradientEngine(ABC):
         return torch.stack(curve)
 
     @abstractmethod
-    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
-        """`clipped_sum` of one micro-batch of at least one record, already on the device."""
+    def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
+        """Add `clipped_sum` of one micro-batch of at least one record, already on the device, to a contiguous total."""
 
     def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
         """The batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
@@ -127,7 +126,7 @@ class GradientEngine(ABC):
         return each(lambda tensor: converted(take(tensor, rows), self._device, self._dtype), data)
 
     def _zeros(self) -> list[Tensor]:
-        return [torch.zeros_like(p, dtype=torch.float64, requires_grad=False) for p in self.parameters]
+        return [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
 
     def _join(self, losses: list[Tensor]) -> Tensor:
         return torch.cat(losses) if losses else torch.empty(0, device=self._device, dtype=self._dtype)

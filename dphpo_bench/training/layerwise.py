@@ -64,10 +64,20 @@ class LayerwiseEngine(GradientEngine):
             break
         return super().clipped_sum(inputs, targets, clipping, indices)
 
-    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
+    def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         found = self._gradients(inputs, targets)
         with torch.no_grad():
-            return self._clipped(found, clipping)
+            parts = [
+                (own[0] if len(own) == 1 else _added(own, sum_.shape), sum_)
+                for own, sum_ in zip(found, total, strict=True)
+                if own
+            ]
+            if not parts:
+                return
+            norms = row_norms(torch.stack([one.norms for one, _ in parts], dim=1))
+            factors, kept = clipping.factors(norms), norms.isfinite()
+            for one, sum_ in parts:
+                one.add_to(sum_, factors, None if kept.all() else kept)
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
         """The records' gradients with respect to each parameter, as one part for each use of it."""
@@ -86,22 +96,6 @@ class LayerwiseEngine(GradientEngine):
             self._rows = per_sample_rows(one_pass.bytes_beside(weights.values()) / length(inputs), self._device)
             self._unmeasured = False
         return one_pass.found
-
-    def _clipped(self, found: list[list[Gradients]], clipping: Clipping) -> list[Tensor]:
-        total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
-        shapes = [parameter.shape for parameter in self.parameters]
-        parts = [
-            (own[0] if len(own) == 1 else _added(own, shape), sum_)
-            for own, shape, sum_ in zip(found, shapes, total, strict=True)
-            if own
-        ]
-        if not parts:
-            return total
-        norms = row_norms(torch.stack([one.norms for one, _ in parts], dim=1))
-        factors, kept = clipping.factors(norms), norms.isfinite()
-        for one, sum_ in parts:
-            one.add_to(sum_, factors, kept)
-        return total
 
     @contextmanager
     def _attached(self, one_pass: "_Pass") -> Iterator[None]:

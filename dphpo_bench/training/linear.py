@@ -92,8 +92,8 @@ class LinearEngine(GradientEngine):
         n = len(targets) if indices is None else len(indices)
         return torch.cat(curve, dim=1) if curve else h.new_empty(len(h), n)
 
-    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
-        return self.clipped_sum(inputs, targets, clipping)
+    def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
+        torch._foreach_add_(total, self.clipped_sum(inputs, targets, clipping))
 
     def _rows_at_once(self, inputs: Tensor, indices: Tensor | None, trials: int = 1) -> int:
         copied = indices is not None or inputs.dtype != self._dtype

@@ -35,15 +35,14 @@ class VmapEngine(GradientEngine):
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self._per_sample = vmap(grad(self._loss_of_one), in_dims=(None, None, 0, 0), randomness="different")
 
-    def _clipped_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping) -> list[Tensor]:
+    def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         weights = {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
         constants = {name: t.detach() for name, t in self.model.named_parameters() if not t.requires_grad}
         constants.update(self.model.named_buffers())
         gradients = self._per_sample(weights, constants, inputs, targets)
         with torch.no_grad():
             rows = [gradients[name].flatten(1) for name in self._names]
-            sums = sum_clipped(rows, clipping)
-        return [part.view_as(parameter) for part, parameter in zip(sums, self.parameters, strict=True)]
+            _add_clipped(rows, clipping, total)
 
     def _loss_of_one(
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors
@@ -58,17 +57,15 @@ class VmapEngine(GradientEngine):
         return losses.squeeze(0)
 
 
-def sum_clipped(rows: list[Tensor], clipping: Clipping) -> list[Tensor]:
-    """Clip per-sample gradients, for each parameter of shape (n, numel); their sums, shape (numel,), float64."""
+def _add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:
+    """Clip per-sample gradients, for each parameter of shape (n, numel), and add them to a total."""
     norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
     factors = clipping.factors(norms)
     finite = norms.isfinite()
     if not finite.all():
         rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
-    sums = [torch.zeros(1, part.shape[1], dtype=torch.float64, device=part.device) for part in rows]
-    for total, part in zip(sums, rows, strict=True):
-        add_product(total, factors[None], part)
-    return sums
+    for sum_, part in zip(total, rows, strict=True):
+        add_product(sum_.view(1, -1), factors[None], part)
 
 
 def per_sample_rows(size: float, device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""What the defaults of the searches rest on: every search simulated on measured accuracies (`search_response.py`).
+"""What other numbers of trials and wider spaces may be worth: searches on measured accuracies (`search_response.py`).
 
     python tests/benchmarks/search_defaults.py --epsilon 1        # minutes on one core; reads no data
 
@@ -163,7 +163,7 @@ def say(line: str) -> None:
 def main() -> None:
     """Simulate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", default=["digits", "adult"])
+    parser.add_argument("--task", nargs="+", default=["digits"])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
     parser.add_argument("--what", choices=("selections", "final_runs"), nargs="+", default=["selections", "final_runs"])
     options = parser.parse_args()

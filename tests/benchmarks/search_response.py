@@ -6,7 +6,9 @@ Candidates of both spaces, the learning rate alone and all that is searched, are
 of a linear task at several noises, and judged by their accuracy on the test records, the mean of three runs where these
 are few. Noise is relative to what a single run of that schedule needs at ε = 1. All runs of one schedule are trained at
 once: they share their batches and nothing else, which a table of means does not mind. `--check` holds some of them
-against the package's own training.
+against the package's own training: on digits nine runs differ by .2 to 2.4 points, and by 7 at the smallest rate.
+
+The table that is kept is older than `search.usual`: its candidates have three batch sizes and three numbers of epochs.
 """
 
 import argparse
@@ -31,7 +33,7 @@ from dphpo_bench.training.randomness import Streams
 
 TABLE = Path(__file__).with_suffix(".csv")
 NOISES = (0.22, 0.4, 0.7, 1.0, 1.6, 2.7, 5.0, 12.0)
-CANDIDATES = {"learning_rate": 20, "full": 80}
+CANDIDATES = {"learning_rate": 20, "full": 120}
 REPEATED = {"digits": 3}  # few test records
 TRAINED = 0.9
 
@@ -161,7 +163,7 @@ def check(name: str, count: int = 8) -> None:
 def main() -> None:
     """Write the table anew, or check it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", nargs="+", default=["digits", "adult"])
+    parser.add_argument("--task", nargs="+", default=["digits"])
     parser.add_argument("--check", action="store_true", help="train some candidates by the package instead")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -5,12 +5,15 @@ import random
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dphpo_bench as bench
 from dphpo_bench.methods.hyfreedp import HyFreeDP, NoiseAwareRule
 from dphpo_bench.methods.hyfreedp_paper import HyFreeDPPaper
+from dphpo_bench.recipes.probed_training import Probed
+from tests.conftest import TinyTask, session_on
 
 RULES = HyFreeDP.rules | HyFreeDPPaper.rules
 
@@ -149,6 +152,65 @@ def test_paper_rule_is_the_vertex_of_the_parabola() -> None:
     assert rule.bound == pytest.approx(2.0 + 2.0 + 2.0 + 2 * 4.0 * 0.125)
 
 
+def test_the_papers_default_is_its_authors() -> None:
+    """docs/hyfreedp.md says from where each comes; nothing of ours is among them."""
+    theirs = {
+        "rule": "gen",
+        "loss_batch": "fresh",
+        "update_interval": 5,
+        "noise_inflation": 1.01,
+        "initial_learning_rate": 1e-4,
+        "initial_loss_bound": 1.0,
+        "clipping": "auto_s",
+        "optimizer": "AdamW",
+        "averaging": 0.0,
+    }
+    assert theirs.items() <= HyFreeDPPaper().parameters.items()
+
+
+@pytest.mark.parametrize(("rule", "interval"), [("paper", 1), ("paper", 2), ("gen", 2)])
+def test_the_paper_is_algorithm_1(rule: str, interval: int) -> None:
+    """Against its lines, written down again, on full batches and without noise."""
+    # Not from 1e-4: second differences of losses in float32 would be rounding.
+    start_rate = 0.05
+    method = HyFreeDPPaper(rule=rule, update_interval=interval, initial_learning_rate=start_rate)  # type: ignore[arg-type]
+    task = TinyTask()
+    records, steps = task.load_train(None), 6  # type: ignore[arg-type]
+    planned = Probed(1.0, steps, 0.0, 0.0, 1.01, 3, "AdamW")
+    event, budget = bench.dp_sgd_event(1.0, steps, 0.0), bench.PrivacyBudget(3, 1e-4)
+    outcome = method.run(
+        bench.Plan(budget, event, event, planned, (), bench.Cost(1, 6, 1.0)), session_on(task, records)
+    )
+
+    start = session_on(task, records).build_model()
+    x = torch.cat([records.inputs, torch.ones(600, 1)], dim=1).double()
+    y = torch.nn.functional.one_hot(records.targets, 3).double()
+    w = torch.cat([start.weight, start.bias[:, None]], dim=1).detach().double()
+    first = second = torch.zeros_like(w)
+    eta, bound = start_rate, 1.0
+    for t in range(steps):
+        per_record = torch.einsum("nc,nd->ncd", torch.softmax(x @ w.T, 1) - y, x)
+        factor = 1 / (per_record.flatten(1).norm(dim=1) + 0.01)
+        g = torch.einsum("n,ncd->cd", factor, per_record) / 600
+        first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
+        away = (first / (1 - 0.9 ** (t + 1))) / ((second / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8)
+        direction = away + 0.01 * w
+        if t % interval == 0:
+            behind, here, ahead = (
+                float((-(y * torch.log_softmax(x @ (w - h * direction).T, 1)).sum(1)).clamp(0, bound).mean())
+                for h in (-eta, 0.0, eta)
+            )
+            slope, curvature = (behind - ahead) / (2 * eta), (behind + ahead - 2 * here) / eta**2
+            if slope > 0 and curvature > 0:
+                best = slope / curvature
+                eta = best if rule == "paper" else 0.9 * eta + 0.1 * min(max(best, eta / 2), 2 * eta)
+            bound = behind + here + ahead
+        w = w - eta * direction
+    end = torch.cat([outcome.model.weight, outcome.model.bias[:, None]], dim=1).detach().double()
+    assert outcome.released["learning_rate"] == pytest.approx(eta, rel=1e-3)
+    assert torch.allclose(end, w, atol=1e-3 * float(w.abs().max()))
+
+
 def test_gen_rule_is_limited_and_smooth() -> None:
     rule = RULES["gen"](0.5, 1.0, 0.0)
     rule.observe([1.0 + 100 * 0.5 + 0.125, 1.0, 1.0 - 100 * 0.5 + 0.125], 0.1)  # vertex at 100
@@ -198,6 +260,5 @@ def test_noise_aware_restarts_the_optimiser_once_when_its_estimates_are_complete
 
 
 def test_the_paper_has_its_own_rules() -> None:
-    assert HyFreeDPPaper().rule == "paper"
     with pytest.raises(bench.InvalidValueError, match="rule in paper, gen, got"):
         HyFreeDPPaper(rule="noise_aware")  # type: ignore[arg-type]

@@ -41,7 +41,7 @@ def test_linear_scaling_meets_the_papers_budget() -> None:
     facts = bench.make_task("cifar10").facts
     plan = LinearScaling().plan(facts, bench.PrivacyBudget(1, 1e-5))
     left = 0.98 * 0.2680511**2 - 3 * 0.03252078**2 - 3 * 0.06133414**2
-    assert math.sqrt(60) / plan.parameters.final_noise == pytest.approx(math.sqrt(left), rel=2e-3)
+    assert math.sqrt(60) / plan.parameters.final.noise_multiplier == pytest.approx(math.sqrt(left), rel=2e-3)
     assert 0.86 < plan.parameters.final_epsilon < 0.88405
 
 
@@ -151,7 +151,7 @@ def test_searches_find_a_learning_rate(method: bench.Method, tiny_task) -> None:
 
 
 def test_only_the_winner_is_released(tiny_task, budget) -> None:
-    for method in (LiuTalwar(space="learning_rate"), DpHypo(space="learning_rate")):
+    for method in (LiuTalwar(), DpHypo()):
         assert set(bench.run(method, tiny_task, budget, seed=0).record.released) == {"learning_rate"}
 
 
@@ -159,7 +159,7 @@ def test_accountings_of_one_search(tiny_task) -> None:
     """The better the bound, the less noise for the same ε: a decade of analysis."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     noise = [
-        LiuTalwar(accounting=name, space="learning_rate").plan(facts, budget).parameters.training.noise_multiplier
+        LiuTalwar(accounting=name).plan(facts, budget).parameters.training.noise_multiplier
         for name in ("theorem", "rdp", "profile", "layer_cake", "tightest")
     ]
     assert noise == sorted(noise, reverse=True)
@@ -188,7 +188,7 @@ def test_by_default_the_tightest_bound_is_quoted_and_meets_the_budget(method: be
 
 
 def test_a_search_with_a_threshold_that_nothing_reaches_returns_the_initial_weights(tiny_task, budget) -> None:
-    result = bench.run(LiuTalwar(threshold=2.0, mean=1.5, space="learning_rate"), tiny_task, budget, seed=0)
+    result = bench.run(LiuTalwar(threshold=2.0, mean=1.5), tiny_task, budget, seed=0)
     assert result.record.status == "ok"
     assert result.record.released == {"winner": None}
     plain = bench.run("auto_clipping", tiny_task, budget, seed=0)
@@ -197,9 +197,7 @@ def test_a_search_with_a_threshold_that_nothing_reaches_returns_the_initial_weig
 
 def test_a_poisson_number_of_trials_may_be_zero(tiny_task, budget) -> None:
     """Mean 0.01: no trial in 99 of 100 runs."""
-    record = bench.run(
-        PapernotSteinke(distribution="poisson", mean=0.01, space="learning_rate"), tiny_task, budget, seed=0
-    ).record
+    record = bench.run(PapernotSteinke(mean=0.01), tiny_task, budget, seed=0).record
     assert record.status == "ok"
     assert record.released == {"winner": None}
 
@@ -244,12 +242,11 @@ def test_learning_costs_what_the_bounds_say() -> None:
     """(α/(α−1) + 1 + η) ln(C/c) at η = 1: without adaptivity, a little less noise."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     trials = [
-        DpHypo(adaptivity_share=share, accounting="rdp", space="learning_rate").plan(facts, budget).parameters
-        for share in (0.0, 0.05, 0.3)
+        DpHypo(adaptivity_share=share, accounting="rdp").plan(facts, budget).parameters for share in (0.0, 0.05, 0.3)
     ]
     noise = [trial.training.noise_multiplier for trial in trials]
     assert noise == sorted(noise)
-    rdp = LiuTalwar(accounting="rdp", space="learning_rate").plan(facts, budget).parameters.training.noise_multiplier
+    rdp = LiuTalwar(accounting="rdp").plan(facts, budget).parameters.training.noise_multiplier
     assert noise[0] == pytest.approx(rdp, rel=2e-3)  # without adaptivity, the same search
 
 
@@ -392,3 +389,22 @@ def test_momentum_and_weight_decay_reach_the_optimiser_or_are_refused() -> None:
     assert second == pytest.approx(torch.full((3,), 1.5 * 1.1))
     with pytest.raises(bench.InvalidValueError, match="momentum"):
         bench.UpdateRule("AdamW", [weights], run.optimizer_options)
+
+
+def test_a_wider_space_is_an_option_and_leaves_the_identity_of_the_default_alone(tiny_task, budget) -> None:
+    wide = LiuTalwar(space="full", clipping="abadi:1", epochs=2)
+    assert "space" not in LiuTalwar().parameters
+    assert wide.parameters["space"] == "full"
+    assert LiuTalwar().plan(tiny_task.facts, budget).parameters.space is None
+    assert set(tiny_task.facts.searched(wide.searched_space(tiny_task.facts))) == {
+        "optimizer",
+        "learning_rate",
+        "learning_rate:sgd",
+        "weight_decay",
+        "batch_size",
+    }
+
+
+def test_a_rate_is_scaled_by_the_optimiser_that_was_found() -> None:
+    tuned, rate = SubsampledTuning(tuning_rate=0.25), {"learning_rate": 0.1}
+    assert tuned.extrapolated(rate, "SGD") != tuned.extrapolated(rate, "AdamW")

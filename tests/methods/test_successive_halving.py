@@ -112,8 +112,6 @@ def test_all_of_the_plan_is_released_and_nothing_else(tiny_task: TinyTask, budge
 
 
 def test_schedules_are_not_searched(budget) -> None:
-    with pytest.raises(bench.InvalidValueError, match="space in fixed_schedule, grid, learning_rate"):
-        SuccessiveHalving(space="full")  # type: ignore[arg-type]
-    assert "epochs" not in SuccessiveHalving().searched_space(TinyTask().facts).of(
-        TinyTask().facts.searched(bench.Space("full"))
-    )
+    with pytest.raises(bench.InvalidValueError, match="got 'batch_size': the rungs are the schedule"):
+        SuccessiveHalving(space="full").plan(TinyTask().facts, budget)
+    SuccessiveHalving(space="fixed_schedule").plan(TinyTask().facts, budget)

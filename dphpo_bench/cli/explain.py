@@ -1,0 +1,162 @@
+"""The command `explain`: why runs lost against the oracle."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.text import one_line
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import complain, show, show_json
+from dphpo_bench.cli.progress import make_progress
+
+if TYPE_CHECKING:
+    from dphpo_bench.records.reading import Result
+    from dphpo_bench.records.record import RunRecord
+
+MAX_REASONS = 10
+
+
+def explain_command(
+    records: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="Records, or folders of them.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE,...",
+            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable.",
+        ),
+    ] = None,
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where the oracle's record is, and those of extra runs; default: where the records are."),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run extra runs again whose failure is recorded.")
+    ] = False,
+    executor: Annotated[
+        Literal["process", "serial"], typer.Option(help="Where extra runs run: in processes, or in this one.")
+    ] = "process",
+    workers: Annotated[int | None, typer.Option(min=1, help="Extra runs at a time; default: as many as fit.")] = None,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of an extra run, or a part of one; 0: on the CPU.")] = 0,
+    data_dir: options.DataDirOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Show why runs lost against the oracle: how much is noise, because ε went into tuning, how much a worse choice.
+
+    Two extra runs tell: the run's own values with the noise of all of ε, and the oracle's values with the noise that
+    was left. They are made if they have no record yet, by a method named replay; run it again to continue where it
+    ended. The oracle is grid_oracle, whose record must lie in the same folder of results.
+
+    Exit code: 0 done, 1 an extra run failed, 2 a mistake in the call, 130 interrupted.
+    """
+    from dphpo_bench.cli.explain_tables import json_row, one_table, summary_table
+    from dphpo_bench.cli.sweep import make_executor, run_cells
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.leaderboard.questions import questions
+    from dphpo_bench.records import reading
+    from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.resources import Resources
+
+    root, found = _read(records)
+    chosen = [result.record for result in reading.select(found, only or [])]
+    store = RecordStore(results_dir or root)
+    source = DataSource.resolve(data_dir)
+    resources = Resources(gpus=gpus)
+    asked, refused = questions(
+        _explainable(chosen), _oracles(store.root), store.root, source, make_progress(quiet), resources
+    )
+    _tell(refused, none=not asked)
+    cells = [cell for question in asked for cell in question.cells]
+    if cells:
+        with closing(make_executor(executor, workers, None, cells)) as made:
+            run_cells(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
+    splits = []
+    for question in asked:
+        try:
+            splits.append((question, question.split(store.find)))
+        except DphpoBenchError as error:
+            complain(f"{question.record.identity.method}, {question.record.identity.key}: {error}")
+    if as_json:
+        show_json([json_row(question, split, store) for question, split in splits])
+    elif len(splits) == 1:
+        show(one_table(*splits[0]))
+    elif splits:
+        show(summary_table(splits))
+    raise typer.Exit(0 if len(splits) == len(asked) else 1)
+
+
+def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
+    """The records, and the folder of results that all of them lie in.
+
+    Raises:
+        RecordError: if a file that is named is not a record.
+        InvalidValueError: if there are no records, or they lie in several folders of results, or elsewhere.
+    """
+    from dphpo_bench.records.reading import Result, path_text, read_results, skipped_lines
+    from dphpo_bench.records.store import RecordStore, read_record
+
+    found: dict[Path, Result] = {}
+    for path in paths:
+        if path.is_dir():
+            results, skipped = read_results(path)
+            for line in skipped_lines(skipped):
+                complain(line)
+            found |= {(path / result.path).absolute(): result for result in results}
+        else:
+            found[path.absolute()] = Result(path_text(path), read_record(path))
+    roots = set()
+    for file, result in found.items():
+        root = file.parents[2] if len(file.parts) > 3 else file.parent
+        if RecordStore(root).path_of(result.record.identity) != file:
+            raise InvalidValueError(
+                f"Expected {result.path} at <results>/<task>/<method>/<key>.json, the place of its run. Move it there."
+            )
+        roots.add(root)
+    if len(roots) != 1:
+        raise InvalidValueError(f"Expected records of one folder of results, got {len(roots)} folders of records.")
+    return roots.pop(), list(found.values())
+
+
+def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
+    """The records, of several only the private ones: those of references and of extra runs are met in every folder."""
+    from dphpo_bench.leaderboard.split import REPLAY
+
+    if len(records) == 1:
+        return records
+    return [
+        record
+        for record in records
+        if record.identity.method != REPLAY and (record.privacy is None or record.privacy.end_to_end_private)
+    ]
+
+
+def _oracles(root: Path) -> "list[RunRecord]":
+    """All records of the oracle; files that are none are somebody else's worry."""
+    from dphpo_bench.base.errors import RecordError
+    from dphpo_bench.leaderboard.standard import Standard
+    from dphpo_bench.records.store import read_record
+
+    found = []
+    for path in sorted(root.glob(f"*/{Standard.builtin().oracle[0]}/*.json")):
+        try:
+            found.append(read_record(path))
+        except RecordError as error:
+            complain(f"Skipped: {error}")
+    return found
+
+
+def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
+    """Say what cannot be explained, and why; it is a mistake in the call if nothing can."""
+    reasons: dict[str, list[str]] = {}
+    for record, reason in refused:
+        reasons.setdefault(reason, []).append(record.identity.method)
+    if none:
+        raise InvalidValueError(next(iter(reasons), "There is no record of a private run to explain."))
+    for reason, methods in list(reasons.items())[:MAX_REASONS]:
+        which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
+        complain(f"Not explained: {one_line(which)}: {reason}")
+    if len(reasons) > MAX_REASONS:
+        complain(f"Not explained, for {len(reasons) - MAX_REASONS} more reasons: other records.")

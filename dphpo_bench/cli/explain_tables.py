@@ -1,0 +1,152 @@
+"""What `explain` prints."""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import groupby
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from dphpo_bench.base.errors import UnknownNameError
+from dphpo_bench.base.text import one_line, value_text
+from dphpo_bench.contract.registry import make_method
+from dphpo_bench.leaderboard.questions import Question
+from dphpo_bench.leaderboard.split import Split
+from dphpo_bench.records.measure import Measure, shown_measure
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MAX_TEXT = 70
+NOTHING = "–"
+
+
+def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, Any]:
+    """A question and its answer as JSON values; results are such that larger is better."""
+    identity = question.record.identity
+    paths = {
+        name: cell and str(store.path_of(cell.identity))
+        for name, cell in (("at_full", question.at_full), ("at_left", question.at_left))
+    }
+    return {
+        "key": identity.key,
+        **{name: getattr(identity, name) for name in ("method", "parameters", "task", "model", "epsilon", "seed")},
+        "oracle": question.oracle.identity.key,
+        "metric": _measure(question).name,
+        "results": {"own": split.own, "oracle": split.oracle, "at_full": split.at_full, "at_left": split.at_left},
+        "extra_runs": paths,
+        "loss": split.loss,
+        "noise": split.noise,
+        "choice": split.choice,
+        "note": question.note or None,
+    }
+
+
+def one_table(question: Question, split: Split) -> "Table":
+    """The four runs, and the loss in its parts."""
+    from rich.table import Table
+    from rich.text import Text
+
+    record, measure = question.record, _measure(question)
+    identity, privacy = record.identity, record.privacy
+    assert privacy is not None
+    sign = 1 if measure.higher_is_better else -1
+    title = Text(f"Why {identity.method} lost: {_where(record)}")
+    table = Table("run", "values", "ε of its training", title=title, caption=_sentence(question.note))
+    table.add_column(measure.header, justify="right")
+    left = f"{(1 - privacy.tuning_share) * identity.epsilon:.3g}"
+    own, theirs = _values(record), _values(question.oracle)
+
+    def add(run: str, values: str, epsilon: str, value: float | None) -> None:
+        shown = NOTHING if value is None else measure.text(sign * value)
+        table.add_row(run, Text(values), epsilon, shown)
+
+    add(f"oracle, seed {question.oracle.identity.seed}", theirs, f"{identity.epsilon:g}", split.oracle)
+    if question.at_left is not None:
+        again = question.at_full and question.at_full.identity.parameters["again"]
+        add("extra", "found again" if again else own, f"{identity.epsilon:g}", split.at_full)
+        add("extra", theirs, left, split.at_left)
+    add(f"{identity.method}, seed {identity.seed}", own, left, split.own)
+    table.add_section()
+    for what, value in (("lost", split.loss), ("to noise", split.noise), ("to a worse choice", split.choice)):
+        table.add_row(what, "", "", difference_text(value, measure))
+    return table
+
+
+def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
+    """A row for each method, task and ε: means over seeds."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("task", "ε", "method", title="Why they lost against the oracle, means over seeds", caption=_CAPTION)
+    for header in ("seeds", "oracle", "own", "lost", "to noise", "to choice"):
+        table.add_column(header, justify="right")
+    for (task, epsilon, label), same in groupby(sorted(splits, key=_setting), key=_setting):
+        group = list(same)
+        measure = _measure(group[0][0])
+        sign = 1 if measure.higher_is_better else -1
+        means = {
+            name: fmean(getattr(split, name) for _, split in group)
+            for name in ("oracle", "own", "loss", "noise", "choice")
+        }
+        table.add_row(
+            Text(task),
+            f"{epsilon:g}",
+            Text(label),
+            str(len(group)),
+            *(measure.text(sign * means[name]) for name in ("oracle", "own")),
+            *(difference_text(means[name], measure) for name in ("loss", "noise", "choice")),
+        )
+    return table
+
+
+_CAPTION = "Differences of shares are in percentage points. A negative loss is a gain."
+
+
+def _sentence(text: str) -> str | None:
+    return f"{text[0].upper()}{text[1:]}." if text else None
+
+
+def difference_text(value: float, measure: Measure) -> str:
+    """A difference of two results: in percentage points if they are shares, else with three digits."""
+    text = f"{100 * value + 0.0:.2f}" if measure.share else f"{value + 0.0:.3g}"
+    return text.replace("-", "−")
+
+
+def _setting(one: tuple[Question, Split]) -> tuple[str, float, str]:
+    identity = one[0].record.identity
+    defaults = _defaults(identity.method)
+    changed = [
+        f"{name}={value_text(value)}" for name, value in identity.parameters.items() if defaults.get(name) != value
+    ]
+    label = one_line(" ".join([identity.method, *changed]), MAX_TEXT)
+    return one_line(f"{identity.task} ({identity.model})"), identity.epsilon, label
+
+
+@cache
+def _defaults(method: str) -> dict[str, Any]:
+    """The parameters of a method by themselves; none if it is not here, where a run that paid nothing needs it not."""
+    try:
+        return make_method(method).parameters
+    except UnknownNameError:
+        return {}
+
+
+def _measure(question: Question) -> Measure:
+    return shown_measure(question.record.identity.facts, question.record.metrics)
+
+
+def _where(record: RunRecord) -> str:
+    identity = record.identity
+    return one_line(f"{identity.task} ({identity.model}), ε = {identity.epsilon:g}, seed {identity.seed}")
+
+
+def _values(record: RunRecord) -> str:
+    """What a run released that is a single value, in one line."""
+    told = {
+        name: f"{value:.4g}" if isinstance(value, float) else value_text(value)
+        for name, value in record.released.items()
+        if value is None or isinstance(value, str | int | float)
+    }
+    return one_line(", ".join(f"{name}={value}" for name, value in told.items()), MAX_TEXT) or NOTHING

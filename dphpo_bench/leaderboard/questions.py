@@ -1,0 +1,273 @@
+"""The extra runs that tell why a run lost: its own values without paying for them, and the oracle's with what was left.
+
+Which runs these are follows from the records of the run and of the oracle, and from the plans of both methods.
+"""
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.progress import Progress
+from dphpo_bench.base.text import compact_json, shown
+from dphpo_bench.contract.method import Plan
+from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.search_space import SCHEDULE
+from dphpo_bench.contract.task import Task
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.plan import plan
+from dphpo_bench.harness.plan_cache import PlanCache
+from dphpo_bench.harness.recording import identity_of, task_identity
+from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
+from dphpo_bench.leaderboard.standard import Standard
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
+from dphpo_bench.recipes.searched_run import SearchedRun
+from dphpo_bench.recipes.trial import Trial
+from dphpo_bench.records.measure import shown_measure
+from dphpo_bench.records.record import Identity, RunRecord
+from dphpo_bench.sweep.cells import Cell
+from dphpo_bench.sweep.resources import Resources
+
+SAME = ("task", "task_version", "facts", "model", "model_fingerprint", "data_fingerprint", "epsilon", "delta")
+"""What a run and its oracle have in common."""
+
+NO_WINNER = "its search found nothing, so it has no values; the noise is that at the oracle's values"
+FREE = "nothing was paid for tuning, so no extra run is needed"
+
+
+@dataclass(frozen=True)
+class Question:
+    """Why a run lost, and the extra runs that tell.
+
+    Attributes:
+        record: the run.
+        oracle: the oracle's run.
+        at_full: its values, the noise of the whole budget; None if it has no values, or paid nothing for them.
+        at_left: the oracle's values, the noise that was left; None if the run paid nothing.
+        note: what a reader should know; often empty.
+    """
+
+    record: RunRecord
+    oracle: RunRecord
+    at_full: Cell | None
+    at_left: Cell | None
+    note: str = ""
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The extra runs."""
+        return [cell for cell in (self.at_full, self.at_left) if cell]
+
+    def split(self, find: Callable[[Identity], RunRecord | None]) -> Split:
+        """The loss, split by the records of the extra runs, in units of the metric that tables show.
+
+        Raises:
+            InvalidValueError: if an extra run has no record, or failed.
+        """
+        own, oracle = _score(self.record), _score(self.oracle)
+        if self.at_left is None:
+            return Split.of_free_tuning(own, oracle)
+        at_full = None if self.at_full is None else _score(_finished(self.at_full, find))
+        return Split(own, oracle, at_full, _score(_finished(self.at_left, find)))
+
+
+def _score(record: RunRecord) -> float:
+    """The value of the metric that tables show; its negative if lower is better."""
+    measure = shown_measure(record.identity.facts, record.metrics)
+    value = record.metrics.get(measure.name)
+    if value is None:
+        raise InvalidValueError(f"Expected a record with the metric {measure.name}, got {_named(record.identity)}.")
+    return value if measure.higher_is_better else -value
+
+
+def _finished(cell: Cell, find: Callable[[Identity], RunRecord | None]) -> RunRecord:
+    record = find(cell.identity)
+    if record is None or record.status != "ok":
+        raise InvalidValueError(f"An extra run failed: {record.error if record else 'it has no record'}")
+    return record
+
+
+def _named(identity: Identity) -> str:
+    return f"that of {identity.method} on {identity.task} ({identity.model}), ε {identity.epsilon:g}"
+
+
+def questions(
+    records: Iterable[RunRecord],
+    oracles: Sequence[RunRecord],
+    root: Path,
+    source: DataSource,
+    progress: Progress,
+    resources: Resources,
+) -> tuple[list[Question], list[tuple[RunRecord, str]]]:
+    """A question for each record that can be explained, and the reason for each that cannot.
+
+    Args:
+        records: the runs.
+        oracles: records of the oracle, of any task and budget.
+        root: the folder where the oracle is looked for, for messages.
+        source: where data are found, and plans are kept.
+        progress: told while it plans.
+        resources: of an extra run.
+    """
+    made, refused = [], []
+    records = list(records)
+    workshop = Workshop(source, resources)
+    with progress.track("Planning extra runs", len(records)) as advance:
+        for record in records:
+            try:
+                made.append(_question(record, _oracle_of(record, oracles, root), workshop))
+            except DphpoBenchError as error:
+                refused.append((record, str(error)))
+            advance()
+    return made, refused
+
+
+class Workshop:
+    """Tasks and plans, each made once.
+
+    Args:
+        source: where data are found, and plans are kept.
+        resources: of an extra run.
+    """
+
+    def __init__(self, source: DataSource, resources: Resources) -> None:
+        self._source = source
+        self._resources = resources
+        self._kept = PlanCache(source.cache_dir / "plans")
+        self._tasks: dict[tuple[str, str], tuple[Task, Mapping[str, Any]]] = {}
+        self._plans: dict[tuple[object, ...], Plan[Any]] = {}
+
+    def plan(self, identity: Identity) -> Plan[Any]:
+        """The plan of a run.
+
+        Raises:
+            InvalidValueError: if this machine's method or task is another than the run's.
+        """
+        method = make_method(identity.method, identity.parameters)
+        task, of_task = self._task(identity)
+        budget = PrivacyBudget(identity.epsilon, identity.delta)
+        here = identity_of(method, of_task, budget, identity.seed)
+        for name in Identity.model_fields:
+            told, found = getattr(identity, name), getattr(here, name)
+            if told != found:
+                raise InvalidValueError(
+                    f"Its {name} is {shown(told, 60)}, here it is {shown(found, 60)}: another method or task. "
+                    "Run it again."
+                )
+        key = (identity.method, compact_json(identity.parameters), identity.task, identity.model, budget)
+        if key not in self._plans:
+            self._plans[key] = plan(method, task, budget, plans=self._kept).plan
+        return self._plans[key]
+
+    def cell(self, of: Identity, parameters: Mapping[str, Any]) -> Cell:
+        """An extra run beside a run, with these parameters."""
+        method = make_method(REPLAY, parameters)
+        task, of_task = self._task(of)
+        budget = PrivacyBudget(of.epsilon, of.delta)
+        return Cell(method, task, budget, identity_of(method, of_task, budget, of.seed), self._resources)
+
+    def _task(self, of: Identity) -> tuple[Task, Mapping[str, Any]]:
+        key = of.task, of.model
+        if key not in self._tasks:
+            made = make_task(*key)
+            self._tasks[key] = made, task_identity(made, made.facts, self._source)
+        return self._tasks[key]
+
+
+def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> RunRecord:
+    """The oracle's record for a run: of the same seed if there is one.
+
+    Raises:
+        InvalidValueError: if the run is none to explain, or there is no such record.
+    """
+    identity, privacy = record.identity, record.privacy
+    if identity.method == REPLAY:
+        raise InvalidValueError("The record is an extra run itself; name the record that it is about.")
+    if record.status != "ok" or privacy is None:
+        raise InvalidValueError(f"The run failed, so it chose nothing: {record.error}")
+    if not privacy.end_to_end_private:
+        raise InvalidValueError(f"{identity.method} is not private, so it paid nothing for what it chose.")
+    if identity.seed is None:
+        raise InvalidValueError("The run has no seed, so no run can be set beside it.")
+    name, parameters = Standard.builtin().oracle
+    alike = {
+        one.identity.seed: one
+        for one in oracles
+        if one.status == "ok" and one.identity.seed is not None
+        if (one.identity.method, compact_json(one.identity.parameters)) == (name, parameters)
+        if all(getattr(one.identity, field) == getattr(identity, field) for field in SAME)
+    }
+    oracle = counterpart(alike, identity.seed)
+    if oracle is None:
+        words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model]
+        words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
+        words += ["--results-dir", str(root)]
+        raise InvalidValueError(f"There is no record of the oracle in {root}. This makes it: {shlex.join(words)}")
+    return oracle
+
+
+def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Question:
+    identity, privacy = record.identity, record.privacy
+    assert privacy is not None
+    if privacy.tuning_share == 0:
+        return Question(record, oracle, None, None, FREE)
+    if privacy.tuning_share == 1:
+        raise InvalidValueError(
+            "Tuning took all of ε, so that the oracle's values cannot be trained with what is left."
+        )
+    planned = workshop.plan(identity)
+    theirs = final_run(workshop.plan(oracle.identity), oracle.released)
+    if theirs is None:
+        raise InvalidValueError("The record of the oracle does not say what it chose.")
+    held_out = planned.parameters.validation if type(planned.parameters) is Trial else 0.0
+    left = {"share": 1 - privacy.tuning_share, "held_out": held_out, "values_from": oracle.identity.key}
+    about = {"explains": identity.key}
+    at_left = workshop.cell(identity, {**about, **left, **values_of(theirs)})
+    if record.released.get("winner", record) is None:
+        return Question(record, oracle, None, at_left, NO_WINNER)
+    about["values_from"] = identity.key
+    own = final_run(planned, record.released)
+    if own is not None:
+        return Question(record, oracle, workshop.cell(identity, {**about, **values_of(own)}), at_left)
+    again = {"again": identity.method, "settings": compact_json(identity.parameters)}
+    note = "it finds its values while it trains, so it ran again, with so much more ε that its training has all of ε"
+    return Question(record, oracle, workshop.cell(identity, {**about, **again}), at_left, note)
+
+
+def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
+    """The run of DP-SGD that trained what was released; None if no such run did.
+
+    Args:
+        planned: a plan whose parameters are that run, a trial, or hold it as `final`; else no such run is known.
+        released: holds what was chosen, by the names of the fields of a run.
+    """
+    parameters = planned.parameters
+    run = parameters.training if type(parameters) is Trial else getattr(parameters, "final", parameters)
+    if type(run) is SearchedRun:
+        schedule = {name: released[name] for name in SCHEDULE if name in released}
+        run = next((one.run for one in run.combinations if one.schedule == schedule), run.runs[0])
+    if type(run) is not DpSgd:
+        return None
+    run = run.having({name: released[name] for name in HYPERPARAMETERS if name in released})
+    return run if _is_plain(run) else None
+
+
+def _is_plain(run: DpSgd) -> bool:
+    """Whether its optimiser is one of torch's; a method with one of its own finds its values while it trains."""
+    import torch
+
+    from dphpo_bench.training.optimizers import UpdateRule
+
+    try:
+        UpdateRule(run.optimizer, [torch.zeros(1)], run.optimizer_options)
+    except DphpoBenchError:
+        return False
+    return True
+
+
+def values_of(run: DpSgd) -> dict[str, Any]:
+    """All of a run but its noise, as parameters of an extra run."""
+    return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "noise_multiplier"}

@@ -1,0 +1,105 @@
+"""The extra runs of `explain` on the board: checked against the runs they are about, and what follows from them.
+
+They are no contestants. A record of one names, in its parameters, the record that it is about and the one that its
+values are from.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dphpo_bench.base.progress import Progress
+from dphpo_bench.leaderboard.board import Refused
+from dphpo_bench.leaderboard.contestants import Entry, score_of
+from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
+from dphpo_bench.leaderboard.submissions import Run, Submissions, read_submissions
+
+Role = tuple[str, str]
+"""The key of the record that an extra run is about, and of the one that its values are from."""
+
+
+@dataclass(frozen=True)
+class Replays:
+    """The extra runs by their roles, and those that do not fit the records they name."""
+
+    by_role: Mapping[Role, Run]
+    refused: tuple[Refused, ...]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> "Replays":
+        """The extra runs among these runs. What names a record that is not here is left alone."""
+        by_key = {run.key: run for run in runs}
+        by_role: dict[Role, Run] = {}
+        refused = []
+        for run in runs:
+            if run.method != REPLAY:
+                continue
+            given = json.loads(run.parameters)
+            role = str(given.get("explains")), str(given.get("values_from"))
+            about, source = map(by_key.get, role)
+            if about is None or source is None:
+                continue
+            reason = _misfit(run, given, about, source) or _repeated(by_role.get(role))
+            if reason:
+                refused.append(Refused(run.path, reason))
+            else:
+                by_role[role] = run
+        return cls(by_role, tuple(refused))
+
+    def explain(self, runs: Iterable[Run]) -> bool:
+        """Whether one of the extra runs is about one of these runs."""
+        explained = {about for about, _ in self.by_role}
+        return any(run.key in explained for run in runs)
+
+    def splits(self, entry: Entry, oracle: Entry | None) -> list[Split]:
+        """The split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
+        if oracle is None or entry is oracle or not entry.contestant.end_to_end_private:
+            return []
+        by_seed = {run.seed: run for run in oracle.finished}
+        found = (self._split(run, counterpart(by_seed, run.seed)) for run in entry.finished)
+        return [split for split in found if split]
+
+    def _split(self, run: Run, oracle: Run | None) -> Split | None:
+        own, best = _score(run), _score(oracle)
+        if oracle is None or own is None or best is None:
+            return None
+        if run.tuning_share == 0:
+            return Split.of_free_tuning(own, best)
+        at_left = _score(self.by_role.get((run.key, oracle.key)))
+        at_full = _score(self.by_role.get((run.key, run.key)))
+        return None if at_left is None else Split(own, best, at_full, at_left)
+
+
+def read_checked(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
+    """`read_submissions`, with the extra runs that do not fit the records they name among the rejected ones."""
+    read = read_submissions(paths, cache, progress)
+    misfits = {one.path: one for one in Replays.of(read.runs).refused}
+    rejected = sorted((*read.rejected, *misfits.values()), key=lambda refused: (refused.path, refused.reason))
+    return Submissions(tuple(run for run in read.runs if run.path not in misfits), tuple(rejected))
+
+
+def _score(run: Run | None) -> float | None:
+    return None if run is None or run.value is None else score_of(run, run.value)
+
+
+def _repeated(earlier: Run | None) -> str:
+    return f"it is the same extra run as {earlier.path}" if earlier else ""
+
+
+def _misfit(run: Run, given: Mapping[str, Any], about: Run, source: Run) -> str:
+    """Why an extra run is not what it should be by the records that it names; else empty."""
+    if (run.setting, run.target, run.seed) != (about.setting, about.target, about.seed):
+        return f"it is about {about.path}, whose task, ε or seed is another"
+    own = about is source
+    if given.get("share") != (1.0 if own else 1 - about.tuning_share):
+        return f"its training has another share of ε than that of {about.path} leaves it"
+    if own and given.get("again") is not None:
+        same = given["again"] == source.method and given.get("settings") == source.parameters
+        return "" if same else f"it runs another method again than that of {source.path}"
+    if given.get("again") is not None:
+        return f"it trains with other values than {source.path} chose"
+    if any(given.get(name) != value for name, value in json.loads(source.values).items()):
+        return f"it trains with other values than {source.path} chose"
+    return ""

@@ -1,0 +1,179 @@
+"""The command `explain`, as a user runs it, and which extra runs it makes."""
+
+import json
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dphpo_bench import DpSgd, SearchThenTrain, Trial, read_record
+from dphpo_bench.leaderboard.questions import final_run, values_of
+from dphpo_bench.recipes.searched_run import Combination, SearchedRun
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
+from tests.sweep.conftest import plugin  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.usefixtures("plugin")
+
+RUN = DpSgd(0.1, 20, 2.0, 0.05, optimizer="AdamW")
+OTHER = DpSgd(0.2, 10, 3.0, 0.05, optimizer="AdamW")
+SEARCHED = SearchedRun((Combination(RUN, 60, None), Combination(OTHER, 120, None)), drawn=True)
+SEARCH = ("-m", "linear_scaling", "--set", "steps=5", "--set", "runs=1")
+FAST = ("-t", "blobs", "--epsilon", "3", "--delta", "1e-4", "-q")
+
+
+def _planned(parameters: Any) -> Any:
+    return SimpleNamespace(parameters=parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "released", "expected"),
+    [
+        (RUN, {}, RUN),
+        (RUN, {"learning_rate": 0.3, "candidates": []}, RUN.having({"learning_rate": 0.3})),
+        (Trial(RUN, 4.0, 0.1), {"optimizer": "SGD"}, RUN.having({"optimizer": "SGD"})),
+        (SearchThenTrain(Trial(RUN, 4.0, 0.1), OTHER), {}, OTHER),
+        (SEARCHED, {"batch_size": 120, "learning_rate": 0.3}, OTHER.having({"learning_rate": 0.3})),
+        (SimpleNamespace(final=OTHER), {"clipping": "auto_v"}, OTHER.having({"clipping": "auto_v"})),
+        (RUN.having({"optimizer": "OfItsOwn"}), {}, None),
+        (SimpleNamespace(noise=2.0), {"learning_rate": 0.3}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_run_that_trained_what_was_released(parameters: Any, released: dict[str, Any], expected: Any) -> None:
+    assert final_run(_planned(parameters), released) == expected
+
+
+def test_the_noise_is_no_value_to_hand_over() -> None:
+    assert "noise_multiplier" not in values_of(RUN)
+    assert DpSgd(**values_of(RUN), noise_multiplier=2.0) == RUN
+
+
+@pytest.fixture
+def records(main_here: Any, tmp_path: Path) -> Any:
+    """Make a record on the blobs, by these arguments, and return its file."""
+
+    def make(*arguments: str) -> Path:
+        before = set((tmp_path / "results").rglob("*.json"))
+        code, _, err = main_here("run", *arguments, *FAST)
+        assert code == 0, err
+        (path,) = set((tmp_path / "results").rglob("*.json")) - before
+        return path
+
+    return make
+
+
+def _replays(folder: Path) -> dict[str, RunRecord]:
+    return {path.name: read_record(path) for path in folder.glob("results/blobs/replay/*.json")}
+
+
+def test_a_loss_is_explained_once_there_is_an_oracle(records: Any, main_here: Any, tmp_path: Path) -> None:
+    path = records(*SEARCH)
+    code, out, err = main_here("explain", str(path), "-q", "--executor", "serial")
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith(f"There is no record of the oracle in {tmp_path / 'results'}. This makes it: dphpo-bench ")
+    command = shlex.split(line.partition("dphpo-bench ")[2])
+    assert main_here(*command, "-q")[0] == 0
+
+    code, out, err = main_here("explain", str(path), "--json", "-q", "--executor", "serial")
+    assert code == 0, err
+    (told,) = json.loads(out)
+    assert told["noise"] + told["choice"] == pytest.approx(told["loss"])
+    results = told["results"]
+    assert told["loss"] == pytest.approx(results["oracle"] - results["own"])
+    own = read_record(path)
+    at_full, at_left = (read_record(Path(told["extra_runs"][name])) for name in ("at_full", "at_left"))
+    assert at_full.identity.parameters["learning_rate"] == own.released["learning_rate"]
+    assert (at_full.identity.parameters["optimizer"], at_full.identity.parameters["steps"]) == ("SGD", 5)
+    assert at_full.identity.parameters["share"] == 1
+    assert at_left.identity.parameters["values_from"] == told["oracle"]
+    assert at_left.identity.parameters["share"] == 1 - own.privacy.tuning_share
+    for extra in (at_full, at_left):
+        assert extra.identity.parameters["explains"] == own.identity.key
+        assert not extra.privacy.end_to_end_private
+        assert extra.metrics["accuracy"] in results.values()
+
+    # What is there is not run again, and a person sees the same.
+    made = _replays(tmp_path)
+    code, out, err = main_here("explain", "results", "--executor", "serial")
+    assert code == 0, err
+    assert "2 cells: 2 finished, 0 to run." in err
+    for text in ("linear_scaling", "to noise", "to a worse choice", f"{100 * told['loss']:.2f}".replace("-", "−")):
+        assert text in out
+    assert _replays(tmp_path) == made
+
+    # Tampered with, an extra run is not taken for another.
+    extra_path = Path(told["extra_runs"]["at_full"])
+    extra_path.write_text(extra_path.read_text().replace('"share": 1.0', '"share": 0.9'))
+    code, out, err = main_here("explain", str(path), "-q", "--executor", "serial")
+    assert code == 2
+    assert "is the record of another run" in err
+
+
+def test_runs_without_tuning_need_no_extra_runs_and_many_are_a_table(
+    records: Any, main_here: Any, tmp_path: Path
+) -> None:
+    for method in ("auto_clipping", "dp_sgd", "grid_oracle"):
+        records("-m", method)
+    code, out, err = main_here("explain", "results", "-q")
+    assert code == 0, err
+    assert not _replays(tmp_path)
+    for text in ("Why they lost", "auto_clipping", "dp_sgd", "0.00"):
+        assert text in out
+    assert "grid_oracle" not in out
+    _, out, _ = main_here("explain", "results", "--only", "method=dp_sgd", "-q")
+    assert "Nothing was paid for tuning" in out
+
+
+def test_a_run_that_found_nothing_is_told_by_the_oracles_values(records: Any, main_here: Any, tmp_path: Path) -> None:
+    path = records(*SEARCH)
+    records("-m", "grid_oracle")
+    RecordStore(tmp_path / "results").write(read_record(path).model_copy(update={"released": {"winner": None}}))
+    code, out, err = main_here("explain", str(path), "--json", "-q", "--executor", "serial")
+    assert code == 0, err
+    (told,) = json.loads(out)
+    assert told["results"]["at_full"] is told["extra_runs"]["at_full"] is None
+    assert told["noise"] == pytest.approx(told["results"]["oracle"] - told["results"]["at_left"])
+    assert "found nothing" in told["note"]
+    assert "winner=null" in main_here("explain", str(path), "-q")[1]
+
+
+def test_mistakes_are_one_line(records: Any, main_here: Any, tmp_path: Path) -> None:
+    path = records("-m", "auto_clipping")
+    oracle = records("-m", "grid_oracle")
+    record = read_record(path)
+    store = RecordStore(tmp_path / "other")
+    changed = record.identity.model_copy(update={"seed": None, "run": "0" * 16})
+    unseeded = store.write(record.model_copy(update={"identity": changed}))
+    failed = store.write(record.model_copy(update={"status": "failed", "error": "a bug"}))
+    (tmp_path / "copy.json").write_text(path.read_text())
+    cases = {
+        str(oracle): "grid_oracle is not private",
+        str(unseeded): "The run has no seed",
+        str(failed): "The run failed, so it chose nothing: a bug",
+        "copy.json": "the place of its run",
+        "missing.json": "Cannot read the record missing.json",
+        "plugin": "Expected records of one folder of results, got 0",
+    }
+    for given, message in cases.items():
+        code, out, err = main_here("explain", given, "-q")
+        assert (code, out) == (2, "")
+        (line,) = (line for line in err.splitlines() if not line.startswith("Skipped"))
+        assert message in line
+    code, _, err = main_here("explain", str(path), str(failed), "-q")
+    assert code == 2
+    assert "got 2 folders" in err
+
+
+def test_a_record_of_another_version_is_not_explained(records: Any, main_here: Any, tmp_path: Path) -> None:
+    path = records(*SEARCH)
+    records("-m", "grid_oracle")
+    record = read_record(path)
+    older = record.identity.model_copy(update={"method_version": 99})
+    path = RecordStore(tmp_path / "results").write(record.model_copy(update={"identity": older}))
+    code, _, err = main_here("explain", str(path), "-q")
+    assert code == 2
+    assert "Its method_version is 99, here it is 1" in err

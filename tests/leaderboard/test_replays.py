@@ -1,0 +1,196 @@
+"""Extra runs on the board: no contestants, but two columns; and none that do not fit the records they name."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dphpo_bench.leaderboard.board import Estimate, Row
+from dphpo_bench.leaderboard.columns import row_columns
+from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.page import to_html
+from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.table_csv import COLUMNS, WHY, to_csv
+from dphpo_bench.records.measure import ACCURACY
+from dphpo_bench.records.record import RunRecord
+from tests.leaderboard.boards import sample_board
+from tests.leaderboard.submitted import make_record, read, read_all, submit
+
+CHOSE = {"learning_rate": 0.2}
+BEST = {"learning_rate": 0.5}
+
+
+def replay(about: RunRecord, source: RunRecord, accuracy: float | None, **parameters: Any) -> RunRecord:
+    """The extra run about a record, with the values of one."""
+    own = about is source
+    given = {"explains": about.identity.key, "values_from": source.identity.key, "share": 1.0 if own else 0.75}
+    told = {"learning_rate": source.released["learning_rate"], "clipping": "auto_s", "schedule": "constant"}
+    parameters = {**make_record("replay").identity.parameters, **given, **told, **parameters}
+    identity = about.identity
+    return make_record("replay", seed=identity.seed, target=identity.epsilon, accuracy=accuracy, parameters=parameters)
+
+
+def runs(seed: int = 0, **own: Any) -> tuple[RunRecord, RunRecord]:
+    """A run that spent a quarter of ε on tuning, and the oracle's."""
+    one = make_record("liu_talwar", seed=seed, accuracy=0.8 + seed / 100, released=CHOSE, **own)
+    return one, make_record("grid_oracle", seed=seed, accuracy=0.9, released=BEST)
+
+
+def free(seed: int = 0) -> RunRecord:
+    """A run that paid nothing for its values."""
+    record = make_record("auto_clipping", seed=seed, accuracy=0.7)
+    return record.model_copy(update={"privacy": record.privacy.model_copy(update={"tuning_share": 0.0})})
+
+
+def all_of(seed: int) -> list[RunRecord]:
+    """A run, the oracle's, one that tuned for nothing, and the extra runs."""
+    own, oracle = runs(seed)
+    return [own, oracle, free(seed), replay(own, own, 0.84 + seed / 100), replay(own, oracle, 0.86)]
+
+
+def rows_of(folder: Path) -> dict[str, Row]:
+    submissions = read_all(folder)
+    assert submissions.rejected == ()
+    (table,) = score(submissions).tables
+    return {row.contestant.label: row for row in table.everyone}
+
+
+def test_the_columns_add_up_to_the_lead_of_the_oracle(tmp_path: Path) -> None:
+    submit(tmp_path, *(record for seed in range(3) for record in all_of(seed)))
+    rows = rows_of(tmp_path)
+    assert set(rows) == {"liu_talwar", "auto_clipping", "grid_oracle"}  # extra runs are no contestants
+    own = rows["liu_talwar"]
+    # Seed by seed: own values .04 without paying, the oracle's .04; together .1, .09, .08.
+    assert own.lost_to_noise.mean == pytest.approx(0.04)
+    assert own.lost_to_choice.mean == pytest.approx(0.05)
+    assert own.lost_to_noise.mean + own.lost_to_choice.mean == pytest.approx(own.gap_to_oracle.mean)
+    assert own.lost_to_choice.low < own.lost_to_choice.mean < own.lost_to_choice.high
+    assert rows["auto_clipping"].lost_to_noise == Estimate(0, 0, 0)
+    assert rows["auto_clipping"].lost_to_choice.mean == pytest.approx(0.2)
+    assert rows["grid_oracle"].lost_to_noise is None
+
+
+def test_without_extra_runs_nothing_is_split(tmp_path: Path) -> None:
+    submit(tmp_path, *(record for seed in range(3) for record in all_of(seed)[:3]))
+    assert all(row.lost_to_noise is row.lost_to_choice is None for row in rows_of(tmp_path).values())
+
+
+def test_extra_runs_change_nothing_else(tmp_path: Path) -> None:
+    for folder, count in (("with", 5), ("without", 3)):
+        submit(tmp_path / folder, *(record for seed in range(3) for record in all_of(seed)[:count]))
+    with_them, without = rows_of(tmp_path / "with"), rows_of(tmp_path / "without")
+    for label, row in without.items():
+        assert replace(with_them[label], lost_to_noise=None, lost_to_choice=None) == row
+
+
+def test_what_a_run_without_values_lost_is_told_by_the_oracles(tmp_path: Path) -> None:
+    own, oracle = runs()
+    submit(tmp_path, own, oracle, replay(own, oracle, 0.86))
+    row = rows_of(tmp_path)["liu_talwar"]
+    assert (row.lost_to_noise.mean, row.lost_to_choice.mean) == (pytest.approx(0.04), pytest.approx(0.06))
+
+
+def test_an_oracle_of_another_seed_will_do(tmp_path: Path) -> None:
+    own, oracle = runs(seed=3)[0], runs(seed=1)[1]
+    submit(tmp_path, own, oracle, replay(own, oracle, 0.86))
+    row = rows_of(tmp_path)["liu_talwar"]
+    assert (row.lost_to_noise.mean, row.lost_to_choice.mean) == (pytest.approx(0.04), pytest.approx(0.03))
+
+
+def test_lower_may_be_better(tmp_path: Path) -> None:
+    less = {"metric": "perplexity", "higher_is_better": False}
+
+    def record(method: str, value: float, **more: Any) -> RunRecord:
+        return make_record(method, accuracy=value, **less, **more)
+
+    own, oracle = record("liu_talwar", 9.0, released=CHOSE), record("grid_oracle", 4.0, released=BEST)
+    extra = [
+        record("replay", value, parameters=replay(own, source, None).identity.parameters)
+        for source, value in ((own, 8.0), (oracle, 6.0))
+    ]
+    submit(tmp_path, own, oracle, *extra)
+    row = rows_of(tmp_path)["liu_talwar"]
+    assert (row.lost_to_noise.mean, row.lost_to_choice.mean) == (pytest.approx(1.5), pytest.approx(3.5))
+
+
+def test_a_failed_extra_run_tells_nothing(tmp_path: Path) -> None:
+    own, oracle = runs()
+    submit(tmp_path, own, oracle, replay(own, own, 0.84), replay(own, oracle, None))
+    assert rows_of(tmp_path)["liu_talwar"].lost_to_noise is None
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "reason"),
+    [
+        ("own", {"learning_rate": 0.9}, "other values than"),
+        ("own", {"clipping": "abadi:1"}, "other values than"),
+        ("own", {"share": 0.75}, "another share of ε"),
+        ("own", {"again": "hyfreedp"}, "another method again"),
+        ("own", {"again": "liu_talwar", "settings": "{}"}, "another method again"),
+        ("oracle", {"learning_rate": 0.2}, "other values than"),
+        ("oracle", {"share": 0.9}, "another share of ε"),
+        ("oracle", {"again": "liu_talwar"}, "other values than"),
+    ],
+)
+def test_what_does_not_fit_the_records_it_names_is_rejected(
+    tmp_path: Path, source: str, changes: dict[str, Any], reason: str
+) -> None:
+    own, oracle = runs()
+    tampered = replay(own, own if source == "own" else oracle, 0.99, **changes)
+    good = [replay(own, own, 0.84), replay(own, oracle, 0.86)]
+    submit(tmp_path, own, oracle, tampered, *good)
+    submissions = read_all(tmp_path)
+    (refused,) = submissions.rejected
+    assert refused.path == f"toy/replay/{tampered.identity.key}.json"
+    assert reason in refused.reason
+    (table,) = score(submissions).tables
+    assert table.rows[0].lost_to_noise.mean == pytest.approx(0.04)
+
+
+def test_an_extra_run_of_another_seed_or_setting_is_rejected(tmp_path: Path) -> None:
+    own, oracle = runs()
+    other = replay(own, own, 0.99)
+    moved = make_record("replay", seed=5, accuracy=0.99, parameters=other.identity.parameters)
+    submit(tmp_path, own, oracle, moved)
+    (refused,) = read_all(tmp_path).rejected
+    assert "whose task, ε or seed is another" in refused.reason
+
+
+def test_an_extra_run_counts_once(tmp_path: Path) -> None:
+    own, oracle = runs()
+    submit(tmp_path, own, oracle, replay(own, own, 0.84), replay(own, own, 0.99, held_out=0.0, momentum=0.5))
+    (refused,) = read_all(tmp_path).rejected
+    assert "the same extra run as toy/replay/" in refused.reason
+
+
+def test_an_extra_run_that_claims_an_epsilon_is_rejected(tmp_path: Path) -> None:
+    own, oracle = runs()
+    extra = replay(own, oracle, 0.86)
+    honest, claim = extra.privacy, make_record("auto_clipping").privacy
+    assert honest is not None
+    submit(tmp_path, own, oracle, extra.model_copy(update={"privacy": claim}))
+    (refused,) = read(tmp_path).rejected
+    assert refused.reason == "replay is not private from end to end"
+
+
+def test_an_extra_run_whose_records_are_elsewhere_passes_and_tells_nothing(tmp_path: Path) -> None:
+    own, oracle = runs()
+    submit(tmp_path, oracle, replay(own, own, 0.84), replay(own, oracle, 0.86))
+    assert set(rows_of(tmp_path)) == {"grid_oracle"}
+
+
+def test_page_readme_and_csv_show_the_columns_where_there_are_extra_runs() -> None:
+    sample = sample_board()
+    first = sample.tables[0]
+    row = replace(first.rows[0], lost_to_noise=Estimate(0.0123, 0.01, 0.0146), lost_to_choice=Estimate(-0.0456))
+    told = replace(sample, tables=(replace(first, rows=(row, *first.rows[1:])), *sample.tables[1:]))
+    headers = ("lost to noise, %", "lost to choice, %")
+    assert {column.header for column in row_columns(ACCURACY, explains=True)} >= set(headers)
+    for page in (to_markdown(told, []), to_html(told, [])):
+        for text in (*headers, "1.23 ± 0.23", "−4.56"):
+            assert text.replace(" ", "") in page.replace("\u00a0", "").replace(" ", "").replace("`", "")
+    assert to_csv(told).splitlines()[0].split(",") == [*COLUMNS, *WHY]
+    for page in (to_markdown(sample, []), to_html(sample, []), to_csv(sample)):
+        assert "lost to noise" not in page
+        assert "lost_to" not in page

@@ -1,0 +1,96 @@
+"""DP-ZO: one clipped, noisy number a step is all that it takes from records."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import dphpo_bench as bench
+from dphpo_bench.contract.session import Session
+from dphpo_bench.methods.dp_zo import DpZo, ZerothOrder
+from dphpo_bench.session.batch import ChargedBatch
+from tests.conftest import TinyTask, session_on
+
+
+def plan_of(steps: int, noise: float, rate: float = 1.0) -> "bench.Plan[ZerothOrder]":
+    """A plan with these parameters; what else it says does not matter to a run."""
+    event = bench.dp_sgd_event(rate, steps, noise)
+    cost, budget = bench.Cost(1, steps, 1.0), bench.PrivacyBudget(3, 1e-4)
+    return bench.Plan(budget, event, event, ZerothOrder(rate, steps, noise), (), cost)
+
+
+def vector(model: torch.nn.Module) -> torch.Tensor:
+    """All weights, float64."""
+    return torch.cat([weight.detach().double().flatten() for weight in model.parameters()])
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_a_step_is_a_clipped_two_point_difference(model: str) -> None:
+    """By hand: each record's difference quotient along a random direction, clipped, averaged, walked back along it."""
+    task, method = TinyTask(model), DpZo(smoothing=0.01, clipping_threshold=0.7, learning_rate=3.0)
+    records = task.load_train(None)  # type: ignore[arg-type]
+    session = session_on(task, records)
+    start = session.build_model()
+    moved = method.run(plan_of(1, 0.0), session).model
+    step = vector(moved) - vector(start)
+    generator = torch.Generator().manual_seed(int(session_on(task, records).uniform("directions") * 2**53))
+    z = torch.cat([torch.randn(weight.shape, generator=generator).flatten() for weight in start.parameters()]).double()
+
+    def losses(sign: float) -> torch.Tensor:
+        at = session.build_model().double()
+        torch.nn.utils.vector_to_parameters(vector(start) + sign * 0.01 * z, at.parameters())
+        return cross_entropy(at(records.inputs.double()), records.targets, reduction="none").detach()
+
+    quotients = (losses(1) - losses(-1)) / 0.02
+    clipped = quotients.clamp(-0.7, 0.7)
+    assert 0.1 < (clipped != quotients).double().mean() < 0.9
+    assert torch.allclose(step, -3.0 / z.numel() * clipped.mean() * z, atol=2e-4 * float(step.abs().max()))
+
+
+@pytest.mark.parametrize("outlier", [1.0, 1e6, torch.nan])
+def test_one_record_moves_a_step_by_what_was_charged(outlier: float) -> None:
+    """Add a record as bad as can be: the released mean moves by C/N at most."""
+    task, method = TinyTask(), DpZo()
+    records = task.load_train(None)  # type: ignore[arg-type]
+    more = bench.Records(
+        torch.cat([records.inputs, torch.full((1, 5), outlier)]), torch.cat([records.targets, records.targets[:1]])
+    )
+    ends = [vector(method.run(plan_of(1, 0.0), session_on(task, data)).model) for data in (records, more)]
+    length = vector(method.run(plan_of(1, 0.0), session_on(task, records)).model).numel()
+    moved = float((ends[0] - ends[1]).norm())
+    # ‖z‖ is about √d, and at most 2√d here.
+    assert moved <= method.clipping_threshold / 600 * 2 * length**0.5 * method.learning_rate / length * 1.001
+
+
+def test_it_costs_what_dp_sgd_costs_in_as_many_steps() -> None:
+    facts, budget = bench.make_task("digits").facts, bench.PrivacyBudget(3, 1e-5)
+    method = DpZo(epochs=facts.epochs)
+    plan = method.plan(facts, budget)
+    same = bench.make_method("dp_sgd").plan(facts, budget)
+    assert plan.event == same.event
+    assert plan.cost.examples == pytest.approx(2 * same.cost.examples)
+    assert DpZo().plan(facts, budget).parameters.steps == pytest.approx(method.passes * facts.steps, abs=method.passes)
+
+
+def test_it_learns_without_a_gradient(plain_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a gradient was asked for")
+
+    monkeypatch.setattr(ChargedBatch, "gradient", refuse)
+    record = plain_run(DpZo()).record
+    assert record.status == "ok", record.error
+    assert record.metrics["accuracy"] > 0.75
+    assert record.privacy.recomputed == record.privacy.planned
+
+
+def test_directions_do_not_depend_on_records(tiny_task: TinyTask) -> None:
+    """On other records the weights move along the same line."""
+    records = tiny_task.load_train(None)  # type: ignore[arg-type]
+    other = bench.Records(-records.inputs, records.targets)
+
+    def first_step(session: Session) -> torch.Tensor:
+        start = vector(session.build_model())
+        return vector(DpZo().run(plan_of(1, 4.0), session).model) - start
+
+    one, two = (first_step(session_on(tiny_task, data)) for data in (records, other))
+    assert abs(float(torch.cosine_similarity(one, two, dim=0))) == pytest.approx(1, abs=1e-4)
+    assert not torch.allclose(one, two)

@@ -1,0 +1,89 @@
+"""Extra runs of `explain`: DP-SGD with values from elsewhere, or a method that runs again."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+import dphpo_bench as bench
+from dphpo_bench.methods.grid_oracle import GridOracle
+from dphpo_bench.methods.hyfreedp import HyFreeDP
+from dphpo_bench.methods.replay import Replay
+from tests.conftest import TinyTask
+from tests.methods.test_single_runs import computed_once  # noqa: F401  (a fixture)
+
+AGAIN = {"again": "hyfreedp", "settings": json.dumps({"update_interval": 5})}
+
+
+@pytest.mark.parametrize("options", [{"learning_rate": 0.3, "held_out": 0.1, "share": 0.5}, AGAIN])
+def test_it_says_that_it_is_not_private(plain_run, options: dict[str, Any]) -> None:
+    record = plain_run(Replay(**options)).record
+    assert record.status == "ok", record.error
+    assert record.privacy.epsilon == record.privacy.recomputed.epsilon == math.inf
+    assert not record.privacy.end_to_end_private
+    assert record.metrics["accuracy"] > 0.5
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4])
+def test_the_training_has_its_share_of_the_budget(share: float, budget) -> None:
+    plan = Replay(share=share).plan(TinyTask().facts, budget)
+    assert 0.99 * share * 3 <= bench.epsilon(plan.training_event, budget.delta).epsilon <= share * 3
+    assert bench.epsilon(plan.event, budget.delta).epsilon == math.inf
+
+
+def test_with_all_of_the_budget_it_is_the_oracles_last_run(budget) -> None:
+    facts = TinyTask().facts
+    assert Replay().plan(facts, budget).parameters.training == GridOracle().plan(facts, budget).parameters
+
+
+def test_the_values_are_those_that_it_is_given(budget) -> None:
+    given = {
+        "sample_rate": 1.0,
+        "steps": 7,
+        "learning_rate": 0.5,
+        "optimizer": "SGD",
+        "clipping": "abadi:2",
+        "schedule": "cosine",
+        "averaging": 0.0,
+        "weight_decay": 0.1,
+        "momentum": 0.5,
+    }
+    training = Replay(**given).plan(TinyTask().facts, budget).parameters.training
+    assert {name: getattr(training, name) for name in given} == given
+
+
+def test_records_that_are_held_out_train_nothing(plain_run) -> None:
+    ledger = plain_run(Replay(held_out=0.2)).record.privacy.ledger
+    trained = [entry["event"] for entry in ledger["entries"] if entry["event"]["type"] == "part"]
+    assert [(event["partition"], event["part"]) for event in trained] == [("holdout of 0.2", "training")]
+
+
+def test_a_method_that_runs_again_has_more_for_its_training(budget) -> None:
+    facts = TinyTask().facts
+    once = HyFreeDP(update_interval=5).plan(facts, budget)
+    again = Replay(**AGAIN).plan(facts, budget)
+    spent, all_of_it = (bench.epsilon(plan.training_event, budget.delta).epsilon for plan in (once, again))
+    assert spent < 0.99 * 3
+    assert all_of_it == pytest.approx(3, rel=2e-3)
+    assert again.parameters.epsilon > 3
+    half = Replay(**AGAIN, share=0.5).plan(facts, budget)
+    assert bench.epsilon(half.training_event, budget.delta).epsilon == pytest.approx(1.5, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"share": 0.0}, "0 < share <= 1"),
+        ({"held_out": 1.0}, "held_out < 1"),
+        ({"again": "nobody"}, "Unknown method"),
+        ({"again": "nonprivate"}, "private method, got nonprivate"),
+        ({"again": "hyfreedp", "settings": "["}, "settings to be a JSON object"),
+        ({"again": "hyfreedp", "settings": "[1]"}, "settings to be a JSON object"),
+        ({"again": "hyfreedp", "settings": '{"x": 1}'}, "Unknown parameter of hyfreedp"),
+    ],
+)
+def test_mistakes_are_one_line(options: dict[str, Any], message: str, budget) -> None:
+    with pytest.raises(bench.DphpoBenchError, match=message) as error:
+        Replay(**options).plan(TinyTask().facts, budget)
+    assert "\n" not in str(error.value)
