@@ -1,113 +1,249 @@
-"""HyFreeDP with a rule of ours, which trusts a probe as far as its noise allows."""
+"""HyFreeDP with a rule of ours: the records vote on whether the last stretch of the training, or another one, helps."""
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+    from torch import Tensor, nn
 
-class NoiseAwareRule(bench.ProbingRule):
-    """Trust a probe as far as its noise, which is public, allows; then hold what was found.
+# Settled on digits, Fashion-MNIST and Adult (linear models and small networks), then frozen; see docs/hyfreedp.md.
+SIZES = (1e-4, 30.0)
+"""Where the noise is looked for that the weights can bear, per weight."""
 
-    - What is released are changes of the loss against the loss at w, clipped per record. They are far
-      smaller than the losses, so the same noise multiplier hides less of them.
-    - The probing radius and the step are two things. The radius grows fourfold until slope and curvature
-      stand out of the noise (three standard deviations), then follows the estimate b/a. Until there is
-      an estimate, the step is the radius: never farther than was probed. Where the noise hides even the
-      largest change that clipping lets through, nothing moves.
-    - SGD is probed along the privatised gradient rather than the momentum, most of which has been walked
-      already.
-    - The geometric mean of the first `estimates` visible values of b/a counts. Later ones, every K
-      steps, may lower it (if their moving average falls below), not raise it: with clipped gradients
-      they follow whatever rate is in force, upwards without end. A slope that is lost in the noise changes
-      nothing: along one noisy direction it vanishes long before many steps cease to lead somewhere.
-    - The optimiser is started anew when the estimates are complete: until then the weights have hardly moved,
-      and momentum that was gathered on the spot would throw them far at the first large step.
-    - b/a is best for one step, and taken as it is while estimates are gathered. A run of many steps that
-      ends in an average of weights bears a larger one, unless noise limits it: η = `reach` · (b/a) / (1 + ρ),
-      where ρ = `drift` · √T · (norm of the noise on one gradient), a public number, compares the random walk
-      of the noise with steps of length one.
+HALVINGS = 6
+"""Of the logarithm of that range, which leaves a factor of 1.2."""
+
+FELT = 0.1
+"""Mean loss, in nats, that the noise of a whole run adds at the smallest rate allowed."""
+
+BOUND = 2.0
+"""Of one record's part in that, in nats."""
+
+FIRST = 4.0
+LARGEST = 64.0
+"""The first and the largest rate, in multiples of the smallest."""
+
+FALLBACK = 0.01
+"""The rate where the budget is too small for a look."""
+
+UNSEEN = 0.15
+"""Standard deviation of a probe from which there is nothing to see."""
+
+VOTES = 20
+"""Probes in a run."""
+
+TINY = 1e-5
+"""A change of the loss by more than this, in nats, is a whole vote."""
+
+
+class VotingRule:
+    """The learning rate, from votes along the training's own path.
+
+    A stretch Δ leads from the average of recent weights, w̄, to the present ones, w. Of each record it is asked whether
+    its loss fell from w̄ to w, and whether it would fall again from w to w + Δ; the answers are +1 or −1. Let b be the
+    mean of the two sums of votes, and a the first minus the second: b/a is the best distance from w along Δ, in units
+    of Δ, if votes followed a parabola. It is large while the run makes headway, about one where headway and noise
+    balance, and negative where the rate is too large. Votes know no scale: they serve cross entropy, squared errors
+    and tokens alike, and clipped gradients, which minimise no loss, agree with them.
+
+    At t of T steps, b/a ought to be 8 (T − t)/t, from 16 at first to 1 at last: fixed learning rates that turned out
+    best had such values. The rate follows, ever more slowly. Where b stands out of the noise but a does not, it
+    grows; where neither does, it stays.
+
+    Args:
+        learning_rate: the first.
+        limits: the smallest and the largest.
+        deviation: standard deviation of the noise on each sum of votes, relative to the number of voters.
     """
 
-    releases = 2
-    released = "clipped sum of loss changes"
-    probes_changes = True
-    skips_momentum = True
-    growth = 4.0
-    visible = 3.0
-    dense_probes = 16
-    estimates = 4
-    memory = 0.8
-    reach = 6.0
-    drift = 0.75
+    def __init__(self, learning_rate: float, limits: tuple[float, float], deviation: float) -> None:
+        self.learning_rate = learning_rate
+        self._limits = limits
+        self._deviation = deviation
+        self._probes = 0
 
-    def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
-        super().__init__(learning_rate, bound, noise_walk)
-        self._factor = self.reach / (1 + self.drift * noise_walk)
-        self._logs: list[float] = []
-        self._recent = 0.0
+    def observe(self, last: float, next_one: float, done: float) -> None:
+        """Take in one probe.
 
-    @staticmethod
-    def probe_times(steps: int, interval: int) -> frozenset[int]:
-        """Each of the first 16 steps, enough to cover seven orders of magnitude and estimate; then every K-th."""
-        dense = NoiseAwareRule.dense_probes
-        return frozenset({*range(min(dense, steps)), *range(dense, steps, interval)})
-
-    @property
-    def offsets(self) -> tuple[float, ...]:
-        """On both sides; the loss at w is the reference."""
-        return (-self.radius, self.radius)
-
-    def observe(self, values: Sequence[float], deviation: float) -> None:
-        """Update the estimate of the best step, the radius and η."""
-        behind, ahead = values
-        self.restarts = False
-        slope, curvature = bench.parabola((behind, 0.0, ahead), self.radius)
-        # The second difference has noise of variance 2, in units of `deviation`; the first, halved, of 1/2.
-        sees_curvature = behind + ahead > self.visible * math.sqrt(2) * deviation
-        sees_slope = (behind - ahead) / 2 > self.visible * math.sqrt(0.5) * deviation
-        if sees_curvature and sees_slope:
-            before = len(self._logs)
-            estimate = math.exp(self._average(math.log(bench.within(bench.LEARNING_RATES, slope / curvature))))
-            self.restarts = before < len(self._logs) == self.estimates
-            self.radius = min(max(estimate, self.radius / self.growth), self.radius * self.growth)
-            self.learning_rate = estimate * (self._factor if len(self._logs) == self.estimates else 1.0)
-        elif not sees_curvature and not self._logs and 2 * self.bound > self.visible * math.sqrt(2) * deviation:
-            self.learning_rate = self.radius
-            self.radius *= self.growth
-
-    def _average(self, log_step: float) -> float:
-        """Take in log(b/a) and return the log of the step to believe in."""
-        if len(self._logs) < self.estimates:
-            self._logs.append(log_step)
-            self._recent = sum(self._logs) / len(self._logs)
-            return self._recent
-        self._recent = self.memory * self._recent + (1 - self.memory) * log_step
-        return min(self._recent, sum(self._logs) / len(self._logs))
+        Args:
+            last: those whose loss the last stretch lowered, minus the others, as a share of all; noisy.
+            next_one: the same for another such stretch.
+            done: t/T.
+        """
+        slope, curvature = (last + next_one) / 2, last - next_one
+        # Noise of variance 1/2 and 2, in units of the deviation's square.
+        visible = 2 * math.sqrt(2) * self._deviation
+        if curvature <= visible and abs(slope) <= 1.5 * self._deviation:
+            return
+        wanted = min(max(8 * (1 - done) / done, 1.0), 16.0)
+        found = max(slope, 0.0) / max(curvature, visible)
+        change = math.log(min(max(found / wanted, 1 / 6), 6.0))
+        if curvature <= visible and slope > 0:
+            change = max(change, math.log(2))
+        self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 5))
+        self.learning_rate = bench.within(self._limits, self.learning_rate)
+        self._probes += 1
 
 
 @dataclass(frozen=True)
-class HyFreeDP(bench.ProbedTraining):
-    """Training without a learning rate or a clipping threshold to choose; the idea is that of Liu and Bu 2025.
-
-    The rule by which probes become learning rates is ours, `NoiseAwareRule`; that of the paper is `hyfreedp_paper`.
-    What is released are clipped changes of the loss rather than clipped losses. Each of the first steps is probed,
-    too.
-
-    The other parameters are those of every `ProbedTraining`.
+class Voted:
+    """What is planned.
 
     Attributes:
-        rule: the only one; it is named in records.
+        sample_rate: q.
+        steps: T.
+        noise_multiplier: of the gradients.
+        probe_rate: rate of the batches that are probed.
+        probe_noise: noise multiplier of each probed sum.
+        probes: steps at which the records vote.
+        optimizer: a `torch.optim` name.
+    """
+
+    sample_rate: float
+    steps: int
+    noise_multiplier: float
+    probe_rate: float
+    probe_noise: float
+    probes: tuple[int, ...]
+    optimizer: str
+
+
+@dataclass(frozen=True)
+class HyFreeDP(bench.TrainingMethod[Voted]):
+    """Training without a learning rate or a clipping threshold to choose; the idea is that of Liu and Bu 2025.
+
+    Like theirs, it releases a few privatised losses while it trains, and its learning rate follows from them. What is
+    asked, and how the rate follows, is ours; their rule is `hyfreedp_paper`.
+
+    - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
+      to the initial weights or taken from them, Z standard normal. The η at which it rises by 0.1 nats, found by
+      bisection, is the smallest rate allowed; the run starts at four times that.
+    - Then about twenty batches vote, see `VotingRule`.
+
+    Released are clipped sums of changes of the loss: T × Poisson(q; Gaussian σ), Poisson(p; 12 × Gaussian σ_p) and
+    n × Poisson(p; 2 × Gaussian σ_p). All of it is one event, calibrated as such. σ_p is fixed beforehand from public
+    numbers: the noise on a mean is 0.03, or more where that would take more than `share`.
+
+    The other parameters are those of every `TrainingMethod`.
+
+    Attributes:
+        share: the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), about twice their
+            share of ε.
+        probe_size: expected number of records in a probe; at most a batch.
+        clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
+        optimizer: a `torch.optim` name; "task" takes the task's.
     """
 
     name = "hyfreedp"
-    summary = "Finds the learning rate while it trains, from privatised changes of the loss; the rule is ours."
+    version = 2
+    summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025, Towards hyperparameter-free optimization with differential privacy"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
-    rules: ClassVar[dict[str, type[bench.ProbingRule]]] = {"noise_aware": NoiseAwareRule}
+    share: bench.Share = 0.03
+    probe_size: bench.Count = 2048
+    clipping: bench.ClippingRule = "auto_s"
+    optimizer: str = "AdamW"
 
-    rule: Literal["noise_aware"] = "noise_aware"
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Voted]:
+        """The noise of probes, then that of gradients, for the whole training at once."""
+        facts = self.scheduled(facts)
+        rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
+        probe_rate = min(rate, self.probe_size / records)
+        apart = max(1, steps // VOTES)
+        probes = tuple(range(max(2, apart), steps, apart))
+        asked = 2 * (HALVINGS + len(probes))
+        alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
+        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large. An error here makes probes more or less
+        # accurate; it never changes ε, which is calibrated below.
+        affordable = probe_rate * alone / rate * math.sqrt(asked / (self.share * steps))
+        probe_noise = max(0.03 * probe_rate * records, affordable)
+        walk, vote = self.kinds(probe_rate, probe_noise)
+        asking = bench.compose(walk, bench.repeat(vote, len(probes)))
+        noise = bench.calibrate(lambda noise: bench.compose(bench.dp_sgd_event(rate, steps, noise), asking), budget)
+        training = bench.dp_sgd_event(rate, steps, noise)
+        optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
+        forward = 3 * (HALVINGS + len(probes)) * probe_rate * records
+        return bench.Plan(
+            budget=budget,
+            event=bench.compose(training, asking),
+            training_event=training,
+            parameters=Voted(rate, steps, noise, probe_rate, probe_noise, probes, optimizer),
+            releases=(
+                bench.Release("clipped gradient sum", steps, noise, rate),
+                bench.Release("clipped sum of loss changes", asked, probe_noise, probe_rate),
+            ),
+            cost=bench.Cost(runs=1, steps=steps, examples=rate * records * steps + forward),
+        )
+
+    def run(self, plan: bench.Plan[Voted], session: "bench.Session") -> bench.Outcome:
+        """Train for T steps; the records vote at the planned ones."""
+        planned, model = plan.parameters, session.build_model()
+        clipping, weights = bench.parse_clipping(self.clipping), bench.trainable(model)
+        update = bench.UpdateRule(planned.optimizer, weights)
+        recent = bench.WeightAverage(weights, 0.99)
+        step_kind = bench.poisson_sampled(planned.sample_rate, bench.gaussian(planned.noise_multiplier))
+        _, vote_kind = self.kinds(planned.probe_rate, planned.probe_noise)
+        rule: VotingRule | None = None
+        path: list[dict[str, float]] = []
+        for step in bench.training_steps(session, planned.steps, [model], [self.averaging]):
+            gradient = session.sample(step_kind).gradient(model, clipping, planned.noise_multiplier)
+            direction = update.direction(gradient)
+            rule = rule or self.first_rule(planned, session, model, direction)
+            if step in planned.probes:
+                stretch = [weight.detach() - mean for weight, mean in zip(weights, recent.average, strict=True)]
+                batch = session.sample(vote_kind, "votes")
+                behind, ahead = batch.loss_changes(model, stretch, (1.0, -1.0), TINY, planned.probe_noise)
+                last, next_one = behind / TINY, -ahead / TINY
+                rule.observe(last, next_one, step / planned.steps)
+                path.append({"step": step, "learning_rate": rule.learning_rate, "last": last, "next": next_one})
+            update.apply(direction, rule.learning_rate)
+            recent.update()
+        return bench.Outcome(model, {"learning_rate": rule.learning_rate if rule else math.nan, "path": path})
+
+    def first_rule(
+        self, planned: Voted, session: "bench.Session", model: "nn.Module", direction: "Sequence[Tensor]"
+    ) -> VotingRule:
+        """The rule at its first rate, which the noise decides that the initial weights can bear."""
+        batch = session.sample(self.kinds(planned.probe_rate, planned.probe_noise)[0], "walk")
+        deviation = planned.probe_noise / (planned.probe_rate * session.facts.n_records)
+        smallest = FALLBACK / FIRST
+        if deviation <= UNSEEN:
+            walk = normal_like(direction, session.uniform("walk"))
+            low, high = map(math.log, SIZES)
+            for _ in range(HALVINGS):
+                middle = (low + high) / 2
+                steps = (math.exp(middle), -math.exp(middle))
+                # Both ways: what is linear cancels, so that a lucky direction does not pass for a harmless one.
+                rise = sum(batch.loss_changes(model, walk, steps, BOUND, planned.probe_noise)) / 2
+                low, high = (low, middle) if rise > FELT else (middle, high)
+            # What a step of rate 1 moves each weight by: one for Adam and its kin.
+            smallest = math.exp(low) / (math.sqrt(planned.steps) * root_mean_square(direction))
+        return VotingRule(FIRST * smallest, (smallest, LARGEST * smallest), deviation)
+
+    @staticmethod
+    def kinds(rate: float, noise: float) -> "tuple[DpEvent, DpEvent]":
+        """The batch that is asked before the first step, and those that vote."""
+        walk, vote = (bench.repeat(bench.gaussian(noise), asked) for asked in (2 * HALVINGS, 2))
+        return bench.poisson_sampled(rate, walk), bench.poisson_sampled(rate, vote)
+
+
+def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "list[Tensor]":
+    """Standard normal tensors of the same shapes, drawn without looking at any record."""
+    import torch
+
+    generator = torch.Generator().manual_seed(random.Random(uniform).getrandbits(63))
+    return [torch.randn(one.shape, generator=generator, dtype=one.dtype).to(one.device) for one in tensors]
+
+
+def root_mean_square(tensors: "Sequence[Tensor]") -> float:
+    """Of all entries; never 0."""
+    total = sum(tensor.double().square().sum().item() for tensor in tensors)
+    return max(math.sqrt(total / sum(tensor.numel() for tensor in tensors)), 1e-12)

@@ -1,7 +1,4 @@
-"""Training whose learning rate follows from a few privatised losses, probed along the way.
-
-`hyfreedp_paper` and `hyfreedp` differ in the rule by which probes become learning rates.
-"""
+"""Training whose learning rate follows from a few privatised losses, probed along a step; see `hyfreedp_paper`."""
 
 import math
 from abc import ABC, abstractmethod
@@ -29,6 +26,9 @@ LEARNING_RATES = (1e-10, 1e10)
 SMALLEST_INFLATION = 1.001
 LARGEST_INFLATION = 1.05
 
+RELEASES = 3
+"""Losses that one probe releases: behind, at and ahead of the weights."""
+
 
 class ProbingRule(ABC):
     """How probes become learning rates. Sees released values and public constants only.
@@ -37,36 +37,13 @@ class ProbingRule(ABC):
         learning_rate: η of the coming step.
         radius: the probes are taken at w ± radius · G.
         bound: clipping bound of what is probed.
-        releases: values released by one probe.
-        released: what they are.
-        probes_changes: whether they are changes of the loss rather than losses.
-        skips_momentum: whether probes go along the privatised gradient where the optimiser only accumulates it.
-        restarts: whether the optimiser is to forget the steps so far.
     """
 
-    releases = 3
-    released = "clipped loss sum"
-    probes_changes = False
-    skips_momentum = False
-    restarts = False
-
-    def __init__(self, learning_rate: float, bound: float, noise_walk: float) -> None:
-        """Start.
-
-        Args:
-            learning_rate: η₀.
-            bound: R₀.
-            noise_walk: √T · (norm of the noise on one gradient), from the plan.
-        """
-        del noise_walk
+    def __init__(self, learning_rate: float, bound: float) -> None:
+        """Start at η₀ and R₀."""
         self.learning_rate = learning_rate
         self.radius = learning_rate
         self.bound = bound
-
-    @staticmethod
-    def probe_times(steps: int, interval: int) -> frozenset[int]:
-        """Every K-th step, the first included."""
-        return frozenset(range(0, steps, interval))
 
     @property
     def offsets(self) -> tuple[float, ...]:
@@ -111,10 +88,10 @@ class ProbedTraining(TrainingMethod[Probed]):
 
     What is released is accounted jointly (docs/accounting.md):
 
-    - `fresh`: T × Poisson(q; Gaussian σ_g) + n × Poisson(q; k × Gaussian σ_l)
-    - `same`: (T − n) × Poisson(q; Gaussian σ_g) + n × Poisson(q; Gaussian σ_g, k × Gaussian σ_l)
+    - `fresh`: T × Poisson(q; Gaussian σ_g) + n × Poisson(q; 3 × Gaussian σ_l)
+    - `same`: (T − n) × Poisson(q; Gaussian σ_g) + n × Poisson(q; Gaussian σ_g, 3 × Gaussian σ_l)
 
-    with n probes of k values each. Learning rates, radii and bounds are computed from released values and
+    with n probes of three losses each. Learning rates, radii and bounds are computed from released values and
     public constants, hence free.
 
     The other parameters are those of every `TrainingMethod`.
@@ -152,8 +129,7 @@ class ProbedTraining(TrainingMethod[Probed]):
 
         facts = self.scheduled(facts)
         rate, steps = facts.sample_rate, facts.steps
-        rule = self.rules[self.rule]
-        probes = len(rule.probe_times(steps, self.update_interval))
+        probes = len(range(0, steps, self.update_interval))
         alone = calibrate_roughly(lambda noise: dp_sgd_event(rate, steps, noise), budget)
         inflation = self.noise_inflation or self._cheapest_inflation(alone, facts, probes)
         gradient_noise = inflation * alone
@@ -165,7 +141,6 @@ class ProbedTraining(TrainingMethod[Probed]):
 
         loss_noise = calibrate(event, budget)
         batch = rate * facts.n_records
-        passes = rule.releases + rule.probes_changes  # a change needs the loss at w as well
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
         return Plan(
             budget=budget,
@@ -174,9 +149,9 @@ class ProbedTraining(TrainingMethod[Probed]):
             parameters=Probed(rate, steps, gradient_noise, loss_noise, inflation, probes, optimizer),
             releases=(
                 Release("clipped gradient sum", steps, gradient_noise, rate),
-                Release(rule.released, probes * rule.releases, loss_noise, rate),
+                Release("clipped loss sum", probes * RELEASES, loss_noise, rate),
             ),
-            cost=Cost(runs=1, steps=steps, examples=batch * (steps + probes * passes)),
+            cost=Cost(runs=1, steps=steps, examples=batch * (steps + probes * RELEASES)),
         )
 
     def run(self, plan: Plan[Probed], session: Session) -> Outcome:
@@ -186,31 +161,20 @@ class ProbedTraining(TrainingMethod[Probed]):
         planned, model = plan.parameters, session.build_model()
         noise, loss_noise = planned.noise_multiplier, planned.loss_noise_multiplier
         clipping = parse_clipping(self.clipping)
-        weights = trainable(model)
-        update = UpdateRule(planned.optimizer, weights)
+        update = UpdateRule(planned.optimizer, trainable(model))
         expected_size = planned.sample_rate * session.facts.n_records
-        noise_norm = noise * clipping.sensitivity * math.sqrt(sum(weight.numel() for weight in weights)) / expected_size
-        rule = self.rules[self.rule](
-            self.initial_learning_rate, self.initial_loss_bound, math.sqrt(planned.steps) * noise_norm
-        )
-        probe_times = rule.probe_times(planned.steps, self.update_interval)
+        rule = self.rules[self.rule](self.initial_learning_rate, self.initial_loss_bound)
         plain, probing = self.kinds(planned.sample_rate, noise, loss_noise)
         path: list[dict[str, float]] = []
         for step in training_steps(session, planned.steps, [model], [self.averaging]):
-            is_probed = step in probe_times
+            is_probed = step % self.update_interval == 0
             batch = session.sample(probing if is_probed and self.loss_batch == "same" else plain)
-            gradient = batch.gradient(model, clipping, noise)
-            direction = update.direction(gradient)
+            direction = update.direction(batch.gradient(model, clipping, noise))
             if is_probed:
                 probed = batch if self.loss_batch == "same" else session.sample(probing, "probing")
-                ask = probed.loss_changes if rule.probes_changes else probed.losses
-                along = gradient if rule.skips_momentum and planned.optimizer.lower() == "sgd" else direction
                 bound, radius = rule.bound, rule.radius
-                values = ask(model, along, rule.offsets, bound, loss_noise)
+                values = probed.losses(model, direction, rule.offsets, bound, loss_noise)
                 rule.observe(values, loss_noise * bound / expected_size)
-                if rule.restarts:
-                    update = UpdateRule(planned.optimizer, weights)
-                    direction = update.direction(gradient)
                 seen = {f"probe_{index}": value for index, value in enumerate(values)}
                 found = {"step": step, "learning_rate": rule.learning_rate, "radius": radius, "loss_bound": bound}
                 path.append(found | seen)
@@ -222,7 +186,7 @@ class ProbedTraining(TrainingMethod[Probed]):
         from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 
         gradient = gaussian(gradient_noise)
-        losses = repeat(gaussian(loss_noise), self.rules[self.rule].releases)
+        losses = repeat(gaussian(loss_noise), RELEASES)
         asked = losses if self.loss_batch == "fresh" else compose(gradient, losses)
         return poisson_sampled(rate, gradient), poisson_sampled(rate, asked)
 
@@ -232,9 +196,8 @@ class ProbedTraining(TrainingMethod[Probed]):
         Uses that T subsampled Gaussians cost about T (q/σ)² while σ is large. An error makes the probes less
         or more accurate than aimed at, and never changes ε, which is calibrated afterwards.
         """
-        releases = self.rules[self.rule].releases
         loss_noise = self.probe_noise * facts.batch_size / self.initial_loss_bound
-        share = probes * releases * alone**2 / (facts.steps * loss_noise**2)
+        share = probes * RELEASES * alone**2 / (facts.steps * loss_noise**2)
         wanted = 1 / math.sqrt(1 - share) if share < 1 else math.inf
         return min(max(wanted, SMALLEST_INFLATION), LARGEST_INFLATION)
 

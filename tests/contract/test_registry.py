@@ -49,7 +49,7 @@ def test_built_ins_arrive_by_entry_points() -> None:
     points = Distribution.from_name("dphpo-bench").entry_points
     declared = {point.name for point in points if point.group == "dphpo_bench.methods"}
     assert declared == set(registry.methods())
-    assert len(declared) == 20
+    assert len(declared) == 28
     assert {"hyfreedp", "liu_talwar", "papernot_steinke", "linear_scaling", "propose_test", "auto_clipping"} < declared
     tables, pictures = {"adult", "diabetes"}, {"cifar10", "digits", "digits_eight", "fashion_mnist", "mnist"}
     more_pictures, texts = {"cifar100", "food101", "gtsrb", "svhn"}, {"e2e", "mnli", "qnli", "qqp", "sst2"}
@@ -104,10 +104,10 @@ def test_unknown_names() -> None:
 
 
 def test_parameters_are_read_by_their_types() -> None:
-    assert registry.make_method("hyfreedp", {"update_interval": "10"}).parameters["update_interval"] == 10
+    assert registry.make_method("hyfreedp_paper", {"update_interval": "10"}).parameters["update_interval"] == 10
     with pytest.raises(UnknownNameError, match="Did you mean 'update_interval'"):
-        registry.make_method("hyfreedp", {"update_intervall": "10"})
+        registry.make_method("hyfreedp_paper", {"update_intervall": "10"})
     with pytest.raises(InvalidValueError, match="update_interval='many'"):
-        registry.make_method("hyfreedp", {"update_interval": "many"})
+        registry.make_method("hyfreedp_paper", {"update_interval": "many"})
     with pytest.raises(InvalidValueError, match="rule='magic'"):
-        registry.make_method("hyfreedp", {"rule": "magic"})
+        registry.make_method("hyfreedp_paper", {"rule": "magic"})

@@ -43,7 +43,7 @@ VARIANTS = {
         {"distribution": "negative_binomial", "shape": "0", "mean": "10"},
         {"distribution": "uniform", "accounting": "layer_cake"},
     ],
-    "hyfreedp": [{"loss_batch": "same"}],
+    "hyfreedp": [{"optimizer": "SGD"}],
     "hyfreedp_paper": [{"loss_batch": "same"}, {"rule": "paper"}],
     "auto_clipping": [{"clipping": "auto_v"}],
     "subsampled_tuning": [{"optimizer": "SGD"}],

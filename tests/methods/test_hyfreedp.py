@@ -1,79 +1,33 @@
-"""HyFreeDP: what it costs, against published analysis; how its rules behave, against exact parabolas."""
+"""HyFreeDP with votes: what it releases, where it starts, and how its rule follows exact parabolas."""
 
 import math
 import random
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.methods.hyfreedp import HyFreeDP, NoiseAwareRule
-from dphpo_bench.methods.hyfreedp_paper import HyFreeDPPaper
-from dphpo_bench.recipes.probed_training import Probed
+from dphpo_bench.methods.hyfreedp import FALLBACK, LARGEST, HyFreeDP, VotingRule, root_mean_square
 from tests.conftest import TinyTask, session_on
 
-RULES = HyFreeDP.rules | HyFreeDPPaper.rules
+LIMITS = (1e-3, 1.0)
 
 
-def method_of(rule: str, **options: Any) -> bench.ProbedTraining:
-    """The method that has this rule."""
-    return (HyFreeDP if rule in HyFreeDP.rules else HyFreeDPPaper)(rule=rule, **options)
-
-
-# The setting of the table in docs/accounting.md.
-FACTS = bench.TaskFacts("table", "none", 50_000, bench.Input((1,)), 1000, 10, "SGD", learning_rate=1.0, n_classes=2)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "interval", "loss_batch", "loss_noise"),
-    [
-        pytest.param(1, 5, "same", 10.479, marks=pytest.mark.slow),
-        pytest.param(1, 10, "fresh", 5.983, marks=pytest.mark.slow),
-        (3, 5, "same", 5.592),
-        pytest.param(3, 10, "same", 4.180, marks=pytest.mark.slow),
-        pytest.param(3, 5, "fresh", 2.635, marks=pytest.mark.slow),
-        pytest.param(8, 5, "same", 3.848, marks=pytest.mark.slow),
-        (8, 5, "fresh", 1.397),
-    ],
-)
-def test_loss_noise_of_the_joint_analysis(epsilon: float, interval: int, loss_batch: str, loss_noise: float) -> None:
-    """Computed beforehand with another accountant, for γ = 1.01.
-
-    What is left for the losses is 1 % of the noise of the gradients, so an error of 1e-4 in that noise, which is
-    calibrated roughly, becomes 1 % here.
-    """
-    method = HyFreeDPPaper(update_interval=interval, loss_batch=loss_batch, noise_inflation=1.01)  # type: ignore[arg-type]
-    plan = method.plan(FACTS, bench.PrivacyBudget(epsilon, 1e-5))
-    assert FACTS.steps == 500
-    assert plan.parameters.probes == 500 // interval
-    assert plan.parameters.loss_noise_multiplier == pytest.approx(loss_noise, rel=0.02)
-
-
-SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in ("mnist", "cifar10")]
-
-
-@pytest.mark.parametrize("task", ["digits", *SLOW])
-@pytest.mark.parametrize(
-    "epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 3, pytest.param(8, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("rule", list(RULES))
-def test_plans_spend_the_budget_and_no_more(task: str, epsilon: float, rule: str) -> None:
-    method = method_of(rule, loss_batch="same" if epsilon == 3 else "fresh")
-    checked = bench.plan(method, task, bench.PrivacyBudget(epsilon, 1e-5))
+@pytest.mark.parametrize("epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("task", ["digits", pytest.param("cifar10", marks=pytest.mark.slow)])
+def test_plans_spend_the_budget_and_little_of_it_on_votes(task: str, epsilon: float) -> None:
+    checked = bench.plan(HyFreeDP(), task, bench.PrivacyBudget(epsilon, 1e-5))
     assert 0.99 * epsilon <= checked.epsilon.epsilon <= epsilon
-    assert 0 < checked.tuning_share < 0.3
-    assert checked.plan.parameters.noise_inflation <= 1.05
+    assert 0 < checked.tuning_share < 0.02
 
 
-@pytest.mark.parametrize("rule", list(RULES))
-@pytest.mark.parametrize("loss_batch", ["fresh", "same"])
-@pytest.mark.parametrize("optimizer", ["SGD", pytest.param("AdamW", marks=pytest.mark.slow)])
-def test_runs_release_exactly_what_is_planned(plain_run, rule: str, loss_batch: str, optimizer: str) -> None:
-    method = method_of(rule, loss_batch=loss_batch, optimizer=optimizer, initial_learning_rate=0.01)
-    record = plain_run(method).record
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_runs_release_exactly_what_is_planned(plain_run, optimizer: str) -> None:
+    record = plain_run(HyFreeDP(optimizer=optimizer)).record
     assert record.status == "ok", record.error
     assert record.privacy.recomputed == record.privacy.planned
     path = record.released["path"]
@@ -87,178 +41,107 @@ def test_it_learns_where_the_untuned_rate_does_not(plain_run) -> None:
     assert tuned > 0.75 > untuned
 
 
-def observe(rule: NoiseAwareRule, slope: float, curvature: float, deviation: float, generator: random.Random) -> None:
-    """One probe of L(w − hG) = −slope · h + curvature · h²/2."""
-    rule.observe([-slope * h + curvature * h * h / 2 + generator.gauss(0, deviation) for h in rule.offsets], deviation)
+def settled(best: float, wanted: float, deviation: float, seed: int = 0) -> VotingRule:
+    """The rule after many probes of stretches whose best multiple is best / (learning rate)."""
+    generator, rule = random.Random(seed), VotingRule(0.1, LIMITS, deviation)
+    done = 8 / (8 + wanted)
+    for _ in range(200):
+        slope = 0.5
+        curvature = slope * rule.learning_rate / best
+        last, following = slope + curvature / 2, slope - curvature / 2
+        rule.observe(last + generator.gauss(0, deviation), following + generator.gauss(0, deviation), done)
+    return rule
 
 
-@pytest.mark.parametrize("best", [1e-3, 0.3, 100.0])
-def test_noise_aware_finds_the_minimiser_over_orders_of_magnitude(best: float) -> None:
-    """Slope 1/best and curvature 1/best² put the minimum of every parabola at `best` and its depth at 1/2."""
-    generator = random.Random(0)
-    rule = NoiseAwareRule(1e-4, 1.0, noise_walk=0.0)
-    for _ in range(16):
-        observe(rule, 1 / best, 1 / best**2, 1e-3, generator)
-    assert rule.learning_rate / rule.reach == pytest.approx(best, rel=0.05)
-    assert rule.radius == pytest.approx(best, rel=0.05)
+@pytest.mark.parametrize("best", [0.01, 0.3, 0.9])
+@pytest.mark.parametrize("wanted", [1.0, 2.0, 8.0])
+def test_the_rate_goes_where_the_best_stretch_is_the_wanted_one(best: float, wanted: float) -> None:
+    rule = settled(best, wanted, 1e-6)
+    assert rule.learning_rate == pytest.approx(max(best / wanted, LIMITS[0]), rel=0.02)
 
 
-def test_noise_aware_steps_no_farther_than_it_probed_until_it_sees() -> None:
-    generator = random.Random(0)
-    rule = NoiseAwareRule(1e-4, 1.0, noise_walk=0.0)
-    for _ in range(5):
-        probed = rule.radius
-        observe(rule, 1e-3, 1e-3, 0.01, generator)
-        assert rule.learning_rate <= probed
+def test_noise_moves_it_little() -> None:
+    rates = [math.log(settled(0.3, 1.0, 0.02, seed).learning_rate / 0.3) for seed in range(20)]
+    assert max(map(abs, rates)) < math.log(2)
 
 
-def test_noise_aware_later_lowers_but_never_raises() -> None:
-    generator = random.Random(0)
-    rule = NoiseAwareRule(0.1, 1.0, noise_walk=0.0)
-    for _ in range(6):
-        observe(rule, 1.0, 1.0, 1e-6, generator)
-    held = rule.learning_rate
-    for _ in range(20):
-        observe(rule, 1.0, 0.01, 1e-6, generator)
-    assert rule.learning_rate <= held * 1.001
-    for _ in range(40):
-        observe(rule, 1.0, 100.0, 1e-6, generator)
-    assert rule.learning_rate == pytest.approx(0.01 * rule.reach, rel=0.05)
+def test_a_rate_that_does_harm_falls_and_one_whose_harm_is_not_seen_grows() -> None:
+    harmful = VotingRule(0.1, LIMITS, 0.03)
+    harmful.observe(-0.3, -0.6, 0.5)
+    assert harmful.learning_rate < 0.05
+    harmless = VotingRule(0.1, LIMITS, 0.03)
+    harmless.observe(0.3, 0.29, 0.05)
+    assert harmless.learning_rate == pytest.approx(0.1 * math.sqrt(2))
 
 
-def test_noise_aware_shrinks_with_the_walk_of_the_noise() -> None:
-    rates = []
-    for walk in (0.0, 1.0, 4.0):
-        rule = NoiseAwareRule(0.1, 1.0, noise_walk=walk)
-        for _ in range(6):
-            observe(rule, 1.0, 1.0, 1e-6, random.Random(0))
-        rates.append(rule.learning_rate)
-    assert rates == pytest.approx([6.0, 6 / 1.75, 6 / 4], rel=1e-3)
+def test_it_stays_where_nothing_is_seen() -> None:
+    rule, generator = VotingRule(0.1, LIMITS, 0.5), random.Random(0)
+    for step in range(1, 20):
+        rule.observe(generator.uniform(-0.5, 0.5), generator.uniform(-0.5, 0.5), step / 20)
+    assert rule.learning_rate == 0.1
 
 
-def test_noise_aware_stays_where_it_is_when_nothing_can_be_seen() -> None:
-    """Changes are clipped to ±bound; where that cannot stand out of the noise, growing would never end."""
-    rule = NoiseAwareRule(1e-4, bound=1.0, noise_walk=0.0)
-    generator = random.Random(0)
-    for _ in range(30):
-        rule.observe([generator.gauss(0, 5.0) for _ in rule.offsets], 5.0)
-    assert rule.learning_rate == rule.radius == 1e-4
-
-
-def test_paper_rule_is_the_vertex_of_the_parabola() -> None:
-    rule = RULES["paper"](0.5, 1.0, 0.0)
-    rule.observe([2.0 + 3.0 * 0.5 + 4.0 * 0.125, 2.0, 2.0 - 3.0 * 0.5 + 4.0 * 0.125], 0.1)
-    assert rule.learning_rate == pytest.approx(3 / 4)
-    assert rule.bound == pytest.approx(2.0 + 2.0 + 2.0 + 2 * 4.0 * 0.125)
-
-
-def test_the_papers_default_is_its_authors() -> None:
-    """docs/hyfreedp.md says from where each comes; nothing of ours is among them."""
-    theirs = {
-        "rule": "gen",
-        "loss_batch": "fresh",
-        "update_interval": 5,
-        "noise_inflation": 1.01,
-        "initial_learning_rate": 1e-4,
-        "initial_loss_bound": 1.0,
-        "clipping": "auto_s",
-        "optimizer": "AdamW",
-        "averaging": 0.0,
-    }
-    assert theirs.items() <= HyFreeDPPaper().parameters.items()
-
-
-@pytest.mark.parametrize(("rule", "interval"), [("paper", 1), ("paper", 2), ("gen", 2)])
-def test_the_paper_is_algorithm_1(rule: str, interval: int) -> None:
-    """Against its lines, written down again, on full batches and without noise."""
-    # Not from 1e-4: second differences of losses in float32 would be rounding.
-    start_rate = 0.05
-    method = HyFreeDPPaper(rule=rule, update_interval=interval, initial_learning_rate=start_rate)  # type: ignore[arg-type]
-    task = TinyTask()
-    records, steps = task.load_train(None), 6  # type: ignore[arg-type]
-    planned = Probed(1.0, steps, 0.0, 0.0, 1.01, 3, "AdamW")
-    event, budget = bench.dp_sgd_event(1.0, steps, 0.0), bench.PrivacyBudget(3, 1e-4)
-    outcome = method.run(
-        bench.Plan(budget, event, event, planned, (), bench.Cost(1, 6, 1.0)), session_on(task, records)
-    )
-
-    start = session_on(task, records).build_model()
-    x = torch.cat([records.inputs, torch.ones(600, 1)], dim=1).double()
-    y = torch.nn.functional.one_hot(records.targets, 3).double()
-    w = torch.cat([start.weight, start.bias[:, None]], dim=1).detach().double()
-    first = second = torch.zeros_like(w)
-    eta, bound = start_rate, 1.0
-    for t in range(steps):
-        per_record = torch.einsum("nc,nd->ncd", torch.softmax(x @ w.T, 1) - y, x)
-        factor = 1 / (per_record.flatten(1).norm(dim=1) + 0.01)
-        g = torch.einsum("n,ncd->cd", factor, per_record) / 600
-        first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
-        away = (first / (1 - 0.9 ** (t + 1))) / ((second / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8)
-        direction = away + 0.01 * w
-        if t % interval == 0:
-            behind, here, ahead = (
-                float((-(y * torch.log_softmax(x @ (w - h * direction).T, 1)).sum(1)).clamp(0, bound).mean())
-                for h in (-eta, 0.0, eta)
-            )
-            slope, curvature = (behind - ahead) / (2 * eta), (behind + ahead - 2 * here) / eta**2
-            if slope > 0 and curvature > 0:
-                best = slope / curvature
-                eta = best if rule == "paper" else 0.9 * eta + 0.1 * min(max(best, eta / 2), 2 * eta)
-            bound = behind + here + ahead
-        w = w - eta * direction
-    end = torch.cat([outcome.model.weight, outcome.model.bias[:, None]], dim=1).detach().double()
-    assert outcome.released["learning_rate"] == pytest.approx(eta, rel=1e-3)
-    assert torch.allclose(end, w, atol=1e-3 * float(w.abs().max()))
-
-
-def test_gen_rule_is_limited_and_smooth() -> None:
-    rule = RULES["gen"](0.5, 1.0, 0.0)
-    rule.observe([1.0 + 100 * 0.5 + 0.125, 1.0, 1.0 - 100 * 0.5 + 0.125], 0.1)  # vertex at 100
-    assert rule.learning_rate == pytest.approx(0.9 * 0.5 + 0.1 * 1.0)
-    rule.observe([0.0, 1.0, 0.0], 0.1)  # opens downwards
-    assert rule.learning_rate == pytest.approx(0.55)
-
-
-@pytest.mark.parametrize("name", list(RULES))
 @given(
-    probes=st.lists(st.tuples(*[st.floats(-20, 20)] * 3), max_size=40),
+    probes=st.lists(st.tuples(st.floats(-50, 50), st.floats(-50, 50), st.floats(0.001, 0.999)), max_size=60),
     deviation=st.floats(1e-6, 10),
 )
-def test_no_released_value_breaks_a_rule(name: str, probes: list[tuple[float, ...]], deviation: float) -> None:
-    rule = RULES[name](1e-4, 1.0, 1.0)
-    for values in probes:
-        rule.observe(values[: len(rule.offsets)], deviation)
-        assert 0 < rule.learning_rate < math.inf
-        assert 0 < rule.radius < math.inf
-        assert 0.05 <= rule.bound <= 100
+def test_no_released_value_leads_out_of_the_limits(probes: list[tuple[float, float, float]], deviation: float) -> None:
+    rule = VotingRule(0.1, LIMITS, deviation)
+    for last, following, done in probes:
+        rule.observe(last, following, done)
+        assert LIMITS[0] <= rule.learning_rate <= LIMITS[1]
+
+
+class Scaled(nn.Module):
+    """A linear model whose weights count `scale` times as much."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 3)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.scale = scale
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.linear(inputs) * self.scale
+
+
+def first_rate(scale: float, probe_noise: float) -> float:
+    class Task(TinyTask):
+        def build_model(self) -> nn.Module:
+            return Scaled(scale)
+
+    method, task = HyFreeDP(), Task()
+    planned = replace(method.plan(task.facts, bench.PrivacyBudget(8.0, 1e-4)).parameters, probe_noise=probe_noise)
+    session = session_on(task, task.load_train(bench.DataSource.resolve()))
+    model = session.build_model()
+    direction = [torch.ones_like(weight) for weight in model.parameters()]
+    return method.first_rule(planned, session, model, direction).learning_rate
+
+
+def test_the_first_rate_is_what_the_initial_weights_bear() -> None:
+    """Weights that count ten times as much bear a tenth of the noise."""
+    assert first_rate(1.0, 0.01) / first_rate(10.0, 0.01) == pytest.approx(10, rel=0.25)
+
+
+def test_where_the_budget_buys_no_look_the_rate_is_a_public_one() -> None:
+    assert first_rate(1.0, 1e4) == FALLBACK
+
+
+def test_root_mean_square_is_of_all_entries() -> None:
+    assert root_mean_square([torch.full((3,), 2.0), torch.zeros(1)]) == pytest.approx(math.sqrt(3))
+    assert root_mean_square([torch.zeros(2)]) > 0
+    assert LARGEST > 1
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rule": "magic"}, "rule in noise_aware, got"),
-        ({"loss_batch": "none"}, "loss_batch in fresh, same"),
-        ({"update_interval": 0}, "update_interval >= 1"),
-        ({"noise_inflation": 1.0}, "noise_inflation > 1"),
-        ({"probe_noise": 0.0}, "probe_noise > 0"),
-        ({"initial_learning_rate": math.nan}, "initial_learning_rate > 0"),
+        ({"share": 0.0}, "0 < share < 1"),
+        ({"probe_size": 0}, "probe_size >= 1"),
         ({"clipping": "auto_x"}, "Did you mean 'auto_"),
     ],
 )
 def test_parameters_out_of_range(options: dict[str, object], message: str) -> None:
     with pytest.raises(bench.DphpoBenchError, match=message):
         HyFreeDP(**options)  # type: ignore[arg-type]
-
-
-def test_noise_aware_restarts_the_optimiser_once_when_its_estimates_are_complete() -> None:
-    rule = NoiseAwareRule(0.5, 1.0, noise_walk=0.0)
-    restarts = []
-    for _ in range(10):
-        observe(rule, 1.0, 1.0, 1e-6, random.Random(0))
-        restarts.append(rule.restarts)
-    assert restarts == [False] * 3 + [True] + [False] * 6
-
-
-def test_the_paper_has_its_own_rules() -> None:
-    with pytest.raises(bench.InvalidValueError, match="rule in paper, gen, got"):
-        HyFreeDPPaper(rule="noise_aware")  # type: ignore[arg-type]
