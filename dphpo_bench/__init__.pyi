@@ -29,7 +29,10 @@ from .contract.parameters import check_fields as check_fields
 from .contract.registry import make_method as make_method
 from .contract.registry import make_task as make_task
 from .contract.search_space import Candidate as Candidate
+from .contract.search_space import Extent as Extent
 from .contract.search_space import Proposals as Proposals
+from .contract.search_space import Space as Space
+from .contract.search_space import distribution_of as distribution_of
 from .contract.session import TOGETHER as TOGETHER
 from .contract.session import Scored as Scored
 from .contract.session import Session as Session
@@ -63,6 +66,7 @@ from .privacy.run_counts import TruncatedNegativeBinomial as TruncatedNegativeBi
 from .privacy.run_counts import UniformCount as UniformCount
 from .privacy.run_counts import geometric as geometric
 from .recipes.array_task import ArrayTask as ArrayTask
+from .recipes.continued import Training as Training
 from .recipes.dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .recipes.dp_sgd import ClippingRule as ClippingRule
 from .recipes.dp_sgd import DpSgd as DpSgd
@@ -77,6 +81,7 @@ from .recipes.probed_training import ProbedTraining as ProbedTraining
 from .recipes.probed_training import ProbingRule as ProbingRule
 from .recipes.probed_training import parabola as parabola
 from .recipes.probed_training import within as within
+from .recipes.search_method import CandidateMethod as CandidateMethod
 from .recipes.search_method import RandomStopping as RandomStopping
 from .recipes.search_method import SearchMethod as SearchMethod
 from .recipes.searched_run import Run as Run

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Interval
 
@@ -71,8 +71,9 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
 
     def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
         """Trials one after the other, each drawn from what the earlier ones suggest; release the best."""
-        prior = [session.fork(f"candidate {index}").candidate() for index in range(self.points)]
-        encoded = [_encoded(candidate, session.facts.search_space()) for candidate in prior]
+        space = self.searched_space(session.facts)
+        prior = [session.fork(f"candidate {index}").candidate(space) for index in range(self.points)]
+        encoded = [_encoded(candidate, session.facts.searched(space)) for candidate in prior]
 
         def weights(tried: list[int], scores: list[float]) -> list[float]:
             return _promise(encoded, tried, scores)
@@ -101,13 +102,13 @@ def _promise(points: "Sequence[Sequence[float]]", tried: "Sequence[int]", scores
     return [float(value) for value in np.exp(mean + deviation)]
 
 
-def _encoded(candidate: "Mapping[str, Any]", space: "Mapping[str, BaseDistribution]") -> list[float]:
+def _encoded(candidate: "bench.Candidate", space: "Mapping[str, BaseDistribution]") -> list[float]:
     """A candidate as numbers in [0, 1], logarithms where the space is logarithmic, one for each category."""
     from optuna.distributions import CategoricalDistribution
 
     numbers: list[float] = []
-    for name, distribution in space.items():
-        value = candidate[name]
+    for name, value in candidate.items():
+        distribution = bench.distribution_of(space, name, candidate)
         if isinstance(distribution, CategoricalDistribution):
             numbers += [float(choice == value) for choice in distribution.choices]
             continue

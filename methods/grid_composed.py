@@ -32,7 +32,7 @@ class GridComposed(bench.SearchMethod[bench.Trial]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
         """The noise of each of the runs, and of each of the scores."""
-        runs = len(facts.grid(self.points))
+        runs = len(facts.grid(self.points, self.searched_space(facts)))
 
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.repeat(trial, runs)
@@ -43,7 +43,7 @@ class GridComposed(bench.SearchMethod[bench.Trial]):
     def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
         """Train and score every candidate; return the best."""
         trial = plan.parameters
-        candidates = session.facts.grid(self.points)
+        candidates = session.facts.grid(self.points, self.searched_space(session.facts))
         results = []
         with session.progress.track("Candidates", len(candidates)) as advance:
             for start in range(0, len(candidates), bench.TOGETHER):

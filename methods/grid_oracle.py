@@ -39,7 +39,7 @@ class GridOracle(bench.SearchMethod[bench.Run]):
         """The noise of one run, and an ε that is infinite all the same."""
         training = self.searched(facts, budget).having({"schedule": self.schedule}).calibrated(budget)
         one = training.as_plan(facts, budget)
-        candidates = len(facts.grid(self.points))
+        candidates = len(facts.grid(self.points, self.searched_space(facts)))
         searched = one.cost.examples * (1 - self.validation) + facts.n_records * self.validation
         return replace(
             one,
@@ -53,7 +53,7 @@ class GridOracle(bench.SearchMethod[bench.Run]):
 
     def run(self, plan: bench.Plan[bench.Run], session: "bench.Session") -> bench.Outcome:
         """Train every candidate and judge it, then train the best on everything."""
-        candidates = session.facts.grid(self.points)
+        candidates = session.facts.grid(self.points, self.searched_space(session.facts))
         for candidate in candidates:  # a mistake shows before any work is done
             plan.parameters.having(candidate)
         training, validation = session.holdout(self.validation)

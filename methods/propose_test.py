@@ -74,9 +74,8 @@ class ProposeTest(bench.SearchMethod[Planned]):
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """The noise of the final run, then ε₀ of a success."""
-        bench.refuse_searched(
-            facts, bench.HYPERPARAMETERS, "candidates are compared after equally many steps without noise"
-        )
+        space, why = self.searched_space(facts), "candidates are compared after equally many steps without noise"
+        bench.refuse_searched(facts, bench.HYPERPARAMETERS, why, space)
         final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
         successes = min(self.successes, most_successes(self.resolution))
 
@@ -112,8 +111,8 @@ class ProposeTest(bench.SearchMethod[Planned]):
 
     def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Train on the parts, search, train on everything."""
-        planned = plan.parameters
-        candidates = [session.fork(f"candidate {index}").candidate() for index in range(self.candidates)]
+        planned, space = plan.parameters, self.searched_space(session.facts)
+        candidates = [session.fork(f"candidate {index}").candidate(space) for index in range(self.candidates)]
         on_part = self._on_part(session.facts)
         runs = [on_part.having(candidate) for candidate in candidates]
         sealed = session.sealed_utilities(runs, self.partitions, self.validation)

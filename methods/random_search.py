@@ -6,7 +6,7 @@ import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class RandomSearch(bench.TrainingMethod[bench.Run]):
+class RandomSearch(bench.CandidateMethod[bench.Run]):
     """One candidate drawn from the task's search space, trained by DP-SGD with the whole budget.
 
     A search with a single trial looks at no score, so the draw is free: the event is that of one run,
@@ -14,11 +14,7 @@ class RandomSearch(bench.TrainingMethod[bench.Run]):
     to beat. (Random search as published, Bergstra and Bengio 2012, keeps the best of many; private forms of
     that are methods of their own here.)
 
-    The other parameters are those of every `TrainingMethod`. What the search space has replaces them.
-
-    Attributes:
-        clipping: as in `parse_clipping`.
-        optimizer: a `torch.optim` name; default: the task's.
+    The other parameters are those of every `CandidateMethod`.
     """
 
     name = "random_search"
@@ -27,20 +23,11 @@ class RandomSearch(bench.TrainingMethod[bench.Run]):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    clipping: bench.ClippingRule = "auto_s"
-    optimizer: str | None = None
-
-    def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
-        """The learning rate is still the task's default."""
-        facts = self.scheduled(facts)
-        return bench.DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
-
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Run]:
         """T steps at the smallest noise that meets the budget; each of several schedules has its own."""
-        run = bench.searched(self.training(facts), self.scheduled(facts), budget, drawn=True)
-        return run.calibrated(budget).as_plan(facts, budget)
+        return self.searched(facts, budget, drawn=True).calibrated(budget).as_plan(facts, budget)
 
     def run(self, plan: bench.Plan[bench.Run], session: "bench.Session") -> bench.Outcome:
         """Draw, then train for T steps."""
-        run, inner, candidate = plan.parameters.opened(session, session.candidate())
+        run, inner, candidate = plan.parameters.opened(session, session.candidate(self.searched_space(session.facts)))
         return bench.Outcome(run.train(inner), candidate)

@@ -60,7 +60,8 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
         """Search on a sample, extrapolate, train."""
         trial, final = plan.parameters.trial, plan.parameters.final
         best = trial.best_of(session.subsample(self.search(trial.event)), self.runs)
-        chosen = self.extrapolated(best.hyperparameters if best else {}, final.optimizer)
+        found = best.hyperparameters if best else {}
+        chosen = self.extrapolated(found, found.get("optimizer", final.optimizer))
         return bench.Outcome(final.trained(session, chosen, "Final run"), chosen)
 
     def extrapolated(self, found: "bench.Candidate", optimizer: str) -> "bench.Candidate":

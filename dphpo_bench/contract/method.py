@@ -194,9 +194,14 @@ class Method(ABC, Generic[P]):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The method's parameters by name, as JSON values: part of a run's identity."""
-        given = [field.name for field in fields(self) if field.init]  # type: ignore[arg-type]
-        return {name: _json(name, getattr(self, name)) for name in given}
+        """The method's parameters by name, as JSON values: part of a run's identity; see `LATER`."""
+        given = {field.name: field for field in fields(self) if field.init}  # type: ignore[arg-type]
+        values = {name: _json(name, getattr(self, name)) for name in given}
+        return {
+            name: value
+            for name, value in values.items()
+            if not (given[name].metadata.get("later") and value == given[name].default)
+        }
 
     @abstractmethod
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[P]:

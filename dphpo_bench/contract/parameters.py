@@ -13,7 +13,7 @@ InvalidValueError: Expected 0 < width < 1, got width=2.
 import math
 from dataclasses import fields
 from functools import cache
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from annotated_types import Interval, Len
@@ -36,6 +36,10 @@ Decay = Annotated[float, Interval(ge=0, lt=1)]
 
 Name = Annotated[str, Len(1, MAX_NAME)]
 """A short text."""
+
+LATER = MappingProxyType({"later": True})
+"""Metadata of a field that a method got when there were records of it: its default is not written into identities, so
+that those records stay the method's own."""
 
 
 def check_fields(made: Any) -> None:

@@ -8,11 +8,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from dphpo_bench.base.checks import number
+from dphpo_bench.base.checks import number, short_text
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
+from dphpo_bench.contract.parameters import Name, check_fields
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -24,6 +25,112 @@ SCHEDULE = frozenset({"batch_size", "epochs"})
 
 MOST_VALUES = 3
 """How many values a numeric range of these has: the ends and the middle, in the logarithm where the range says so."""
+
+Extent = Literal["full", "fixed_schedule", "grid", "learning_rate"]
+"""How much a search varies: all of the space; all but batch size and epochs, so that every run costs the same; learning
+rate, optimiser and clipping, which a grid can hold; the learning rate alone."""
+
+_GRID = frozenset({"learning_rate", "optimizer", "clipping"})
+
+
+@dataclass(frozen=True)
+class Space:
+    """Which part of a task's search space a search varies: names only, since it is handed to sessions.
+
+    Attributes:
+        extent: how much is searched.
+        without: hyperparameters that were set by hand, and are not searched.
+        optimizer: the one that was set by hand; None: it is searched, or the task's.
+
+    Raises:
+        UnknownNameError: if there is no such extent.
+    """
+
+    extent: Extent = "full"
+    without: tuple[str, ...] = ()
+    optimizer: Name | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "without", tuple(short_text("without", name) for name in tuple(self.without)))
+
+    def of(self, stated: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":
+        """The part of a space that is searched.
+
+        Raises:
+            InvalidValueError: if nothing is left.
+        """
+        space = dict(stated)
+        if self.optimizer is not None or self.extent == "learning_rate":
+            for name in [name for name in space if ":" in name]:  # what holds for one optimiser only
+                own = space.pop(name)
+                if name.endswith(f":{str(self.optimizer).lower()}"):
+                    space[hyperparameter(name)] = own
+        fixed = {*self.without, *(() if self.optimizer is None else ("optimizer",))}
+        kept = {name: one for name, one in space.items() if self._searches(hyperparameter(name), fixed)}
+        if not kept:
+            raise InvalidValueError(
+                f"Expected a hyperparameter to search, got none: space={self.extent} of {sorted(stated)}, "
+                f"{sorted(fixed)} set by hand. Set fewer, or another space."
+            )
+        return kept
+
+    def _searches(self, name: str, fixed: "set[str]") -> bool:
+        match self.extent:
+            case "full":
+                return name not in fixed
+            case "fixed_schedule":
+                return name not in fixed | SCHEDULE
+            case "grid":
+                return name in _GRID - fixed
+            case "learning_rate":
+                return name == "learning_rate"
+
+
+def usual(n_records: int, batch_size: int, epochs: float) -> "dict[str, BaseDistribution]":
+    """What people tune, for a wider search of a task that states no space: public, and the same for all tasks.
+
+    No search takes it unless it is told to: one that searched it lost to the learning rate alone (docs/methods.md).
+
+    Learning rates span three decades, around .01 for AdamW and .3 for SGD with momentum, where runs under privacy do
+    best. Batches are the task's or twice as large, epochs half or twice as many: four combinations,
+    since each is planned with noise of its own.
+
+    Args:
+        n_records: N; no batch is larger.
+        batch_size: of the task.
+        epochs: of the task.
+    """
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    batches = sorted({batch_size, min(2 * batch_size, n_records)})
+    return {
+        "optimizer": CategoricalDistribution(["AdamW", "SGD"]),
+        "learning_rate": FloatDistribution(3e-4, 0.3, log=True),
+        "learning_rate:sgd": FloatDistribution(0.01, 10.0, log=True),
+        "clipping": CategoricalDistribution(["auto_s", "abadi:1"]),
+        "weight_decay": CategoricalDistribution([0.0, 0.001, 0.01]),
+        "batch_size": CategoricalDistribution(batches),
+        "epochs": CategoricalDistribution([epochs / 2, epochs * 2]),
+    }
+
+
+def hyperparameter(name: str) -> str:
+    """The hyperparameter of a space's entry: "learning_rate:sgd" is the learning rate where the optimiser is SGD."""
+    return name.partition(":")[0]
+
+
+def _resolved(drawn: Candidate) -> Candidate:
+    """A candidate without the entries of other optimisers than its own."""
+    suffix = f":{str(drawn.get('optimizer')).lower()}"
+    plain = {name: value for name, value in drawn.items() if ":" not in name}
+    own = {hyperparameter(name): value for name, value in drawn.items() if name.endswith(suffix)}
+    return {**plain, **own}
+
+
+def distribution_of(space: "Mapping[str, BaseDistribution]", name: str, candidate: Candidate) -> "BaseDistribution":
+    """What a candidate's value of a hyperparameter was drawn from."""
+    return space.get(f"{name}:{str(candidate.get('optimizer')).lower()}", space[name])
 
 
 @dataclass(frozen=True)
@@ -126,7 +233,7 @@ def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # a study announces itself
     try:
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed % 2**32))
-        return dict(study.ask(_planned(space)).params)
+        return _resolved(study.ask(_planned(space)).params)
     finally:
         optuna.logging.set_verbosity(verbosity)
 
@@ -145,7 +252,12 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
     if points < 1:
         raise InvalidValueError(f"Expected points >= 1, got {points}.")
     axes = [_values(name, distribution, points) for name, distribution in _planned(space).items()]
-    return [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
+    found = [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
+    if not any(":" in name for name in space):
+        return found
+    # Two that differ in what holds for another optimiser only are one.
+    own = list(map(_resolved, found))
+    return [one for index, one in enumerate(own) if one not in own[:index]]
 
 
 def _planned(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":

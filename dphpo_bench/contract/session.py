@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.sealed import SealedUtilities
-from dphpo_bench.contract.search_space import Candidate, Proposals
+from dphpo_bench.contract.search_space import Candidate, Proposals, Space
 from dphpo_bench.contract.task import TaskFacts
 
 if TYPE_CHECKING:
@@ -86,10 +86,13 @@ class Session(ABC):
         """The task's model at its initial weights, which are the same for every method at one seed."""
 
     @abstractmethod
-    def candidate(self) -> Candidate:
+    def candidate(self, space: Space | None = None) -> Candidate:
         """Hyperparameters drawn from the task's search space, independently in every trial of a selection.
 
         Each call on one session gives the same candidate. In an adaptive search, it is the one proposed for the trial.
+
+        Args:
+            space: what is searched; None: the task's search space as it is.
         """
 
     @abstractmethod

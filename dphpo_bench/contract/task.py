@@ -77,8 +77,9 @@ class TaskFacts:
         n_classes: number of classes; of labels where a record has several; of tokens in a vocabulary. None without.
         error_bound: of a regression: the error that is as bad as any larger one. Scores need it.
         loss_bound: an upper bound of one record's loss if there is a public one.
-        search_space: hyperparameters a tuning method may search, as Optuna distributions by name. A function,
-            because importing Optuna takes longer than listing all tasks.
+        search_space: hyperparameters a tuning method may search, as Optuna distributions by name. Where the optimiser
+            is one of them, "learning_rate:sgd" is the learning rate of SGD. A function, because importing Optuna takes
+            longer than listing all tasks.
     """
 
     task: str
@@ -159,9 +160,24 @@ class TaskFacts:
         """Number of optimiser steps T, at least 1."""
         return max(1, round(self.epochs / self.sample_rate))
 
-    def grid(self, points: int) -> "list[Candidate]":
-        """Evenly spaced points of the search space; see `search.grid`."""
-        return search.grid(self.search_space(), points)
+    def searched(self, space: "search.Space | None" = None) -> "dict[str, BaseDistribution]":
+        """What a search varies: `search_space`, or a part of it, or of `search.usual` if the task states none.
+
+        Args:
+            space: which part; None: `search_space` as it is.
+
+        Raises:
+            InvalidValueError: if that is nothing.
+        """
+        if space is None:
+            return self.search_space()
+        if self.search_space is default_search_space:
+            return space.of(search.usual(self.n_records, self.batch_size, self.epochs))
+        return space.of(self.search_space())
+
+    def grid(self, points: int, space: "search.Space | None" = None) -> "list[Candidate]":
+        """Evenly spaced points of what is searched; see `search.grid`."""
+        return search.grid(self.searched(space), points)
 
     @property
     def default_delta(self) -> float:

@@ -1,12 +1,13 @@
 """What all searches by held-out scores share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, P, Plan
-from dphpo_bench.contract.parameters import Share
+from dphpo_bench.contract.parameters import LATER, Share
+from dphpo_bench.contract.search_space import Extent, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
@@ -19,30 +20,58 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SearchMethod(TrainingMethod[P]):
+class CandidateMethod(TrainingMethod[P]):
+    """A method that trains with hyperparameters of a search space.
+
+    The other parameters are those of every `TrainingMethod`. What the search space has replaces them.
+
+    Attributes:
+        clipping: as in `parse_clipping`.
+        optimizer: a `torch.optim` name; default: the task's.
+        space: what is searched; default: the task's search space as it is, which is the learning rate alone unless
+            the task says otherwise. `Extent` has the wider ones, which leave out what is set by hand: batch size,
+            epochs, optimiser, and a clipping other than "auto_s".
+    """
+
+    clipping: ClippingRule = "auto_s"
+    optimizer: str | None = None
+    space: Extent | None = field(default=None, metadata=LATER)
+
+    def training(self, facts: TaskFacts) -> DpSgd:
+        """One run, but for its hyperparameters and its noise."""
+        facts = self.scheduled(facts)
+        return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
+
+    def searched_space(self, facts: TaskFacts) -> Space | None:
+        """What is searched, of what the task has; None: the task's search space as it is."""
+        if self.space is None:
+            return None
+        set_by_hand = {
+            "clipping": self.clipping != "auto_s",
+            "batch_size": self.batch_size is not None,
+            "epochs": self.epochs is not None,
+        }
+        optimizer = self.optimizer or (facts.optimizer if self.space == "learning_rate" else None)
+        return Space(self.space, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
+
+    def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
+        """A run, or one for each batch size and number of epochs that are searched; see `searched`."""
+        space = self.searched_space(facts)
+        return searched(self.training(facts), self.scheduled(facts), budget, drawn=drawn, space=space)
+
+
+@dataclass(frozen=True)
+class SearchMethod(CandidateMethod[P]):
     """A method that compares DP-SGD runs of different hyperparameters, scored on held-out records.
 
-    The other parameters are those of every `TrainingMethod`. With a `batch_size` of as many as there are records,
+    The other parameters are those of every `CandidateMethod`. With a `batch_size` of as many as there are records,
     trials are trained together, in one matrix product where the model is linear.
 
     Attributes:
         validation: expected share of the records that scores are computed on; the others train.
-        clipping: as in `parse_clipping`.
-        optimizer: a `torch.optim` name; default: the task's.
     """
 
     validation: Share = 0.1
-    clipping: ClippingRule = "auto_s"
-    optimizer: str | None = None
-
-    def training(self, facts: TaskFacts) -> DpSgd:
-        """One run of the search, but for its hyperparameters and its noise."""
-        facts = self.scheduled(facts)
-        return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
-
-    def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
-        """The same, or one for each batch size and number of epochs of the search space; see `searched`."""
-        return searched(self.training(facts), self.scheduled(facts), budget, drawn=drawn)
 
     def trial(
         self,
@@ -54,8 +83,14 @@ class SearchMethod(TrainingMethod[P]):
         drawn: bool = False,
     ) -> Trial:
         """The trial with the least noise that keeps the whole procedure within its budget; see `Trial.calibrated`."""
-        run = self.searched(facts, budget, drawn=drawn)
-        return Trial.calibrated(whole, run, budget, validation=self.validation, accountant=accountant)
+        return Trial.calibrated(
+            whole,
+            self.searched(facts, budget, drawn=drawn),
+            budget,
+            validation=self.validation,
+            accountant=accountant,
+            space=self.searched_space(facts),
+        )
 
 
 @dataclass(frozen=True)

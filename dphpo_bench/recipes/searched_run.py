@@ -160,7 +160,9 @@ Run = DpSgd | SearchedRun
 """A run, or several of which one is trained."""
 
 
-def searched(training: DpSgd, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool) -> Run:
+def searched(
+    training: DpSgd, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool, space: search.Space | None = None
+) -> Run:
     """The run of a search: as it is, or one for each batch size and number of epochs of the search space.
 
     The noise of each of several runs is such that all cost about the same alone; `calibrated` and
@@ -171,18 +173,19 @@ def searched(training: DpSgd, facts: TaskFacts, budget: PrivacyBudget, *, drawn:
         facts: of the task, with the batch size and the epochs of the method.
         budget: at which the runs cost the same.
         drawn: whether the session may draw batch size and epochs.
+        space: what is searched; None: the task's search space as it is.
 
     Raises:
         InvalidValueError: if the space holds what is no hyperparameter of a run.
     """
     from dphpo_bench.privacy.calibration import calibrate_roughly
 
-    space = facts.search_space()
-    unknown = sorted(space.keys() - HYPERPARAMETERS - search.SCHEDULE)
+    found = facts.searched(space)
+    unknown = sorted({search.hyperparameter(name) for name in found} - HYPERPARAMETERS - search.SCHEDULE)
     if unknown:
         known = sorted(HYPERPARAMETERS | search.SCHEDULE)
         raise InvalidValueError(f"Expected a search space of hyperparameters among {known}, got {unknown[0]!r}.")
-    schedules = search.grid({name: one for name, one in space.items() if name in search.SCHEDULE}, search.MOST_VALUES)
+    schedules = search.grid({name: one for name, one in found.items() if name in search.SCHEDULE}, search.MOST_VALUES)
     if schedules == [{}]:
         return training
 
@@ -200,17 +203,18 @@ def searched(training: DpSgd, facts: TaskFacts, budget: PrivacyBudget, *, drawn:
     return SearchedRun(tuple(combination(**schedule) for schedule in schedules), drawn)
 
 
-def refuse_searched(facts: TaskFacts, names: Collection[str], why: str) -> None:
+def refuse_searched(facts: TaskFacts, names: Collection[str], why: str, space: search.Space | None = None) -> None:
     """Refuse a search space that holds what a method cannot search.
 
     Args:
         facts: of the task.
         names: of the hyperparameters that it can.
         why: it cannot search others, for the message.
+        space: what is searched; None: the task's search space as it is.
 
     Raises:
         InvalidValueError: if the space has another.
     """
-    others = sorted(facts.search_space().keys() - set(names))
+    others = sorted({search.hyperparameter(name) for name in facts.searched(space)} - set(names))
     if others:
         raise InvalidValueError(f"Expected a search space among {sorted(names)}, got {others[0]!r}: {why}.")

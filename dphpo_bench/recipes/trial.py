@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Interval
 
+from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
 from dphpo_bench.contract.parameters import Share, check_fields
-from dphpo_bench.contract.search_space import Candidate
+from dphpo_bench.contract.search_space import Candidate, Space
 from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -52,14 +53,19 @@ class Trial:
             same names.
         score_noise: noise multiplier of the count of correct predictions, whose sensitivity is 1.
         validation: expected share of the records that are held out for the score.
+        space: what its candidates are drawn from; None: the task's search space as it is.
     """
 
     training: Run
     score_noise: Annotated[float, Interval(ge=0)]
     validation: Share
+    space: Space | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.space is not None:  # made anew: a subclass could run code where trials must not
+            space = Space(self.space.extent, self.space.without, self.space.optimizer)
+            object.__setattr__(self, "space", space)
 
     @classmethod
     def calibrated(
@@ -70,6 +76,7 @@ class Trial:
         *,
         validation: float,
         accountant: str | None = None,
+        space: Space | None = None,
     ) -> "Trial":
         """The trial with the least noise, in both of its parts, that keeps a whole procedure within its budget.
 
@@ -79,6 +86,7 @@ class Trial:
             budget: the (ε, δ) of the whole procedure.
             validation: see above.
             accountant: whose ε must meet the budget; None for the one that is tightest for the training.
+            space: see above.
 
         Raises:
             BudgetTooSmallError: if no noise within reach meets the budget.
@@ -92,7 +100,7 @@ class Trial:
             # Quoted is the accountant whose ε of the worse part is least, so one must bound both.
             accountant = epsilon(whole(training.with_noise(noise).event), budget.delta).quoted
         score_noise = calibrate(lambda noise: whole(gaussian(noise)), budget, accountant=accountant)
-        return cls(training.with_noise(noise), score_noise, validation)
+        return cls(training.with_noise(noise), score_noise, validation, space)
 
     @property
     def event(self) -> "DpEvent":
@@ -160,10 +168,15 @@ class Trial:
         from dphpo_bench.training.optimizers import UpdateRule
 
         weights = trainable(session.build_model())
-        for candidate in session.facts.grid(1):
+        for candidate in self._different(session):
             training = self.training.having(candidate)
             for run in training.runs if isinstance(training, SearchedRun) else (training,):
                 UpdateRule(run.optimizer, weights, run.optimizer_options)
+
+    def _different(self, session: Session) -> list[Candidate]:
+        """Candidates with every optimiser, clipping rule and other category of the space."""
+        space = session.facts.searched(self.space)
+        return search.grid({name: one for name, one in space.items() if name not in search.SCHEDULE}, 1)
 
     def __call__(self, session: Session) -> Scored:
         """One trial."""
@@ -174,9 +187,9 @@ class Trial:
 
         Args:
             sessions: one for each trial.
-            candidates: hyperparameters of each; None draws them from the task's search space, independently.
+            candidates: hyperparameters of each; None draws them from `space`, independently.
         """
-        chosen = candidates or [session.candidate() for session in sessions]
+        chosen = candidates or [session.candidate(self.space) for session in sessions]
         parts = [session.holdout(self.validation) for session in sessions]
         opened = [self.training.opened(part, one) for (part, _), one in zip(parts, chosen, strict=True)]
         if len({run.steps for run, _, _ in opened}) == 1:

@@ -17,7 +17,7 @@ from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
-from dphpo_bench.contract.search_space import Candidate, Proposals
+from dphpo_bench.contract.search_space import Candidate, Proposals, Space
 from dphpo_bench.contract.session import Session, TrialFunction
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.privacy import event_rules
@@ -130,8 +130,8 @@ class ChargedSession(Unique, Session):
         facts, access = self.facts, self._access
         return access.raw.build_model(access.model_streams.derive("initial weights", facts.task, facts.model))
 
-    def candidate(self) -> Candidate:
-        return self._candidate or search.draw(self.facts.search_space(), self._access.streams.derive("candidate"))
+    def candidate(self, space: Space | None = None) -> Candidate:
+        return self._candidate or search.draw(self.facts.searched(space), self._access.streams.derive("candidate"))
 
     def uniform(self, purpose: str) -> float:
         return one_uniform(self._access.generator("uniform", purpose))

@@ -7,6 +7,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract import search_space as search
+from dphpo_bench.contract.search_space import Space
 
 SPACE = {
     "learning_rate": FloatDistribution(1e-4, 1.0, log=True),
@@ -52,3 +53,60 @@ def test_a_grid_of_one_point_is_the_middle() -> None:
 def test_a_grid_needs_points() -> None:
     with pytest.raises(InvalidValueError, match="points >= 1"):
         search.grid(SPACE, 0)
+
+
+# ------------------------------------------------------------------------------------------ what is searched
+
+USUAL = search.usual(1000, 100, 10.0)
+
+
+def test_the_usual_space_is_made_of_public_facts() -> None:
+    assert search.usual(150, 100, 3.0)["batch_size"].choices == (100, 150)  # type: ignore[attr-defined]
+    assert search.usual(1, 1, 3.0)["batch_size"].choices == (1,)  # type: ignore[attr-defined]
+    assert USUAL["epochs"].choices == (5.0, 20.0)  # type: ignore[attr-defined]
+
+
+def test_each_optimiser_has_learning_rates_of_its_own() -> None:
+    drawn = [search.draw(USUAL, seed) for seed in range(100)]
+    assert {one["optimizer"] for one in drawn} == {"AdamW", "SGD"}
+    for one in drawn:
+        assert set(one) == {"optimizer", "learning_rate", "clipping", "weight_decay", "batch_size", "epochs"}
+        low, high = (0.01, 10) if one["optimizer"] == "SGD" else (3e-4, 0.3)
+        assert low <= one["learning_rate"] <= high
+        assert search.distribution_of(USUAL, "learning_rate", one).low == low  # type: ignore[attr-defined]
+        assert search.distribution_of(USUAL, "clipping", one) is USUAL["clipping"]
+
+
+@pytest.mark.parametrize(
+    ("space", "names"),
+    [
+        (Space(), {"optimizer", "learning_rate", "clipping", "weight_decay", "batch_size", "epochs"}),
+        (Space("fixed_schedule"), {"optimizer", "learning_rate", "clipping", "weight_decay"}),
+        (Space("grid"), {"optimizer", "learning_rate", "clipping"}),
+        (Space("learning_rate"), {"learning_rate"}),
+        (Space("full", ("clipping", "epochs")), {"optimizer", "learning_rate", "weight_decay", "batch_size"}),
+        (Space("grid", (), "AdamW"), {"learning_rate", "clipping"}),
+    ],
+)
+def test_a_search_varies_what_it_is_told_and_nothing_that_was_set_by_hand(space: Space, names: set[str]) -> None:
+    assert {search.hyperparameter(name) for name in space.of(USUAL)} == names
+    assert set(search.draw(space.of(USUAL), 0)) == names
+
+
+@pytest.mark.parametrize(("optimizer", "low"), [("SGD", 0.01), ("sgd", 0.01), ("AdamW", 3e-4), (None, 3e-4)])
+def test_an_optimiser_set_by_hand_has_its_own_learning_rates(optimizer: str | None, low: float) -> None:
+    assert Space("learning_rate", (), optimizer).of(USUAL)["learning_rate"].low == low  # type: ignore[attr-defined]
+
+
+def test_a_grid_has_no_point_twice_and_is_bounded() -> None:
+    grid = search.grid(Space("grid").of(USUAL), 7)
+    assert len(grid) == 2 * 2 * 7
+    assert len({tuple(sorted(point.items())) for point in grid}) == len(grid)
+    assert {point["learning_rate"] for point in grid if point["optimizer"] == "SGD"} >= {0.01, 10.0}
+
+
+def test_a_space_of_nothing_is_a_mistake() -> None:
+    with pytest.raises(InvalidValueError, match="got none"):
+        Space("learning_rate").of({"clipping": USUAL["clipping"]})
+    with pytest.raises(InvalidValueError, match="extent in full"):
+        Space("everything")  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ SLOW = {
     "replay",
     "schedule_free",
     "subsampled_tuning",
+    "successive_halving",
 }
 # Settings under which a method accounts differently from its default.
 VARIANTS = {

@@ -389,3 +389,22 @@ def test_momentum_and_weight_decay_reach_the_optimiser_or_are_refused() -> None:
     assert second == pytest.approx(torch.full((3,), 1.5 * 1.1))
     with pytest.raises(bench.InvalidValueError, match="momentum"):
         bench.UpdateRule("AdamW", [weights], run.optimizer_options)
+
+
+def test_a_wider_space_is_an_option_and_leaves_the_identity_of_the_default_alone(tiny_task, budget) -> None:
+    wide = LiuTalwar(space="full", clipping="abadi:1", epochs=2)
+    assert "space" not in LiuTalwar().parameters
+    assert wide.parameters["space"] == "full"
+    assert LiuTalwar().plan(tiny_task.facts, budget).parameters.space is None
+    assert set(tiny_task.facts.searched(wide.searched_space(tiny_task.facts))) == {
+        "optimizer",
+        "learning_rate",
+        "learning_rate:sgd",
+        "weight_decay",
+        "batch_size",
+    }
+
+
+def test_a_rate_is_scaled_by_the_optimiser_that_was_found() -> None:
+    tuned, rate = SubsampledTuning(tuning_rate=0.25), {"learning_rate": 0.1}
+    assert tuned.extrapolated(rate, "SGD") != tuned.extrapolated(rate, "AdamW")

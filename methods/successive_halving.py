@@ -1,0 +1,158 @@
+"""Successive halving: many short runs, of which the better ones go on."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Interval
+
+import dphpo_bench as bench
+
+if TYPE_CHECKING:
+    from dp_accounting.dp_event import DpEvent
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What happens between two looks.
+
+    Attributes:
+        trials: how many train.
+        steps: that each of them takes.
+        noise_multiplier: σ of these steps.
+        is_last: whether its only trial is released, unscored.
+    """
+
+    trials: int
+    steps: int
+    noise_multiplier: float
+    is_last: bool
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What is planned.
+
+    Attributes:
+        run: with all steps, and the noise of the last rung.
+        rungs: one after the other.
+        score_noise: σ of each count of correct predictions.
+    """
+
+    run: bench.DpSgd
+    rungs: tuple[Rung, ...]
+    score_noise: float
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving(bench.SearchMethod[Planned]):
+    """Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943) whose every step and score is paid for.
+
+    n candidates train for a short while, are scored by noisy counts on held-out records, and the best n/η of them
+    go on; so again, until one is left, which trains to the end and is released. All scores could be published, so
+    which trials go on is a choice that composition allows: the event is Σ over rungs of trials × steps × Poisson(q;
+    Gaussian σ) for a record that trains, and as many Gaussian counts as there are scores for one that validates. No
+    theorem of private selection is used: those hide the losers, and a loser here has been seen in its first rung.
+
+    Early rungs have more noise, by `scouting_noise`: their steps only compare, and there are as many of them as in
+    the winner's own run.
+
+    Batch size and epochs cannot be searched: the rungs are the schedule.
+
+    The other parameters are those of every `SearchMethod`.
+
+    Attributes:
+        candidates: n.
+        keep: η; one in so many goes on.
+        scouting_noise: noise of all rungs but the last, relative to that of the last.
+    """
+
+    name = "successive_halving"
+    summary = "Many short runs, scored privately; the better ones go on, and all of it is paid for."
+    reference = "Jamieson and Talwalkar 2016, Non-stochastic best arm identification, Figure 3; composed"
+    tuning = ("learning rate",)
+    end_to_end_private = True
+
+    candidates: Annotated[int, Interval(ge=2, le=1000)] = 9
+    keep: Annotated[int, Interval(ge=2)] = 3
+    scouting_noise: Annotated[float, Interval(ge=1, le=100)] = 2.0
+
+    def rungs(self, run: bench.DpSgd) -> tuple[Rung, ...]:
+        """The rungs of a run: the shortest lasts 1/η^r of it, r the number of looks."""
+        counts = [self.candidates]
+        while counts[-1] > 1:
+            counts.append(math.ceil(counts[-1] / self.keep))
+        looks = len(counts) - 1
+        ends = [max(1, round(run.steps / self.keep ** (looks - rung))) for rung in range(len(counts))]
+        starts = [0, *ends]
+        return tuple(
+            Rung(
+                trials,
+                end - start,
+                run.noise_multiplier * (1 if trials == 1 else self.scouting_noise),
+                is_last=trials == 1,
+            )
+            for trials, start, end in zip(counts, starts, ends, strict=False)
+        )
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
+        """The noise of the steps, then that of the scores: each part of the records has the whole budget."""
+        space, why = self.searched_space(facts), "the rungs are the schedule"
+        bench.refuse_searched(facts, bench.HYPERPARAMETERS, why, space)
+        run = self.training(facts)
+        run = run.with_noise(bench.calibrate(lambda noise: self.training_event(run.with_noise(noise)), budget))
+        rungs = self.rungs(run)
+        scores = sum(rung.trials for rung in rungs if not rung.is_last)
+        score_noise = bench.calibrate(lambda noise: bench.repeat(bench.gaussian(noise), scores), budget)
+        steps = sum(rung.trials * rung.steps for rung in rungs)
+        trained = steps * run.sample_rate * (1 - self.validation) + scores * self.validation
+        return bench.Plan(
+            budget=budget,
+            event=bench.held_out(
+                self.training_event(run), bench.repeat(bench.gaussian(score_noise), scores), self.validation
+            ),
+            training_event=run.event,
+            parameters=Planned(run, rungs, score_noise),
+            releases=(
+                *(
+                    bench.Release(
+                        "clipped gradient sum", rung.trials * rung.steps, rung.noise_multiplier, run.sample_rate
+                    )
+                    for rung in rungs
+                ),
+                bench.Release("count of correct predictions", scores, score_noise, 1.0),
+            ),
+            cost=bench.Cost(runs=self.candidates, steps=steps, examples=trained * facts.n_records),
+        )
+
+    def training_event(self, run: bench.DpSgd) -> "DpEvent":
+        """The steps of all rungs."""
+        return bench.compose(
+            *(
+                bench.repeat(run.with_noise(rung.noise_multiplier).step, rung.trials * rung.steps)
+                for rung in self.rungs(run)
+            )
+        )
+
+    def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
+        """Train, look, give up on the worse ones, go on."""
+        planned, space = plan.parameters, self.searched_space(session.facts)
+        training, validation = session.holdout(self.validation)
+        candidates = [session.fork(f"candidate {index}").candidate(space) for index in range(self.candidates)]
+        left = {
+            index: bench.Training(training.fork(f"candidate {index}"), planned.run.having(candidate))
+            for index, candidate in enumerate(candidates)
+        }
+        looks: list[dict[str, float]] = []
+        with session.progress.track("Rungs", len(planned.rungs)) as advance:
+            for rung in planned.rungs:
+                for trial in left.values():
+                    trial.advance(rung.steps, rung.noise_multiplier)
+                if not rung.is_last:
+                    scores = {index: validation.score(one.model(), planned.score_noise) for index, one in left.items()}
+                    kept = sorted(scores, key=lambda index: -scores[index])[: math.ceil(len(scores) / self.keep)]
+                    left = {index: left[index] for index in kept}
+                    looks.append({str(index): score for index, score in scores.items()})
+                advance()
+        ((winner, trained),) = left.items()
+        return bench.Outcome(trained.model(), {**candidates[winner], "candidates": candidates, "scores": looks})
