@@ -8,15 +8,15 @@ import pytest
 
 import dphpo_bench as bench
 from dphpo_bench.methods.grid_oracle import GridOracle
-from dphpo_bench.methods.hyfreedp import HyFreeDP
+from dphpo_bench.methods.hyfreedp_paper import HyFreeDPPaper
 from dphpo_bench.methods.replay import Replay
 from tests.conftest import TinyTask
 from tests.methods.test_single_runs import computed_once  # noqa: F401  (a fixture)
 
-AGAIN = {"again": "hyfreedp", "settings": json.dumps({"update_interval": 5})}
+AGAIN = {"again": "hyfreedp_paper", "settings": json.dumps({"update_interval": 5})}
 
 
-@pytest.mark.parametrize("options", [{"learning_rate": 0.3, "held_out": 0.1, "share": 0.5}, AGAIN])
+@pytest.mark.parametrize("options", [{"learning_rate": 0.3, "held_out": 0.1, "share": 0.5}, {"again": "hyfreedp"}])
 def test_it_says_that_it_is_not_private(plain_run, options: dict[str, Any]) -> None:
     record = plain_run(Replay(**options)).record
     assert record.status == "ok", record.error
@@ -61,7 +61,7 @@ def test_records_that_are_held_out_train_nothing(plain_run) -> None:
 
 def test_a_method_that_runs_again_has_more_for_its_training(budget) -> None:
     facts = TinyTask().facts
-    once = HyFreeDP(update_interval=5).plan(facts, budget)
+    once = HyFreeDPPaper(update_interval=5).plan(facts, budget)
     again = Replay(**AGAIN).plan(facts, budget)
     spent, all_of_it = (bench.epsilon(plan.training_event, budget.delta).epsilon for plan in (once, again))
     assert spent < 0.99 * 3
