@@ -13,12 +13,13 @@ from dphpo_bench.data.weights import Weights, weights_folder
 from dphpo_bench.recipes.features import CachedFeatures
 from dphpo_bench.recipes.picture_features import PictureFeatures
 from dphpo_bench.recipes.scattering import ScatteringFeatures
-from dphpo_bench.recipes.vision_transformers import Tuning, VisionTransformer
+from dphpo_bench.recipes.vision_transformers import VisionTransformer
 
 if TYPE_CHECKING:
     import torch
 
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.recipes.fine_tuning import Which
 
 Route = ScatteringFeatures | PictureFeatures | VisionTransformer
 """From pictures to features."""
@@ -171,15 +172,15 @@ class ImageTask(Task):
         return routes.get(self.model_name, self.features)
 
     @property
-    def _tuning(self) -> Tuning | None:
+    def _tuning(self) -> "Which | None":
         """Which weights of the transformer are trained; None if it is not fine-tuned."""
-        tunings: dict[str, Tuning] = {"vit": "full", "vit_bitfit": "bitfit", "vit_lora": "lora"}
+        tunings: dict[str, Which] = {"vit": "all", "vit_bitfit": "bitfit", "vit_lora": "lora"}
         return tunings.get(self.model_name)
 
     @property
     def _schedule(self) -> Schedule:
         if self._tuning:
-            return self.vit_schedule if self._tuning == "full" else self.vit_part_schedule
+            return self.vit_schedule if self._tuning == "all" else self.vit_part_schedule
         return self.linear_schedule if self._route else self.cnn_schedule
 
     def _features(self, source: "DataSource", route: Route) -> CachedFeatures:

@@ -1,14 +1,16 @@
 """The networks of `vision_transformers`: built, filled with published weights, and prepared for fine-tuning."""
 
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from dphpo_bench.base.errors import DataError
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.data.weights import Weights
+from dphpo_bench.recipes.fine_tuning import Which, filled, published_tensors, train_only
 from dphpo_bench.recipes.networks import zero_linear
 
 if TYPE_CHECKING:
@@ -68,59 +70,40 @@ def empty(config: "ViTConfig") -> "ViTModel":
     return ViTModel(config, add_pooling_layer=False)
 
 
-def pretrained(config: "ViTConfig", file: Path, name: str) -> "ViTModel":
-    """The network with the weights of a file.
+def pretrained(config: "ViTConfig", weights: Weights, source: DataSource | None) -> "ViTModel":
+    """The network with the published weights.
 
     Args:
         config: of the network.
-        file: safetensors.
-        name: names the weights in an error.
+        weights: as published.
+        source: where they are looked for; default: as the environment says.
 
     Raises:
-        DataError: if the weights are those of another configuration.
+        DataError: if the weights cannot be had, or are those of another configuration.
     """
-    from safetensors.torch import load_file
-
+    tensors = published_tensors(weights, source)
     with torch.device("meta"):
-        network = empty(config)
-    expected = network.state_dict()
-    found = {_renamed(key, expected): tensor for key, tensor in load_file(file).items()}
-    for key, tensor in expected.items():
-        if key not in found or found[key].shape != tensor.shape:
-            raise DataError(
-                f"The weights {name} have no {key} of shape {tuple(tensor.shape)}; they are of another configuration."
-            )
-    network.to_empty(device="cpu").load_state_dict({key: found[key] for key in expected})
-    return network
+        names = empty(config).state_dict().keys()
+    return filled(lambda: empty(config), {_renamed(key, names): tensor for key, tensor in tensors.items()}, weights)
 
 
-def _renamed(key: str, expected: dict[str, Tensor]) -> str:
+def _renamed(key: str, expected: Collection[str]) -> str:
     for pattern, name in _RENAMED if key not in expected else ():
         key = re.sub(pattern, name, key)
     return key
 
 
-def fine_tuned(network: "ViTModel", n_classes: int, tuning: Literal["full", "bitfit", "lora"]) -> PictureClassifier:
-    """A classifier of which the head is trained and, beside it, what `tuning` says.
+def fine_tuned(network: "ViTModel", n_classes: int, which: Which) -> PictureClassifier:
+    """A classifier of which the head is trained and, beside it, what `which` says.
 
     Args:
         network: as `empty` makes it; changed in place.
         n_classes: number of outputs.
-        tuning: "full" trains all weights; "bitfit" the biases (Ben Zaken et al., ACL 2022); "lora" a product of two
-            thin matrices that is added to those of queries and values (Hu et al., ICLR 2022), zero at first.
+        which: see `fine_tuning.Which`; LoRA is for queries and values.
 
     Raises:
         DataError: if peft is needed and not installed.
     """
-    if tuning == "bitfit":
-        for name, parameter in network.named_parameters():
-            parameter.requires_grad_(name.endswith("bias"))
-    if tuning == "lora":
-        try:
-            from peft import LoraConfig, inject_adapter_in_model
-        except ImportError:
-            raise DataError("LoRA needs peft: pip install 'dphpo-bench[transformers]'.") from None
-        # The layers' names since transformers 5.0 and before.
-        targets = ["q_proj", "v_proj", "query", "value"]
-        inject_adapter_in_model(LoraConfig(r=_RANK, lora_alpha=_RANK, target_modules=targets), network)
+    # The layers' names since transformers 5.0 and before.
+    train_only(network, which, rank=_RANK, alpha=_RANK, layers=("q_proj", "v_proj", "query", "value"))
     return PictureClassifier(network, n_classes)

@@ -2,22 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.features import in_parallel
 from dphpo_bench.recipes.picture_features import shape_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from transformers import ViTConfig
 
-Tuning = Literal["full", "bitfit", "lora"]
-"""Which weights are trained, beside the head: all of them, the biases, or thin matrices added to the others."""
+    from dphpo_bench.recipes.fine_tuning import Which
 
 _PICTURES_PER_CALL = 8
 _PICTURES_PER_BLOCK = 512
@@ -99,7 +96,7 @@ class VisionTransformer:
         from dphpo_bench.recipes import vision_networks
 
         del image_shape
-        network = vision_networks.pretrained(self.config(), self._file(source), self.weights.name)
+        network = vision_networks.pretrained(self.config(), self.weights, source)
         network.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
 
         def features(few: "torch.Tensor") -> "torch.Tensor":
@@ -107,7 +104,7 @@ class VisionTransformer:
 
         return lambda pixels: in_parallel(features, pixels, _PICTURES_PER_BLOCK, _PICTURES_PER_CALL)
 
-    def classifier(self, n_classes: int, tuning: Tuning, source: DataSource | None = None) -> "torch.nn.Module":
+    def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "torch.nn.Module":
         """The pretrained network with a linear layer on its class token, which starts from zero.
 
         It takes pixels as integers, shape (n, 1 or 3, height, width). What LoRA adds is drawn from torch's global
@@ -118,17 +115,17 @@ class VisionTransformer:
         """
         from dphpo_bench.recipes import vision_networks
 
-        network = vision_networks.pretrained(self.config(), self._file(source), self.weights.name)
-        return vision_networks.fine_tuned(network, n_classes, tuning)
+        network = vision_networks.pretrained(self.config(), self.weights, source)
+        return vision_networks.fine_tuned(network, n_classes, which)
 
-    def structure(self, n_classes: int, tuning: Tuning) -> "torch.nn.Module":
+    def structure(self, n_classes: int, which: "Which") -> "torch.nn.Module":
         """What `classifier` gives, but without values: weights are neither needed nor made."""
         import torch
 
         from dphpo_bench.recipes import vision_networks
 
         with torch.device("meta"):
-            return vision_networks.fine_tuned(vision_networks.empty(self.config()), n_classes, tuning)
+            return vision_networks.fine_tuned(vision_networks.empty(self.config()), n_classes, which)
 
     def config(self) -> "ViTConfig":
         """The configuration, without dropout: the noise regularises enough.
@@ -158,6 +155,3 @@ class VisionTransformer:
         )
         config._attn_implementation = "eager"  # vmap has no rule for the fused kernel, and takes its records one by one
         return config
-
-    def _file(self, source: DataSource | None) -> "Path":
-        return weights_folder(source or DataSource.resolve(), self.weights) / self.weights.files[0][0]

@@ -16,8 +16,9 @@ from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
 from dphpo_bench.data.weights import Weights
+from dphpo_bench.recipes.fine_tuning import Which
 from dphpo_bench.recipes.image_task import ImageTask, Schedule
-from dphpo_bench.recipes.vision_transformers import Tuning, VisionTransformer
+from dphpo_bench.recipes.vision_transformers import VisionTransformer
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.structure import structure_hash, weights_hash
@@ -309,12 +310,12 @@ class TestIdentity:
     def test_published_facts(self) -> None:
         """Of the real network, without its weights."""
         sizes = {}
-        for tuning in ("full", "bitfit", "lora"):
+        for tuning in ("all", "bitfit", "lora"):
             network = VisionTransformer().structure(10, tuning)
             sizes[tuning] = sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
         head = 10 * 769
         biases = 12 * (4 * 768 + 3072 + 768 + 2 * 768) + 768 + 768
-        assert sizes == {"full": 85_798_656 + head, "bitfit": biases + head, "lora": 12 * 2 * 2 * 4 * 768 + head}
+        assert sizes == {"all": 85_798_656 + head, "bitfit": biases + head, "lora": 12 * 2 * 2 * 4 * 768 + head}
 
 
 class TestWeights:
@@ -346,9 +347,20 @@ class TestWeights:
         assert f"File {path} is not that of tiny: expected sha256" in self.refused(task_class, mirror, "vit")
         assert not list(mirror.cache_dir.rglob("*.npy"))
 
-    @pytest.mark.parametrize("change", ["missing", "shape"])
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ("missing", r"tiny lack layers\.1\.mlp\.fc2\.bias; they belong to another configuration"),
+            ("shape", r"another configuration: expected layers\.1\.mlp\.fc2\.bias of shape \(8,\), got \(3,\)"),
+        ],
+    )
     def test_those_of_another_network(
-        self, task_class: type[ImageTask], mirror: bench.DataSource, transformer: VisionTransformer, change: str
+        self,
+        task_class: type[ImageTask],
+        mirror: bench.DataSource,
+        transformer: VisionTransformer,
+        change: str,
+        message: str,
     ) -> None:
         assert mirror.data_dir
         path = mirror.data_dir / "weights/tiny" / FILE
@@ -362,7 +374,7 @@ class TestWeights:
         task_class.transformer = replace(transformer, weights=weights)
         task = task_class("vit")
         task.prepare(mirror)
-        with pytest.raises(DataError, match=r"have no layers\.1\.mlp\.fc2\.bias of shape \(8,\)"):
+        with pytest.raises(DataError, match=message):
             task.build_model()
 
     def test_a_mirror_without_the_records(self, task_class: type[ImageTask], mirror: bench.DataSource) -> None:
@@ -377,12 +389,12 @@ class TestWeights:
         return str(error.value)
 
 
-@pytest.mark.parametrize("tuning", ["full", "bitfit", "lora"])
+@pytest.mark.parametrize("tuning", ["all", "bitfit", "lora"])
 def test_names_of_this_version_of_transformers_and_of_a_classifier_are_taken_too(
-    transformer: VisionTransformer, mirror: bench.DataSource, tuning: Tuning
+    transformer: VisionTransformer, mirror: bench.DataSource, tuning: Which
 ) -> None:
     assert mirror.data_dir
-    expected = transformer.classifier(CLASSES, "full", mirror)
+    expected = transformer.classifier(CLASSES, "all", mirror)
     path = mirror.data_dir / "weights/tiny" / FILE
     old = {f"vit.{name}": tensor for name, tensor in load_file(path).items()}
     new = {name.removeprefix("network."): tensor for name, tensor in expected.state_dict().items()}
