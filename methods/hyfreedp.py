@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -232,15 +232,14 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         felt = FALLBACK / FIRST
         if deviation <= UNSEEN:
             draws = normal_like(direction, session.uniform("walk"))
-            size = math.log(GUESS)
-            for look in range(LOOKS):
-                # Both ways: what is linear cancels, so that a lucky direction does not pass for a harmless one. Another
-                # one each time, and no interval that is left for good, so that no look decides alone.
-                steps = (math.exp(size), -math.exp(size))
-                rise = sum(batch.loss_changes(model, next(draws), steps, BOUND, planned.probe_noise)) / 2
-                size += STRIDE * SHRINK**look * (-1 if rise > FELT else 1)
+
+            def rise(size: float) -> float:
+                # Both ways: what is linear cancels, so that a lucky direction does not pass for a harmless one.
+                steps = (size, -size)
+                return sum(batch.loss_changes(model, next(draws), steps, BOUND, planned.probe_noise)) / 2
+
             # What a step of rate 1 moves each weight by: one for Adam and its kin.
-            felt = math.exp(size) / (math.sqrt(planned.steps) * root_mean_square(direction))
+            felt = bearable(rise) / (math.sqrt(planned.steps) * root_mean_square(direction))
         return VotingRule(FIRST * felt, (SMALLEST * felt, LARGEST * felt), deviation)
 
     @staticmethod
@@ -248,6 +247,20 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         """The batch that is asked before the first step, and those that vote."""
         walk, vote = (bench.repeat(bench.gaussian(noise), asked) for asked in (2 * LOOKS, 2))
         return bench.poisson_sampled(rate, walk), bench.poisson_sampled(rate, vote)
+
+
+def bearable(rise: "Callable[[float], float]") -> float:
+    """The noise per weight at which the loss rises by `FELT`, in eight looks of which none decides alone.
+
+    No interval is left for good, as bisection would, so that later looks mend what one of them got wrong.
+
+    Args:
+        rise: of the loss at such noise, in nats; noisy.
+    """
+    size = math.log(GUESS)
+    for look in range(LOOKS):
+        size += STRIDE * SHRINK**look * (-1 if rise(math.exp(size)) > FELT else 1)
+    return math.exp(size)
 
 
 def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":
