@@ -6,6 +6,8 @@ from .base.errors import DphpoBenchError as DphpoBenchError
 from .base.errors import InvalidValueError as InvalidValueError
 from .base.errors import OverBudgetError as OverBudgetError
 from .base.tensors import Records as Records
+from .comparison.compare import compare as compare
+from .comparison.result import Comparison as Comparison
 from .contract.method import Cost as Cost
 from .contract.method import Method as Method
 from .contract.method import Outcome as Outcome

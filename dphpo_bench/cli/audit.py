@@ -14,7 +14,8 @@ REFUTED = 3
 
 def audit_command(
     method: options.MethodOption,
-    task: options.TaskOption,
+    task: options.TaskOption = None,
+    task_file: options.TaskFileOption = None,
     epsilon: options.EpsilonOption = 3.0,
     delta: options.DeltaOption = None,
     attack: Annotated[
@@ -48,7 +49,7 @@ def audit_command(
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.records.store import RecordStore
 
-    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings)
+    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     progress = make_progress(quiet)
     source = DataSource.resolve(data_dir, progress=progress)
     store = RecordStore(results_dir)

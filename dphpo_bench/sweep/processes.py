@@ -127,7 +127,7 @@ def _fork(process: ForkServerProcess) -> None:
     """Start a process, with a new server if the old one was killed."""
     for attempt in range(_FORK_ATTEMPTS):
         try:
-            with _FORKING, _no_main_module():
+            with _FORKING, no_main_module():
                 with environment({"OPENBLAS_NUM_THREADS": "1"}):  # its threads would be lost in a fork
                     ensure_running()
                 process.start()
@@ -139,7 +139,7 @@ def _fork(process: ForkServerProcess) -> None:
 
 
 @contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
+def no_main_module() -> Iterator[None]:
     """Keep processes from running the caller's script again."""
     main: dict[str, Any] = vars(sys.modules["__main__"])
     before = dict(main)

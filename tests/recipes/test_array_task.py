@@ -50,6 +50,22 @@ def test_arrays_tensors_and_datasets_are_the_same(train: Any) -> None:
     assert torch.equal(split.targets, torch.tensor(Y))
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_array_that_nobody_may_write_to_is_copied() -> None:
+    fixed = X.copy()
+    fixed.flags.writeable = False
+    torch.testing.assert_close(make(train=(fixed, Y)).load_train(SOURCE).inputs, torch.tensor(X).float())
+
+
+def test_a_digest_follows_the_records_and_the_key() -> None:
+    changed = X.copy()
+    changed[3, 2] += 1
+    digests = [make().digest(b"a"), make().digest(b"b"), make(train=(changed, Y)).digest(b"a")]
+    digests += [make(test=(X[:5], Y[:5])).digest(b"a"), make(test=(X[:5], Y[1:6])).digest(b"a")]
+    assert len(set(digests)) == 5
+    assert make().digest(b"a") == digests[0]
+
+
 def test_every_run_gets_its_own_copy_of_the_module() -> None:
     module = nn.Linear(5, 3)
     task = make(model=module, pretrained=True)
