@@ -2,7 +2,7 @@
 
 The Markdown files are what a reader of the repository sees, links included. Three things are added for the site: a
 page's links to other pages become its branch of the navigation, names in docs/api.md become their docstrings, and
-docs/commands.md gets the help of every command.
+docs/command_line.md gets the help of every command.
 """
 
 import ast
@@ -105,7 +105,7 @@ def expand(_app: Any, page: str, source: list[str]) -> None:
         source[0] = branches(source[0])
     elif page == "docs/api":
         source[0] = re.sub(r"^- (`\w+`(, |,\n  |$))+", described, source[0], flags=re.MULTILINE)
-    elif page == "docs/commands":
+    elif page == "docs/command_line":
         source[0] += commands()
 
 
