@@ -6,6 +6,7 @@ docs/command_line.md gets the help of every command.
 """
 
 import ast
+import html
 import importlib
 import inspect
 import re
@@ -27,6 +28,7 @@ root_doc = "README"
 include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "leaderboard/README.md"]
 exclude_patterns = [".*", "build", "dphpo_bench", "leaderboard/results", "tests"]
 nitpicky = True
+smartquotes = False  # -- of an option stays two dashes
 # What other libraries document, and what is ours but not public: text, not a link.
 nitpick_ignore_regex = [("py:.*", ".*")]
 
@@ -95,7 +97,8 @@ def commands() -> str:
 
     command: Any = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="dphpo-bench")
-    return rich_to_html(text[text.index("\n## ") :].replace("**Usage**:\n", ""))
+    text = rich_to_html(text[text.index("\n## ") :].replace("**Usage**:\n", ""))
+    return re.sub("`[^`]+`", lambda code: html.unescape(code[0]), text)
 
 
 def expand(_app: Any, page: str, source: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 TUTORIAL = (Path(__file__).parents[2] / "docs/tutorial.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n((?:    .*\n)+))?", TUTORIAL, flags=re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n((?:    [^\n]*\n)+))?", TUTORIAL, flags=re.DOTALL)
 
 
 def run(seeds: str) -> dict[str, Any]:
