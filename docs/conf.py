@@ -122,13 +122,16 @@ def linked(app: Any, _env: Any, node: Any, text: Any) -> Any:
 
 
 def front(app: Any, error: Exception | None) -> None:
-    """The README's page is the first one, and the board lies beside its tables."""
+    """The README's page is the first one, and the board lies beside its tables, with all that it links to."""
     if error or app.builder.format != "html":
         return
     site = Path(app.outdir)
     shutil.copy(site / "README.html", site / "index.html")
-    shutil.copy(ROOT / "leaderboard/index.html", site / "leaderboard")
-    shutil.copytree(ROOT / "leaderboard/plots", site / "leaderboard/plots", dirs_exist_ok=True)
+    for folder in ("leaderboard", "methods", "tasks"):
+        shutil.copytree(ROOT / folder, site / folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.md", "__*"))
+    board = site / "leaderboard/index.html"
+    text = re.sub(r'(href="[./\w]+)\.md\b', r"\1.html", board.read_text(encoding="utf-8"))
+    board.write_text(text, encoding="utf-8")
 
 
 def setup(app: Any) -> None:
