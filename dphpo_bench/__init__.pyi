@@ -36,6 +36,7 @@ from .contract.search_space import Proposals as Proposals
 from .contract.search_space import Space as Space
 from .contract.search_space import distribution_of as distribution_of
 from .contract.session import TOGETHER as TOGETHER
+from .contract.session import Batch as Batch
 from .contract.session import Scored as Scored
 from .contract.session import Session as Session
 from .contract.task import Input as Input
@@ -44,6 +45,7 @@ from .contract.task import TaskFacts as TaskFacts
 from .data.source import DataSource as DataSource
 from .harness.plan import plan as plan
 from .harness.recording import RunFailedError as RunFailedError
+from .harness.run import RunResult as RunResult
 from .harness.run import run as run
 from .privacy.accountants.report import EpsilonReport as EpsilonReport
 from .privacy.accountants.report import epsilon as epsilon
