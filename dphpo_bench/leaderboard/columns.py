@@ -33,12 +33,15 @@ class Column:
     ascending: bool = True
 
 
-def estimate_text(estimate: Estimate | None, measure: Measure | None, signed: bool = False) -> str:
+def estimate_text(
+    estimate: Estimate | None, measure: Measure | None, signed: bool = False, decimals: int | None = None
+) -> str:
     """Mean ± half of its interval, which is symmetric; in percent or points if the metric is a share."""
     if estimate is None or measure is None:
         return NOTHING
     half = None if estimate.high is None else estimate.high - estimate.mean
-    decimals = 2 if measure.share else _decimals(max(abs(estimate.mean), half or 0.0))
+    if decimals is None:
+        decimals = 2 if measure.share else _decimals(max(abs(estimate.mean), half or 0.0))
     mean = (change_text if signed else _number)(estimate.mean, measure, decimals)
     return mean if half is None else f"{mean} ± {_number(half, measure, decimals)}"
 
@@ -139,7 +142,7 @@ _CELLS: dict[str, Cells] = {
         lambda row: _mean(row.mean_rank),
     ),
     "cross_entropy": (
-        lambda row: estimate_text(row.cross_entropy, CROSS_ENTROPY),
+        lambda row: estimate_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
         lambda row: _mean(row.cross_entropy),
     ),
     "epsilon": (lambda row: epsilon_text(row.epsilon), lambda row: row.epsilon),

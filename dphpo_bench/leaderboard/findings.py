@@ -53,7 +53,7 @@ def _searching(tables: Sequence[Table], epsilon: float) -> Iterator[str]:
 def sentences(answer: Answer) -> list[str]:
     """What follows from an answer, who is first and who is last, as plain text; each sentence begins with a name."""
     first, *others = answer.places
-    cost = f", for the cost of {first.cost:.3g} untuned runs" if first.cost else ""
+    cost = f", for the cost of {_runs(first.cost)}" if first.cost else ""
     place = f"{_distance(answer, first)}{_interval(answer, first)}{_worst(answer, first)}"
     told = [f"{first.contestant.label} is {place}{cost}."]
     ties = [place.contestant.label for place in others if place.tied]
@@ -68,15 +68,20 @@ def sentences(answer: Answer) -> list[str]:
     return told
 
 
+def _runs(cost: float) -> str:
+    text = f"{cost:.3g}"
+    return "one untuned run" if text == "1" else f"{text} untuned runs"
+
+
 def _distance(answer: Answer, place: Place) -> str:
     mean = place.lead.mean
     if not change_text(mean, answer.measure).strip("+−0."):
         return f"level with {answer.anchor}"
-    return f"{_amount(answer, abs(mean))} {'above' if mean > 0 else 'below'} {answer.anchor}"
+    return f"{_amount(answer, abs(mean))} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"
 
 
 def _amount(answer: Answer, value: float) -> str:
-    unit = "points" if answer.measure.share else answer.measure.title
+    unit = "points" if answer.measure.share else f"of {answer.measure.title}"
     return f"{change_text(value, answer.measure).lstrip('+')} {unit}"
 
 

@@ -189,8 +189,8 @@ def overall(epsilon: float | None, tables: Sequence[Table]) -> Overall:
 def place(who: Contestant, rows: Sequence[Row], several: bool) -> Place:
     """The line of a contestant over its rows, all of which have a distance to the oracle."""
     gaps = [row.gap_to_oracle.mean for row in rows if row.gap_to_oracle]
-    parts = [(f"table {at}", -gap) for at, gap in enumerate(gaps)] if several else [("seed 0", -gaps[0] + 0.002),
-                                                                                 ("seed 1", -gaps[0] - 0.002)]  # fmt: skip
+    seeds = [("seed 0", 0.002 - gaps[0]), ("seed 1", -0.002 - gaps[0])]
+    parts = [(f"table {at}", -gap) for at, gap in enumerate(gaps)] if several else seeds
     cross_entropy = rows[0].cross_entropy
     assert cross_entropy is not None
     return Place(
