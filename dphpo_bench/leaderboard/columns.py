@@ -33,7 +33,7 @@ class Column:
     ascending: bool = True
 
 
-def estimate_text(
+def measure_text(
     estimate: Estimate | None, measure: Measure | None, signed: bool = False, decimals: int | None = None
 ) -> str:
     """Mean ± half of its interval, which is symmetric; in percent or points if the metric is a share."""
@@ -142,7 +142,7 @@ _CELLS: dict[str, Cells] = {
         lambda row: _mean(row.mean_rank),
     ),
     "cross_entropy": (
-        lambda row: estimate_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
+        lambda row: measure_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
         lambda row: _mean(row.cross_entropy),
     ),
     "epsilon": (lambda row: epsilon_text(row.epsilon), lambda row: row.epsilon),
@@ -166,7 +166,7 @@ def _columns(measure: Measure | None, texts: dict[str, tuple[str, str]]) -> tupl
     """Columns with their headers and explanations, by key."""
 
     def cells(of: Callable[[Any], Estimate | None], signed: bool = False) -> Cells:
-        return lambda row: estimate_text(of(row), measure, signed), lambda row: _mean(of(row))
+        return lambda row: measure_text(of(row), measure, signed), lambda row: _mean(of(row))
 
     by_key = {
         **_CELLS,

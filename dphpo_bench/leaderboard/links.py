@@ -80,7 +80,7 @@ def command_of(run: Run) -> str:
     words += ["--epsilon", f"{run.target:g}", "--delta", repr(run.setting.delta), "--seed", str(run.seed)]
     for name, value in json.loads(run.parameters).items():
         if name not in defaults or defaults[name] != value:
-            words += ["--set", f"{name}={value_text(value)}"]
+            words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
     text = shlex.join(words)
     return text if text.isprintable() else ""
 

@@ -54,7 +54,7 @@ class Forest:
 
     def scale(self) -> Markup:
         """The axis above the rows: ticks, and the names of the two lines."""
-        found = [_tick(self.lead, one, _round(one, self.answer.measure)) for one in _wide(self.lead)]
+        found = [_tick(self.lead, one, _round(one, self.answer.measure)) for one in _values(self.lead)]
         # The line of the untuned is usually left of the oracle's: their names point away from each other.
         before = self.untuned is None or self.untuned <= 0
         names = [(0.0, self.answer.anchor.removeprefix("the "), "start" if before else "end", "oracle")]
@@ -70,7 +70,7 @@ class Forest:
 
     def lines(self) -> Markup:
         """What stands behind the marks of each row: the ticks, the oracle, the untuned."""
-        values = [(one, "grid") for one in _wide(self.lead)]
+        values = [(one, "grid") for one in _values(self.lead)]
         values += [(self.untuned, "untuned")] if self.untuned is not None else []
         return Markup("").join(_upright(self.lead.at(one), kind) for one, kind in (*values, (0.0, "zero")))
 
@@ -173,8 +173,8 @@ def _round(value: float, measure: Measure) -> str:
     return f"{100 * value if measure.share else value:g}".replace("-", "−")
 
 
-def _wide(axis: Axis) -> list[float]:
-    return [one for one in ticks(axis) if axis.holds(one)]
+def _values(axis: Axis) -> list[float]:
+    return ticks(axis, 5)  # more would touch one another on a phone
 
 
 def _tick(axis: Axis, value: float, name: str) -> Markup:

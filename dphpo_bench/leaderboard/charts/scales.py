@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from dphpo_bench.leaderboard.board import Estimate
 
-MOST_TICKS = 6
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -53,7 +51,7 @@ def log_axis(values: Sequence[float], start: float = 4.0, end: float = 96.0) -> 
     return Axis(low, high if high > low else 2 * low, math.log, start, end)
 
 
-def ticks(axis: Axis, most: int = MOST_TICKS) -> list[float]:
+def ticks(axis: Axis, most: int = 6) -> list[float]:
     """Round values on a linear axis, at most so many."""
     exponent = math.floor(math.log10((axis.high - axis.low) / most))
     for step in (one * 10.0**at for at in (exponent, exponent + 1, exponent + 2) for one in (1, 2, 5)):
@@ -63,7 +61,7 @@ def ticks(axis: Axis, most: int = MOST_TICKS) -> list[float]:
     return [float(f"{at * step:.9g}") for at in found]
 
 
-def log_ticks(axis: Axis, most: int = MOST_TICKS) -> list[float]:
+def log_ticks(axis: Axis, most: int = 6) -> list[float]:
     """Powers of ten on a logarithmic axis, with steps in between if there is room; its ends if there are none."""
     decades = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
