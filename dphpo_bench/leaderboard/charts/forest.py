@@ -153,7 +153,7 @@ def to_svg(answer: Answer) -> str:
     rows = [part for at, place in enumerate(answer.everyone) for part in _file_row(forest, place, 92 + ROW * at)]
     note = (
         f"{forest.unit} {answer.anchor}, right is better; line: 95 % interval. Against untuned: filled better, "
-        "hollow alike, square worse."
+        "hollow undecided, square worse."
     )
     title = f"Distance to {answer.anchor}: {answer.title}"
     return frame.document(
