@@ -72,7 +72,7 @@ class HyFreeDPPaper(bench.ProbedTraining):
     name = "hyfreedp_paper"
     version = 2
     summary = "Finds the learning rate while it trains, from privatised losses, as published."
-    reference = "Liu and Bu 2025, Towards hyperparameter-free optimization with differential privacy, Algorithm 1"
+    reference = "Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP, Algorithm 1"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
