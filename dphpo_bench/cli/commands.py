@@ -1,4 +1,4 @@
-"""The command line: run, plan, list, data, sweep, results, explain, leaderboard, audit, check, new.
+"""The command line: run, plan, list, describe, data, sweep, results, show, explain, leaderboard, audit, check, new.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
 standard error. Imports wait until a command needs them.
@@ -7,6 +7,7 @@ standard error. Imports wait until a command needs them.
 import sys
 import warnings
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,11 +16,21 @@ import typer
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.cli import options
 from dphpo_bench.cli.audit import audit_command
+from dphpo_bench.cli.describe import describe_command
 from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
+from dphpo_bench.cli.listing import list_command
 from dphpo_bench.cli.new import app as new_app
-from dphpo_bench.cli.output import complain, show, show_json
+from dphpo_bench.cli.output import complain, say, show, show_json
 from dphpo_bench.cli.results import results_command
+from dphpo_bench.cli.show import show_command
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(f"dphpo-bench {version('dphpo-bench')}")
+        raise typer.Exit
+
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 INTERRUPTED = 130
@@ -28,9 +39,20 @@ app = typer.Typer(
     name="dphpo-bench",
     help="Measure hyperparameter tuning under differential privacy, end to end.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def options_of_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Measure hyperparameter tuning under differential privacy, end to end."""
+
 
 app.add_typer(leaderboard_app, name="leaderboard")
 app.add_typer(new_app, name="new")
@@ -114,35 +136,6 @@ def plan_command(
         show(*plan_tables(checked))
 
 
-@app.command("list")
-def list_command(as_json: options.JsonOption = False) -> None:
-    """List methods and tasks, where each plug-in comes from, and which public models tasks start from."""
-    from dphpo_bench.cli.listing import pretrained_models
-    from dphpo_bench.contract.registry import methods, tasks
-
-    found = {
-        "methods": [(name, item.cls.summary, item.origin) for name, item in methods().items()],
-        "tasks": [(name, item.cls.summary, item.origin) for name, item in tasks().items()],
-    }
-    if as_json:
-        keys = ("name", "summary", "origin")
-        told: dict[str, list[dict[str, Any]]] = {
-            kind: [dict(zip(keys, row, strict=True)) for row in rows] for kind, rows in found.items()
-        }
-        for task in told["tasks"]:
-            task["pretrained"] = pretrained_models(tasks()[task["name"]].cls)
-        show_json(told)
-        return
-    for kind, rows in found.items():
-        sys.stdout.write(f"{kind.capitalize()}\n")
-        width = max((len(name) for name, _, _ in rows), default=0)
-        for name, summary, origin in rows:
-            sys.stdout.write(f"  {name:<{width}}  {summary}  [{origin}]\n")
-            for model in pretrained_models(tasks()[name].cls) if kind == "tasks" else ():
-                seen = ", which has seen the task's records" if model["has_seen_records"] else ""
-                sys.stdout.write(f"  {'':<{width}}    {', '.join(model['models'])}: on {model['name']}{seen}\n")
-
-
 @app.command("data")
 def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOption = False) -> None:
     """Show which datasets are here, which are missing, and how to get them."""
@@ -164,7 +157,10 @@ def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOp
     show(table)
 
 
+app.command("list")(list_command)
+app.command("describe")(describe_command)
 app.command("results")(results_command)
+app.command("show")(show_command)
 
 
 @app.command("sweep")
@@ -254,12 +250,13 @@ def main() -> None:
     """The entry point, which turns errors into one line and an exit code."""
     warnings.showwarning = _show_warning
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="dphpo-bench", standalone_mode=False)
     except DphpoBenchError as error:
         complain(str(error))
         code = error.exit_code
     except typer.TyperException as error:
-        complain(f"{getattr(error, 'format_message', error.__str__)()} Try dphpo-bench --help.")
+        if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
+            complain(f"{reason} Try dphpo-bench --help.")
         code = getattr(error, "exit_code", 2)
     except BrokenPipeError:
         code = 1

@@ -15,8 +15,34 @@ if TYPE_CHECKING:
 
 MAX_SEED_DIGITS = 40
 
-MethodOption = Annotated[str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.")]
-TaskOption = Annotated[str, typer.Option("--task", "-t", help="A name from `dphpo-bench list`.")]
+
+def method_names() -> list[str]:
+    """The names of methods, for a shell that completes them; nothing is loaded."""
+    return _names("methods")
+
+
+def task_names() -> list[str]:
+    """The names of tasks."""
+    return _names("tasks")
+
+
+def method_and_task_names() -> list[str]:
+    """The names of both."""
+    return method_names() + task_names()
+
+
+def _names(kind: str) -> list[str]:
+    from importlib.metadata import entry_points
+
+    return sorted({point.name for point in entry_points(group=f"dphpo_bench.{kind}")})
+
+
+MethodOption = Annotated[
+    str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.", autocompletion=method_names)
+]
+TaskOption = Annotated[
+    str, typer.Option("--task", "-t", help="A name from `dphpo-bench list`.", autocompletion=task_names)
+]
 ModelOption = Annotated[str | None, typer.Option(help="The task's model; default: its first.")]
 EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
 DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1.")]

@@ -110,12 +110,14 @@ def test_list_names_everything_and_where_it_comes_from(tmp_path: Path) -> None:
 def test_list_names_public_models_and_the_records_that_they_have_seen(tmp_path: Path) -> None:
     lines = [line.strip() for line in dphpo_bench("list", cwd=tmp_path).stdout.splitlines()]
     qqp = next(n for n, line in enumerate(lines) if line.startswith("qqp "))
-    assert lines[qqp + 1] == "linear: on all-minilm-l6-v2, which has seen the task's records"
+    assert lines[qqp + 1] == "models: linear, roberta, roberta_bitfit, roberta_lora"
+    assert lines[qqp + 2] == "linear: on all-minilm-l6-v2, which has seen the task's records"
     assert "linear, bitfit, lora: on all-minilm-l6-v2" in lines
     told = {task["name"]: task for task in json.loads(dphpo_bench("list", "--json", cwd=tmp_path).stdout)["tasks"]}
     assert [one["has_seen_records"] for one in told["qqp"]["pretrained"]] == [True, False]
     assert "Quora Question Pairs" in told["qqp"]["pretrained"][0]["trained_on"]
     assert told["mnist"]["pretrained"] == []
+    assert told["digits"]["models"] == ["linear", "mlp"]
 
 
 def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
