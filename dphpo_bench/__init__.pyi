@@ -43,6 +43,7 @@ from .data.source import DataSource as DataSource
 from .harness.plan import plan as plan
 from .harness.recording import RunFailedError as RunFailedError
 from .harness.run import run as run
+from .harness.saving import load_model as load_model
 from .privacy.accountants.report import EpsilonReport as EpsilonReport
 from .privacy.accountants.report import epsilon as epsilon
 from .privacy.budget import PrivacyBudget as PrivacyBudget

@@ -14,6 +14,7 @@ Two attacks:
   up how far each points along the canary's own. The releases of trials that lost stay hidden.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -100,19 +101,21 @@ def recorded(
     budget: "PrivacyBudget",
     store: "RecordStore",
     *,
-    seed: int,
+    seed: int | None,
     source: "DataSource",
     device: str = "auto",
     progress: Progress | None = None,
 ) -> "RunRecord":
-    """The record of the run without canaries, which is made if there is none yet.
+    """The record of the run without canaries, which is made if there is none yet, or if it has no seed.
 
     Raises:
         AuditError: if that run failed.
         DphpoBenchError: if the plan, the data or the folder make a run impossible.
     """
     store.check_writable()
-    record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
+    record = None
+    if seed is not None:
+        record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
     if record is None:
         result = run(
             method,
@@ -140,7 +143,7 @@ def audit(
     canaries: int | None = None,
     runs: int = 1,
     confidence: float = 0.95,
-    seed: int = 0,
+    seed: int | None = 0,
     source: "DataSource | None" = None,
     device: str = "auto",
     progress: Progress | None = None,
@@ -158,7 +161,7 @@ def audit(
         runs: how often the procedure runs for each attack, with fresh canaries. The coins of all runs count together,
             so more runs show more.
         confidence: that the bound is right.
-        seed: of canaries, coins and runs.
+        seed: of canaries, coins and runs; None draws one that is not kept.
         source: where data are found; default: environment, then the hub.
         device: "auto", "cpu", "cuda" or another torch device.
         progress: where long work reports to.
@@ -174,6 +177,7 @@ def audit(
     canaries = checked_canaries(task, canaries, attacks=attacks, runs=runs, confidence=confidence)
     progress = progress or SilentProgress()
     device = resolve_device(device)
+    seed = secrets.randbits(128) if seed is None else seed
     train = task.load_train(source or DataSource.resolve(progress=progress))
     shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
     claimed = 0.0

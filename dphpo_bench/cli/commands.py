@@ -78,6 +78,9 @@ def run_command(
     settings: options.SetOption = None,
     data_dir: options.DataDirOption = None,
     results_dir: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results"),
+    save_model: Annotated[
+        Path | None, typer.Option(help="A new file NAME.safetensors for the trained model; see docs/commands.md.")
+    ] = None,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -90,9 +93,12 @@ def run_command(
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.run import run
+    from dphpo_bench.harness.saving import check_model_path
     from dphpo_bench.harness.seeds import default_seed
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings)
+    if save_model:
+        check_model_path(save_model)
     progress = make_progress(quiet)
     result = run(
         made_method,
@@ -106,10 +112,13 @@ def run_command(
         secure_noise=secure_noise,
         check=False,
     )
+    saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:
         sys.stdout.write(result.record.to_json())
     else:
-        show(run_table(result))
+        show(run_table(result, saved))
+        if saved:
+            say(f"In Python: dphpo_bench.load_model({str(saved)!r}, {made_task.name!r})")
     if result.record.error:
         complain(f"Run {result.record.status}: {result.record.error}")
     raise typer.Exit(EXIT_CODES[result.record.status])

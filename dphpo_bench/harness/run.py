@@ -20,6 +20,7 @@ from dphpo_bench.harness.attempt import Attempt, execute, reason_of
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
+from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -45,6 +46,17 @@ class RunResult:
     record: RunRecord
     path: Path | None
     model: "nn.Module | None"
+
+    def save(self, path: Path | str) -> Path:
+        """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
+
+        Raises:
+            InvalidValueError: if the run failed, or the path is unfit.
+            DataError: if the disk is full, or the like.
+        """
+        if self.model is None:
+            raise InvalidValueError(f"There is no model to save: the run is {self.record.status}.")
+        return write_model(self.model, self.record, Path(path))
 
 
 def run(
