@@ -115,4 +115,6 @@ from .training.losses import cross_entropy as cross_entropy
 from .training.losses import one_minus_error as one_minus_error
 from .training.losses import squared_error as squared_error
 from .training.losses import token_cross_entropy as token_cross_entropy
+from .training.optimizer_names import OptimizerName as OptimizerName
+from .training.optimizer_names import OptimizerOrTask as OptimizerOrTask
 from .training.optimizers import UpdateRule as UpdateRule

@@ -17,13 +17,14 @@ Two attacks:
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dphpo_bench.audit.arguments import ATTACKS, AttackName, checked_canaries
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
-from dphpo_bench.base.errors import AuditError, InvalidValueError
+from dphpo_bench.base.errors import AuditError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.attempt import execute
@@ -45,13 +46,8 @@ if TYPE_CHECKING:
     from dphpo_bench.records.record import RunRecord
     from dphpo_bench.records.store import RecordStore
 
-AttackName = Literal["black_box", "white_box"]
-ATTACKS: tuple[AttackName, ...] = ("black_box", "white_box")
-
 WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.8}}
 """Shares of the error probability. The attack that shows most of noisy methods has the largest."""
-
-DEFAULT_CANARIES = 300
 
 
 @dataclass(frozen=True)
@@ -212,22 +208,3 @@ def audit(
     by_attack = dict(zip(shown, bounds, strict=True))
     best = max(by_attack, key=lambda what: by_attack[what].epsilon)
     return Audit(claimed, budget.delta, best, by_attack[best], by_attack, runs)
-
-
-def checked_canaries(task: Task, canaries: int | None, *, attacks: Sequence[str], runs: int, confidence: float) -> int:
-    """The number of canaries of each run; see `audit`.
-
-    Raises:
-        InvalidValueError: if it, or another number, is out of range.
-    """
-    most = task.facts.n_records // 2
-    canaries = min(DEFAULT_CANARIES, most) if canaries is None else canaries
-    if not 2 <= canaries <= most:
-        raise InvalidValueError(f"Expected 2 <= canaries <= {most}, half of the records, got {canaries}.")
-    if runs < 1:
-        raise InvalidValueError(f"Expected runs >= 1, got {runs}.")
-    if not attacks or set(attacks) - set(ATTACKS):
-        raise InvalidValueError(f"Expected attacks among {', '.join(ATTACKS)}, got {', '.join(attacks) or 'none'}.")
-    if not 0 < confidence < 1:
-        raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
-    return canaries

@@ -49,20 +49,23 @@ def audit_command(
 
     Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the bound is above the claimed ε, 130 interrupted.
     """
-    from dphpo_bench.audit.attacks import ATTACKS, audit, checked_canaries, recorded
+    from dphpo_bench.audit.arguments import ATTACKS, checked_canaries
+
+    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings)
+    attacks = ATTACKS if attack == "both" else (attack,)
+    canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
+
+    from dphpo_bench.audit.attacks import audit, recorded
     from dphpo_bench.cli.progress import make_progress
     from dphpo_bench.cli.run_tables import audit_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.seeds import default_seed
     from dphpo_bench.records.store import RecordStore
 
-    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings)
     progress = make_progress(quiet)
     source = DataSource.resolve(data_dir, progress=progress)
     store = RecordStore(results_dir)
-    attacks = ATTACKS if attack == "both" else (attack,)
     made_seed = options.parse_seed(seed, default_seed(made_task))
-    canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
     record = recorded(
         made_method, made_task, budget, store, seed=made_seed, source=source, device=device, progress=progress
     )

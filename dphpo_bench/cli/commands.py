@@ -4,6 +4,8 @@ A user's mistake is one line on standard error and exit code 2. Results go to st
 standard error. Imports wait until a command needs them.
 """
 
+import errno
+import os
 import sys
 import warnings
 from contextlib import closing
@@ -34,6 +36,8 @@ def _show_version(asked: bool) -> None:
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 INTERRUPTED = 130
+UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a standard output; those of a file have its name."""
 
 app = typer.Typer(
     name="dphpo-bench",
@@ -260,6 +264,7 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         code = app(prog_name="dphpo-bench", standalone_mode=False)
+        sys.stdout.flush()  # a full disk shows here, rather than when nobody can say so
     except DphpoBenchError as error:
         complain(str(error))
         code = error.exit_code
@@ -267,11 +272,22 @@ def main() -> None:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
             complain(f"{reason} Try dphpo-bench --help.")
         code = getattr(error, "exit_code", 2)
-    except BrokenPipeError:
-        code = 1
+    except OSError as error:
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise
+        code = _give_up_output(error)
     if code == INTERRUPTED:  # typer turns an interrupt into this code
         complain("Interrupted. What was not finished left no record; everything finished before is kept.")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _give_up_output(error: OSError) -> int:
+    """The exit code where standard output takes no more; who closed it, such as `head`, needs no complaint."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails at it again when it ends
+    if error.errno == errno.EPIPE:
+        return 1
+    complain(f"Cannot write the output: {error.strerror}.")
+    return 2
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -78,13 +78,16 @@ def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
 def dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
     """What is here of the datasets that a task reads, as one JSON-ready row for each split. Reads no record."""
     from dphpo_bench.data.datasets import download_command
+    from dphpo_bench.data.rows import doubt
 
     rows = []
     for dataset in task.datasets:
         for split in dataset.splits:
             paths = source.find(dataset, split)
             if paths:
-                state, where = "mirror" if source.data_dir else "downloaded", ", ".join(map(str, paths))
+                wrong = doubt(paths, split)
+                state = f"damaged: {wrong}" if wrong else "mirror" if source.data_dir else "downloaded"
+                where = ", ".join(map(str, paths))
             elif source.data_dir:
                 state, where = "missing", download_command(dataset, str(source.data_dir))
             else:

@@ -183,15 +183,15 @@ def resolve_device(device: str) -> str:
     """The torch device of this name; "auto" is CUDA if there is one.
 
     Raises:
-        InvalidValueError: if torch does not know the device, or this machine lacks it.
+        InvalidValueError: if torch does not know the device, this machine lacks it, or it computes nothing, as "meta".
     """
     import torch
 
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()
+    except (NotImplementedError, RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidValueError(f"Cannot use device {device!r}: {reason}. Try --device cpu.") from None
     return device
