@@ -163,7 +163,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     share: bench.Share = 0.03
     probe_size: bench.Count = 2048
     clipping: bench.ClippingRule = "auto_s"
-    optimizer: str = "AdamW"
+    optimizer: bench.OptimizerOrTask = "AdamW"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Voted]:
         """The noise of probes, then that of gradients, for the whole training at once."""

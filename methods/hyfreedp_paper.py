@@ -81,5 +81,5 @@ class HyFreeDPPaper(bench.ProbedTraining):
     rule: Literal["paper", "gen"] = "gen"
     update_interval: bench.Count = 5
     noise_inflation: Annotated[float, Interval(gt=1)] | None = 1.01
-    optimizer: str = "AdamW"
+    optimizer: bench.OptimizerOrTask = "AdamW"
     averaging: bench.Decay = 0.0
