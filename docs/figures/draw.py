@@ -5,116 +5,88 @@ same table gives the same bytes on every machine; tests/docs/test_figures.py dra
 """
 
 from pathlib import Path
-from typing import Any
 
-import altair as alt
 import pandas as pd
 
-from dphpo_bench.leaderboard.charts.frame import make_chart, to_svg
+from dphpo_bench.leaderboard.board import Estimate
+from dphpo_bench.leaderboard.charts.panels import Panel, to_svg
+from dphpo_bench.leaderboard.charts.scales import estimates_axis, log_axis
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "leaderboard/leaderboard.csv"
 SETTING = "digits (linear)"
 EPSILONS = (1, 3, 8)
-ONE, SEVERAL = "#0072B2", "#D55E00"
 
 
 def board() -> pd.DataFrame:
     """The rows of one setting with its default contestants, numbers as on the board."""
     table = pd.read_csv(TABLE)
-    table = table[(table.setting == SETTING) & (table.label == table.method)]
-    return table.assign(panel=[f"ε = {epsilon:g}" for epsilon in table.epsilon_target])
+    return table[(table.setting == SETTING) & (table.label == table.method)]
 
 
-def _forest(rows: pd.DataFrame, order: list[str], title: str, limits: tuple[float, float]) -> Any:
-    """A point and its interval for each method, in a panel for each `panel`; intervals end at the limits."""
-    low, high = limits
-    rows = rows.assign(low=rows.low.clip(low, high), high=rows.high.clip(low, high), several=rows.runs > 1)
-    fields = ["method", "panel", "several", "value", "low", "high"]
-    data = alt.InlineData(values=rows[fields].to_dict("records"), name="board")
-    color = alt.Color("several:N", scale=alt.Scale(domain=[False, True], range=[ONE, SEVERAL]), legend=None)
-    shape = alt.Shape("several:N", scale=alt.Scale(domain=[False, True], range=["circle", "square"]), legend=None)
-    x = alt.X("value:Q", title=title, scale=alt.Scale(domain=limits, nice=False), axis=alt.Axis(tickCount=6))
-    base = alt.Chart().encode(y=alt.Y("method:N", sort=order, title=None, axis=alt.Axis(grid=True)), color=color)
-    zero = alt.Chart().mark_rule(color="#59636e").encode(x=alt.datum(0))
-    lines = base.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", title=title), x2="high:Q")
-    points = base.mark_point(filled=True, size=45, opacity=1).encode(x=x, shape=shape)
-    panels = list(dict.fromkeys(rows.panel))
-    return alt.layer(zero, lines, points).properties(width=200, height=16 * len(order)).facet(
-        column=alt.Column("panel:N", title=None, sort=panels), data=data
-    )  # fmt: skip
+def _panel(title: str, rows: pd.DataFrame, column: str) -> Panel:
+    """Points of a hundred, and their intervals."""
+    names = [column, f"{column}_low", f"{column}_high"]
+    return Panel(
+        title,
+        {
+            method: Estimate(*(None if pd.isna(value) else 100 * value for value in values))
+            for method, *values in rows[["method", *names]].itertuples(index=False)
+        },
+    )
+
+
+def _known(panels: list[Panel]) -> list[Estimate]:
+    return [one for panel in panels for one in panel.estimates.values()]
 
 
 def distance() -> str:
     """How far below the oracle each private method ends."""
     rows = board()
     rows = rows[rows.end_to_end_private & ~rows.reference]
-    rows = rows.assign(value=100 * rows.gap_to_oracle, low=100 * rows.gap_to_oracle_low,
-                       high=100 * rows.gap_to_oracle_high)  # fmt: skip
-    order = list(rows.groupby("method").value.mean().sort_values(kind="stable").index)
-    chart = make_chart(
-        _forest(rows, order, "points of accuracy below the oracle", (-3, 15)),
-        "Digits, linear model, mean of five seeds, 95 % intervals. Circles: one training run. Squares: several.",
-        name="distance",
-        title="What private tuning loses",
-        description="",
+    order = rows.groupby("method").gap_to_oracle.mean().sort_values(kind="stable").index
+    several = set(rows[rows.runs > 1].method)
+    panels = [_panel(f"ε = {one}", rows[rows.epsilon_target == one], "gap_to_oracle") for one in EPSILONS]
+    return to_svg(
+        panels,
+        {method: "worse" if method in several else "better" for method in order},
+        estimates_axis(_known(panels)),
+        title="What private tuning loses: points of accuracy below the oracle",
+        note="Digits, linear model, mean of five seeds, 95 % intervals. Dots: one training run. Squares: several.",
     )
-    return to_svg(chart)
 
 
 def losses() -> str:
     """What of the distance is noise, and what the choice, for methods that spend ε on tuning."""
     rows = board()
     rows = rows[(rows.epsilon_target == 1) & (rows.tuning_share > 0) & rows.lost_to_noise.notna()]
-    parts = [
-        rows.assign(panel=f"lost to {part}", value=100 * rows[f"lost_to_{part}"],
-                    low=100 * rows[f"lost_to_{part}_low"], high=100 * rows[f"lost_to_{part}_high"])
-        for part in ("noise", "choice")
-    ]  # fmt: skip
-    order = list(rows.sort_values(["gap_to_oracle", "method"]).method)
-    chart = make_chart(
-        _forest(pd.concat(parts), order, "points of accuracy", (-8, 12)),
-        "Digits, linear model, ε = 1, mean of five seeds, 95 % intervals. Best method first.",
-        name="losses",
-        title="Why methods that pay for tuning lose",
-        description="",
+    panels = [_panel(f"lost to {part}", rows, f"lost_to_{part}") for part in ("noise", "choice")]
+    return to_svg(
+        panels,
+        dict.fromkeys(rows.sort_values(["gap_to_oracle", "method"]).method, ""),
+        estimates_axis(_known(panels)),
+        title="Why methods that pay for tuning lose: points of accuracy",
+        note="Digits, linear model, ε = 1, mean of five seeds, 95 % intervals. Best method first.",
     )
-    return to_svg(chart)
 
 
 def audits() -> str:
     """The ε that attacks have shown, beside the ε that is claimed."""
     rows = board()
     rows = rows[rows.audited.notna() & rows.end_to_end_private]
-    fields = ["method", "panel", "audited", "epsilon_target"]
-    data = alt.InlineData(values=rows[fields].to_dict("records"), name="board")
-    scale = alt.Scale(type="log", domain=[0.2, 10], nice=False)
-    axis = alt.Axis(values=[0.25, 0.5, 1, 3, 8], format="~g")
-    x = alt.X("audited:Q", title="ε (log scale)", scale=scale, axis=axis)
-    panels = [f"ε = {epsilon}" for epsilon in EPSILONS]
-    colors = alt.Scale(domain=panels, range=["#8A4FD6", "#DB4F4F", "#A98500"])
-    shapes = alt.Scale(domain=panels, range=["circle", "square", "diamond"])
-    base = alt.Chart().encode(
-        y=alt.Y("method:N", title=None, axis=alt.Axis(grid=True)),
-        color=alt.Color("panel:N", scale=colors, title="claim"),
-    )
-    drawing = alt.layer(
-        base.mark_rule(strokeDash=[4, 3]).encode(
-            x=alt.X("epsilon_target:Q", scale=scale), y=alt.value(0), y2=alt.value(190)
-        ),
-        base.mark_point(filled=True, size=60, opacity=1).encode(
-            x=x, shape=alt.Shape("panel:N", scale=shapes, title="claim")
-        ),
-        data=data,
-    ).properties(width=520, height=190)  # fmt: skip
-    chart = make_chart(
-        drawing,
-        "Digits, linear model. Points: the lower bound that attacks on ten runs show. Dashed: the claim.",
-        name="audits",
+    panels = []
+    for epsilon in EPSILONS:
+        there = rows[rows.epsilon_target == epsilon]
+        shown = {method: Estimate(value) for method, value in zip(there.method, there.audited, strict=True)}
+        panels.append(Panel(f"claimed: ε = {epsilon}", shown, line=epsilon))
+    return to_svg(
+        panels,
+        dict.fromkeys(sorted(set(rows.method)), ""),
+        log_axis([0.2, 10]),
         title="What attacks show of the ε that is claimed",
-        description="",
+        note="Digits, linear model. Dots: the lower bound that ten runs show. Dashed: the claim. Logarithmic.",
+        values=(0.3, 1, 3, 8),
     )
-    return to_svg(chart)
 
 
 # x, y, width and the lines of each box; those of one row are 44 high.

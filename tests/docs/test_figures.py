@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-pytest.importorskip("vl_convert")
+pytest.importorskip("jinja2")
 spec = importlib.util.spec_from_file_location("draw", DOCS / "figures/draw.py")
 assert spec
 assert spec.loader
