@@ -4,15 +4,15 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.text import one_line, value_text, varying_names
+from dphpo_bench.comparison.drawing import Drawing, Row, draw
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.board import Estimate
 from dphpo_bench.leaderboard.columns import NOTHING, measure_text
@@ -25,12 +25,10 @@ from dphpo_bench.records.tables import frame
 from dphpo_bench.sweep.estimates import duration_text
 
 if TYPE_CHECKING:
-    import altair
     import pandas as pd
 
 WIDTH = 160
 MAX_FAILURES = 5
-COLORS = {"private": "#0072B2", "not private": "#8A8A8A"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,11 @@ class Line:
     by_epsilon: Mapping[float, Estimate | None]
     failed: int
     seconds: float | None
+
+    @property
+    def title(self) -> str:
+        """The label, and a warning if it is not private."""
+        return self.label if self.private else f"{self.label}, not private"
 
     def order(self, measure: Measure) -> tuple[bool, float, str]:
         """The key by which lines are sorted: private ones first, then the best mean over all ε."""
@@ -145,10 +148,9 @@ class Comparison:
         if any(line.failed for line in lines):
             table.add_column("failed", justify="right")
         for line in lines:
-            name = line.label if line.private else f"{line.label}, not private"
             cells = [measure_text(estimate, self.measure) for estimate in line.by_epsilon.values()]
             time = NOTHING if line.seconds is None else duration_text(line.seconds)
-            table.add_row(Text(name), *cells, time, str(line.failed or ""))
+            table.add_row(Text(line.title), *cells, time, str(line.failed or ""))
         buffer = io.StringIO()
         console = Console(file=buffer, width=WIDTH, markup=False, highlight=False)
         console.print(Text(f"{one_line(title)}, {told}"), soft_wrap=True)
@@ -160,58 +162,21 @@ class Comparison:
 
     __repr__ = __str__
 
-    def plot(self) -> "altair.FacetChart":
-        """A drawing: a panel for each ε, in it a line for each method, its mean and its 95 % interval.
+    def plot(self) -> Drawing:
+        """A drawing: a panel for each ε, in it a row for each method with its mean and its 95 % interval.
 
         Intervals that would dwarf the differences are cut off at the frame. A notebook shows the drawing, and
-        `plot().save("comparison.svg")`, or .html or .png, writes it.
+        `plot().save("comparison.svg")` writes it.
 
         Raises:
-            InvalidValueError: if Altair is not installed, or nothing was measured.
+            InvalidValueError: if nothing was measured.
         """
-        _require_extra()
-        import altair as alt
-
-        lines, measure = self.lines, self.measure
-        values = [
-            {
-                "method": line.label,
-                "kind": "private" if line.private else "not private",
-                "panel": f"ε = {epsilon:g}",
-                "at": epsilon,
-                "mean": estimate.mean,
-                "low": estimate.mean if estimate.low is None else estimate.low,
-                "high": estimate.mean if estimate.high is None else estimate.high,
-                "told": measure_text(estimate, measure),
-            }
-            for line in lines
-            for epsilon, estimate in line.by_epsilon.items()
-            if estimate
-        ]
-        if not values:
-            raise InvalidValueError(
-                "Expected a run with a result, got none: all failed, or the task has no test records."
-            )
-        axis = alt.Axis(format="~%" if measure.share else "~g", tickCount=5)
-        x = alt.X(
-            "mean:Q",
-            title=f"test {measure.header}",
-            axis=axis,
-            scale=alt.Scale(domain=_domain(values, measure), nice=False),
-        )
-        base = alt.Chart().encode(
-            y=alt.Y("method:N", sort=[line.label for line in lines], title=None),
-            color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=[*COLORS], range=[*COLORS.values()])),
-            tooltip=[alt.Tooltip("method:N"), alt.Tooltip("told:N", title=measure.header)],
-        )
-        panel = alt.layer(
-            base.mark_rule(strokeWidth=2, clip=True).encode(x=x, x2="high:Q").transform_calculate(mean="datum.low"),
-            base.mark_point(filled=True, size=70, opacity=1).encode(x=x),
-        ).properties(width=260)
-        order = alt.EncodingSortField(field="at", op="min")
-        return panel.facet(
-            column=alt.Column("panel:N", title=None, sort=order), data=alt.InlineData(values=values, name="results")
-        )
+        rows = [Row(line.title, line.private, tuple(line.by_epsilon.values())) for line in self.lines]
+        if not any(estimate for row in rows for estimate in row.estimates):
+            raise InvalidValueError("Expected a run with a result, got none: all failed, or there are no test records.")
+        identity = self.records[0].identity
+        title = one_line(f"{identity.task} ({identity.model})", WIDTH)
+        return draw(title, rows, [f"ε = {epsilon:g}" for epsilon in self.epsilons], self.measure)
 
     def write_board(self, folder: Path | str) -> list[str]:
         """Copy the records to a board's folder `results` and write the board of all that lie there.
@@ -225,8 +190,10 @@ class Comparison:
             InvalidValueError: if the extra `leaderboard` is not installed, or a file cannot be written.
             RecordError: if a record cannot be written.
         """
-        _require_extra()
-        from dphpo_bench.leaderboard.build import render, write
+        try:
+            from dphpo_bench.leaderboard.build import render, write
+        except ImportError as error:
+            raise InvalidValueError(f"A board needs {error.name}: pip install 'dphpo-bench[leaderboard]'.") from None
         from dphpo_bench.leaderboard.replays import read_checked
         from dphpo_bench.leaderboard.scoring import score
 
@@ -242,22 +209,3 @@ class Comparison:
 
 def _texts(record: RunRecord) -> dict[str, str]:
     return {name: value_text(value) for name, value in record.identity.parameters.items()}
-
-
-def _domain(values: Sequence[Mapping[str, Any]], measure: Measure) -> list[float]:
-    """An axis for all means, and for intervals that do not dwarf them."""
-    means = [value["mean"] for value in values]
-    room = max(0.5 * (max(means) - min(means)), 0.02 * max(abs(mean) for mean in means)) or 1.0
-    low = max(min(means) - room, min(value["low"] for value in values))
-    high = min(max(means) + room, max(value["high"] for value in values))
-    margin = 0.04 * (high - low) or 0.01 * room
-    least, most = (0.0, 1.0 + margin) if measure.share else (-math.inf, math.inf)
-    return [max(least, low - margin), min(most, high + margin)]
-
-
-def _require_extra() -> None:
-    for name in ("altair", "vl_convert", "jinja2"):
-        try:
-            import_module(name)
-        except ImportError:
-            raise InvalidValueError(f"Drawing needs {name}: pip install 'dphpo-bench[leaderboard]'.") from None

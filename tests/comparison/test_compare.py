@@ -4,6 +4,7 @@ import dataclasses
 import threading
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import one_line
+from dphpo_bench.comparison.drawing import Row, draw
+from dphpo_bench.leaderboard.board import Estimate
+from dphpo_bench.records.measure import Measure
 from tests.conftest import FixedNoise
 
 generator = np.random.default_rng(0)
@@ -127,16 +131,29 @@ def test_records_that_changed_are_no_old_results() -> None:
 
 
 def test_a_plot_and_a_board() -> None:
-    pytest.importorskip("altair")
-    pytest.importorskip("vl_convert")
+    pytest.importorskip("jinja2")
     table = bench.compare([Louder()], own_task(), [50, 100], [0], delta=1e-4, quiet=True)
-    drawn = table.plot().to_dict()
-    assert [value["panel"] for value in drawn["data"]["values"]] == ["ε = 50", "ε = 100"]
-    table.plot().save("comparison.svg")
-    assert "louder" in Path("comparison.svg").read_text()
+    path = table.plot().save("comparison.svg")
+    text = " ".join(ElementTree.parse(path).getroot().itertext())
+    assert "mine (Net)" in text
+    assert all(shown in text for shown in ("louder", "ε = 50", "ε = 100", "test accuracy"))
+    assert path.read_text().count("<circle") == 2
+    with pytest.raises(InvalidValueError, match=r"ends in \.svg, got comparison.png"):
+        table.plot().save("comparison.png")
     assert table.write_board("board") == []
     assert "louder" in Path("board/README.md").read_text()
     assert len(list(Path("board/results").rglob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("measure", [Measure("accuracy"), Measure("r2"), Measure("perplexity", False)])
+@pytest.mark.parametrize("means", [[0.5], [0.5, 0.5], [0.1, 0.9], [0.99, 1.0], [-3.0, 70.0], [0.0]])
+def test_drawings_stay_inside_their_frame(measure: Measure, means: list[float]) -> None:
+    rows = [Row(f"<{mean}>", mean > 0, (Estimate(mean, mean - 9, mean + 9), None)) for mean in means]
+    picture = ElementTree.fromstring(draw("a & b", rows, ["ε = 1", "ε = 3"], measure).svg)
+    found = [float(mark.get("cx")) for mark in picture.iter("{http://www.w3.org/2000/svg}circle")]
+    assert len(found) == len(means)
+    assert all(12 <= place <= 228 for place in found)
+    assert 1 <= sum(one.get("class") == "tick middle" for one in picture.iter()) - 2 <= 10
 
 
 @pytest.mark.parametrize(
