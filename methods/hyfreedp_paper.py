@@ -65,7 +65,7 @@ class HyFreeDPPaper(bench.ProbedTraining):
     Attributes:
         rule: "paper": Algorithm 1 to the letter. "gen": with the safeguards of its authors' optimiser GeN.
         update_interval: K.
-        noise_inflation: γ, as in the paper; None has it follow from `probe_noise`, as in `hyfreedp`.
+        noise_inflation: γ, as in the paper; None has it follow from `probe_noise`.
         averaging: 0, the last weights: the paper averages none.
     """
 

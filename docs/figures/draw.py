@@ -4,117 +4,200 @@ Charts show what leaderboard/leaderboard.csv says, which `dphpo-bench leaderboar
 same table gives the same bytes on every machine; tests/docs/test_figures.py draws them again and compares.
 """
 
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
-import altair as alt
 import pandas as pd
-
-from dphpo_bench.leaderboard.charts.frame import make_chart, to_svg
 
 HERE = Path(__file__).parent
 TABLE = HERE.parents[1] / "leaderboard/leaderboard.csv"
 SETTING = "digits (linear)"
-EPSILONS = (1, 3, 8)
-ONE, SEVERAL = "#0072B2", "#D55E00"
+INK, QUIET, GRID, ONE, SEVERAL = "#1b1f24", "#59636e", "#e6e9ed", "#0072B2", "#D55E00"
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+NAMES, ROW, HEAD = 140, 17, 74  # pixels: for names, a row, all above the first row
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point, and a line through it.
+
+    Attributes:
+        row: the name on its left.
+        value: where the point is.
+        low: where the line begins; with `high`, the point alone if they are the same.
+        high: where it ends.
+        color: of both.
+        shape: "circle", "square" or "diamond".
+    """
+
+    row: str
+    value: float
+    low: float
+    high: float
+    color: str
+    shape: str = "circle"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A part of a chart with an axis of its own.
+
+    Attributes:
+        title: above it.
+        marks: what it shows.
+        rules: vertical lines: where, and their colour; dashed unless it is ink.
+    """
+
+    title: str
+    marks: Sequence[Mark]
+    rules: Sequence[tuple[float, str]] = field(default=((0, INK),))
+
+
+def text(
+    x: float, y: float, words: str, anchor: str = "start", size: int = 11, color: str = INK, weight: int = 400
+) -> str:
+    """A line of text."""
+    looks = f'font-size="{size}" fill="{color}"' + f' font-weight="{weight}"' * (weight != 400)
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" {looks}>{words}</text>'
+
+
+def line(x: float, y: float, to_x: float, to_y: float, color: str, more: str = "") -> str:
+    """A straight line."""
+    return f'<path d="M{x:g} {y:g}L{to_x:g} {to_y:g}" stroke="{color}"{more}/>'
+
+
+def point(x: float, y: float, shape: str, color: str) -> str:
+    """A circle, or a square of the same size, upright or on its tip."""
+    if shape == "circle":
+        return f'<circle cx="{x:g}" cy="{y:g}" r="3.6" fill="{color}"/>'
+    turned = f' transform="rotate(45 {x:g} {y:g})"' if shape == "diamond" else ""
+    return f'<rect x="{x - 3.3:g}" y="{y - 3.3:g}" width="6.6" height="6.6" fill="{color}"{turned}/>'
+
+
+def svg(width: float, height: float, parts: Iterable[str]) -> str:
+    """A drawing on white."""
+    size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONT}">'
+    return "\n".join([head, f'<rect width="{width:g}" height="{height:g}" fill="#fff"/>', *parts, "</svg>"]) + "\n"
+
+
+def chart(
+    title: str,
+    subtitle: str,
+    rows: Sequence[str],
+    panels: Sequence[Panel],
+    axis: str,
+    ticks: Sequence[float],
+    limits: tuple[float, float],
+    width: float = 200,
+    scale: Callable[[float], float] = float,
+) -> str:
+    """Points and intervals, a row for each name; what lies beyond the limits is cut off."""
+    low, high = map(scale, limits)
+    bottom = HEAD + ROW * len(rows)
+    parts = [text(8, 20, title, size=14, weight=600), text(8, 38, subtitle, color=QUIET)]
+    parts += [text(NAMES - 8, HEAD + ROW * (at + 0.5) + 4, name, "end") for at, name in enumerate(rows)]
+    for number, panel in enumerate(panels):
+        left = NAMES + number * (width + 24)
+
+        def place(value: float, left: float = left) -> float:
+            share = (scale(min(max(value, limits[0]), limits[1])) - low) / (high - low)
+            return round(left + width * share, 1)
+
+        middle = left + width / 2
+        parts.append(text(middle, HEAD - 12, panel.title, "middle", 12, weight=600))
+        for at in range(len(rows)):
+            parts.append(line(left, HEAD + ROW * (at + 0.5), left + width, HEAD + ROW * (at + 0.5), GRID))
+        for value, color in panel.rules:
+            dashes = "" if color == INK else ' stroke-dasharray="4 3"'
+            parts.append(line(place(value), HEAD, place(value), bottom, color, dashes))
+        parts.append(line(left, bottom, left + width, bottom, QUIET))
+        for tick in ticks:
+            parts += [
+                line(place(tick), bottom, place(tick), bottom + 4, QUIET),
+                text(place(tick), bottom + 16, f"{tick:g}".replace("-", "−"), "middle"),
+            ]
+        parts.append(text(middle, bottom + 36, axis, "middle"))
+        for mark in panel.marks:
+            y = HEAD + ROW * (rows.index(mark.row) + 0.5)
+            if mark.low < mark.high:
+                parts.append(line(place(mark.low), y, place(mark.high), y, mark.color, ' stroke-width="1.6"'))
+            parts.append(point(place(mark.value), y, mark.shape, mark.color))
+    return svg(NAMES + len(panels) * (width + 24), bottom + 46, parts)
 
 
 def board() -> pd.DataFrame:
-    """The rows of one setting with its default contestants, numbers as on the board."""
+    """The rows of one setting, methods at their defaults."""
     table = pd.read_csv(TABLE)
-    table = table[(table.setting == SETTING) & (table.label == table.method)]
-    return table.assign(panel=[f"ε = {epsilon:g}" for epsilon in table.epsilon_target])
+    return table[(table.setting == SETTING) & (table.label == table.method)]
 
 
-def _forest(rows: pd.DataFrame, order: list[str], title: str, limits: tuple[float, float]) -> Any:
-    """A point and its interval for each method, in a panel for each `panel`; intervals end at the limits."""
-    low, high = limits
-    rows = rows.assign(low=rows.low.clip(low, high), high=rows.high.clip(low, high), several=rows.runs > 1)
-    fields = ["method", "panel", "several", "value", "low", "high"]
-    data = alt.InlineData(values=rows[fields].to_dict("records"), name="board")
-    color = alt.Color("several:N", scale=alt.Scale(domain=[False, True], range=[ONE, SEVERAL]), legend=None)
-    shape = alt.Shape("several:N", scale=alt.Scale(domain=[False, True], range=["circle", "square"]), legend=None)
-    x = alt.X("value:Q", title=title, scale=alt.Scale(domain=limits, nice=False), axis=alt.Axis(tickCount=6))
-    base = alt.Chart().encode(y=alt.Y("method:N", sort=order, title=None, axis=alt.Axis(grid=True)), color=color)
-    zero = alt.Chart().mark_rule(color="#59636e").encode(x=alt.datum(0))
-    lines = base.mark_rule(strokeWidth=1.5).encode(x=alt.X("low:Q", title=title), x2="high:Q")
-    points = base.mark_point(filled=True, size=45, opacity=1).encode(x=x, shape=shape)
-    panels = list(dict.fromkeys(rows.panel))
-    return alt.layer(zero, lines, points).properties(width=200, height=16 * len(order)).facet(
-        column=alt.Column("panel:N", title=None, sort=panels), data=data
-    )  # fmt: skip
+def marks(rows: pd.DataFrame, column: str) -> list[Mark]:
+    """A column of shares with its interval, in points; searches of several runs in another colour and shape."""
+    numbers = 100 * rows[[column, f"{column}_low", f"{column}_high"]]
+    looks = [(SEVERAL, "square") if runs > 1 else (ONE, "circle") for runs in rows.runs]
+    return [
+        Mark(name, *values, *look) for name, values, look in zip(rows.method, numbers.to_numpy(), looks, strict=True)
+    ]
 
 
 def distance() -> str:
     """How far below the oracle each private method ends."""
     rows = board()
     rows = rows[rows.end_to_end_private & ~rows.reference]
-    rows = rows.assign(value=100 * rows.gap_to_oracle, low=100 * rows.gap_to_oracle_low,
-                       high=100 * rows.gap_to_oracle_high)  # fmt: skip
-    order = list(rows.groupby("method").value.mean().sort_values(kind="stable").index)
-    chart = make_chart(
-        _forest(rows, order, "points of accuracy below the oracle", (-3, 15)),
-        "Digits, linear model, mean of five seeds, 95 % intervals. Circles: one training run. Squares: several.",
-        name="distance",
-        title="What private tuning loses",
-        description="",
+    at = {epsilon: marks(part, "gap_to_oracle") for epsilon, part in rows.groupby("epsilon_target")}
+    means = {name: fmean(m.value for each in at.values() for m in each if m.row == name) for name in rows.method}
+    return chart(
+        "What private tuning loses",
+        "Digits, linear model, mean of five seeds, 95 % intervals. "
+        "Circles: one training run. Squares: a search of several runs.",
+        sorted(means, key=lambda name: (means[name], name)),
+        [Panel(f"ε = {epsilon:g}", each) for epsilon, each in at.items()],
+        axis="points of accuracy below the oracle",
+        ticks=range(0, 15, 2),
+        limits=(-3, 15),
     )
-    return to_svg(chart)
 
 
 def losses() -> str:
     """What of the distance is noise, and what the choice, for methods that spend ε on tuning."""
     rows = board()
     rows = rows[(rows.epsilon_target == 1) & (rows.tuning_share > 0) & rows.lost_to_noise.notna()]
-    parts = [
-        rows.assign(panel=f"lost to {part}", value=100 * rows[f"lost_to_{part}"],
-                    low=100 * rows[f"lost_to_{part}_low"], high=100 * rows[f"lost_to_{part}_high"])
-        for part in ("noise", "choice")
-    ]  # fmt: skip
-    order = list(rows.sort_values(["gap_to_oracle", "method"]).method)
-    chart = make_chart(
-        _forest(pd.concat(parts), order, "points of accuracy", (-8, 12)),
+    return chart(
+        "Why methods that pay for tuning lose",
         "Digits, linear model, ε = 1, mean of five seeds, 95 % intervals. Best method first.",
-        name="losses",
-        title="Why methods that pay for tuning lose",
-        description="",
+        list(rows.sort_values(["gap_to_oracle", "method"]).method),
+        [Panel(f"lost to {part}", marks(rows, f"lost_to_{part}")) for part in ("noise", "choice")],
+        axis="points of accuracy",
+        ticks=range(-5, 11, 5),
+        limits=(-8, 12),
     )
-    return to_svg(chart)
 
 
 def audits() -> str:
     """The ε that attacks have shown, beside the ε that is claimed."""
     rows = board()
     rows = rows[rows.audited.notna() & rows.end_to_end_private]
-    fields = ["method", "panel", "audited", "epsilon_target"]
-    data = alt.InlineData(values=rows[fields].to_dict("records"), name="board")
-    scale = alt.Scale(type="log", domain=[0.2, 10], nice=False)
-    axis = alt.Axis(values=[0.25, 0.5, 1, 3, 8], format="~g")
-    x = alt.X("audited:Q", title="ε (log scale)", scale=scale, axis=axis)
-    panels = [f"ε = {epsilon}" for epsilon in EPSILONS]
-    colors = alt.Scale(domain=panels, range=["#8A4FD6", "#DB4F4F", "#A98500"])
-    shapes = alt.Scale(domain=panels, range=["circle", "square", "diamond"])
-    base = alt.Chart().encode(
-        y=alt.Y("method:N", title=None, axis=alt.Axis(grid=True)),
-        color=alt.Color("panel:N", scale=colors, title="claim"),
+    looks = {1.0: ("#8A4FD6", "circle"), 3.0: ("#DB4F4F", "square"), 8.0: ("#A98500", "diamond")}
+    found = [
+        Mark(name, bound, bound, bound, *looks[epsilon])
+        for name, bound, epsilon in zip(rows.method, rows.audited, rows.epsilon_target, strict=True)
+    ]
+    return chart(
+        "What attacks show of the ε that is claimed",
+        "Digits, linear model. Dashed: claims of 1, 3 and 8. Circles, squares, diamonds: "
+        "the lower bound that attacks on ten such runs show.",
+        sorted(set(rows.method)),
+        [Panel("", found, [(epsilon, color) for epsilon, (color, _) in looks.items()])],
+        axis="ε (log scale)",
+        ticks=(0.25, 0.5, 1, 3, 8),
+        limits=(0.2, 10),
+        width=560,
+        scale=math.log,
     )
-    drawing = alt.layer(
-        base.mark_rule(strokeDash=[4, 3]).encode(
-            x=alt.X("epsilon_target:Q", scale=scale), y=alt.value(0), y2=alt.value(190)
-        ),
-        base.mark_point(filled=True, size=60, opacity=1).encode(
-            x=x, shape=alt.Shape("panel:N", scale=shapes, title="claim")
-        ),
-        data=data,
-    ).properties(width=520, height=190)  # fmt: skip
-    chart = make_chart(
-        drawing,
-        "Digits, linear model. Points: the lower bound that attacks on ten runs show. Dashed: the claim.",
-        name="audits",
-        title="What attacks show of the ε that is claimed",
-        description="",
-    )
-    return to_svg(chart)
 
 
 # x, y, width and the lines of each box; those of one row are 44 high.
@@ -151,34 +234,26 @@ WORDS = (
 
 def flow() -> str:
     """What happens in a run, from public facts to the leaderboard."""
+    tip = f'<path d="M0 0L8 4L0 8z" fill="{QUIET}"/>'
     parts = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 920 380" font-family="Liberation Sans, Arial, Helvetica, '
-        'sans-serif" font-size="14">',
         '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
-        '<path d="M0 0L8 4L0 8z" fill="#59636e"/></marker></defs>',
-        '<rect width="920" height="380" fill="#fff"/>',
+        f"{tip}</marker></defs>"
     ]
     for x, y, width, height, title, color in FRAMES:
-        parts += [
-            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{color}" fill-opacity=".07" '
-            f'stroke="{color}" stroke-dasharray="5 4"/>',
-            f'<text x="{x + 10}" y="{y + 20}" font-size="12" fill="{color}">{title}</text>',
-        ]
-    for x, y, to_x, to_y in ARROWS:
-        parts.append(f'<path d="M{x} {y}L{to_x} {to_y}" stroke="#59636e" stroke-width="1.5" marker-end="url(#head)"/>')
+        frame = f'rx="8" fill="{color}" fill-opacity=".07" stroke="{color}" stroke-dasharray="5 4"'
+        parts += [f'<rect x="{x}" y="{y}" width="{width}" height="{height}" {frame}/>',
+                  text(x + 10, y + 20, title, size=12, color=color)]  # fmt: skip
+    parts += [line(*ends, QUIET, ' stroke-width="1.5" marker-end="url(#head)"') for ends in ARROWS]
     for x, y, width, title, *more in BOXES:
-        parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="44" rx="5" fill="#fff" stroke="#59636e"/>')
-        for number, line in enumerate((title, *more)):
-            middle = y + (27 if not more else 19 + 17 * number)
-            looks = 'font-weight="600" fill="#1b1f24"' if not number else 'font-size="12" fill="#59636e"'
-            parts.append(f'<text x="{x + width / 2:g}" y="{middle}" text-anchor="middle" {looks}>{line}</text>')
-    for x, y, anchor, text in WORDS:
-        parts.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="12" fill="#59636e">{text}</text>')
-    return "\n".join([*parts, "</svg>"])
+        parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="44" rx="5" fill="#fff" stroke="{QUIET}"/>')
+        parts.append(text(x + width / 2, y + (19 if more else 27), title, "middle", 14, weight=600))
+        parts += [text(x + width / 2, y + 36, words, "middle", 12, QUIET) for words in more]
+    parts += [text(x, y, words, anchor, 12, QUIET) for x, y, anchor, words in WORDS]
+    return svg(920, 380, parts)
 
 
 FIGURES = {"flow": flow, "distance": distance, "losses": losses, "audits": audits}
 
 if __name__ == "__main__":
     for name, draw in FIGURES.items():
-        (HERE / f"{name}.svg").write_text(draw() + "\n", encoding="utf-8")
+        (HERE / f"{name}.svg").write_text(draw(), encoding="utf-8")

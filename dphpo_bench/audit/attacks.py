@@ -174,7 +174,9 @@ def audit(
     canaries = checked_canaries(task, canaries, attacks=attacks, runs=runs, confidence=confidence)
     progress = progress or SilentProgress()
     device = resolve_device(device)
-    train = task.load_train(source or DataSource.resolve(progress=progress))
+    source = source or DataSource.resolve(progress=progress)
+    task.prepare(source)
+    train = task.load_train(source)
     shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
     claimed = 0.0
     with progress.track("Audit", len(attacks) * runs) as advance:

@@ -248,7 +248,9 @@ app.command("explain")(explain_command)
 def check_command(
     plug_ins: Annotated[
         list[str],
-        typer.Argument(metavar="PLUGIN...", help="A method, a task, module:Class, or an installed distribution."),
+        typer.Argument(
+            metavar="PLUGIN...", help="A method, a task, MODULE:CLASS, FILE.py:CLASS, or an installed distribution."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:

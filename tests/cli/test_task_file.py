@@ -65,6 +65,18 @@ def test_a_sweep(main_with_file: Any, tmp_path: Path) -> None:
     assert "The records of task file_rows are others" in err
 
 
+@pytest.mark.slow
+def test_why_a_run_lost(main_with_file: Any, tmp_path: Path) -> None:
+    (tmp_path / "suite.toml").write_text(
+        'methods = ["dp_hyper", "grid_oracle"]\ntasks = ["file_rows"]\nepsilons = [3]\nseeds = [0]\n'
+    )
+    own = ("--task-file", "rows_in_a_file.py", "--quiet")
+    assert main_with_file("sweep", "suite.toml", *own)[0] == 0
+    code, out, err = main_with_file("explain", "results/file_rows/dp_hyper", *own)
+    assert code == 0, err
+    assert "to a worse choice" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

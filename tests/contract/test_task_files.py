@@ -8,6 +8,7 @@ import pytest
 
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.contract.task_files import TaskFiles
+from dphpo_bench.testing import check
 
 SOURCE = """
 import torch
@@ -123,3 +124,10 @@ def test_two_of_one_name_are_refused(files: Path) -> None:
     with pytest.raises(DphpoBenchError, match="Two tasks are named 'digits'"):
         TaskFiles.of(["second_rows.py"])
     sys.modules.pop("second_rows")
+
+
+def test_a_class_in_a_file_can_be_checked() -> None:
+    found = [(subject.model, subject.make().name) for subject in check.subjects("own_rows.py:Rows")]
+    assert found == [("linear", "class_rows"), ("mlp", "class_rows")]
+    with pytest.raises(DphpoBenchError, match="no such file"):
+        check.subjects("missing.py:Rows")
