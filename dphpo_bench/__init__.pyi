@@ -47,6 +47,7 @@ from .harness.plan import plan as plan
 from .harness.recording import RunFailedError as RunFailedError
 from .harness.run import RunResult as RunResult
 from .harness.run import run as run
+from .harness.saving import load_model as load_model
 from .privacy.accountants.report import EpsilonReport as EpsilonReport
 from .privacy.accountants.report import epsilon as epsilon
 from .privacy.budget import PrivacyBudget as PrivacyBudget
@@ -118,4 +119,6 @@ from .training.losses import cross_entropy as cross_entropy
 from .training.losses import one_minus_error as one_minus_error
 from .training.losses import squared_error as squared_error
 from .training.losses import token_cross_entropy as token_cross_entropy
+from .training.optimizer_names import OptimizerName as OptimizerName
+from .training.optimizer_names import OptimizerOrTask as OptimizerOrTask
 from .training.optimizers import UpdateRule as UpdateRule

@@ -82,7 +82,7 @@ class AdaptiveClipping(bench.TrainingMethod[Planned]):
     threshold_learning_rate: bench.Positive = 0.2
     count_noise: bench.Positive | None = None
     learning_rate: bench.Positive | None = None
-    optimizer: str | None = None
+    optimizer: bench.OptimizerName | None = None
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Noise of the gradients, for a given noise of the counts, such that both together meet the budget."""

@@ -30,7 +30,7 @@ class FixedDpSgd(bench.SingleRun):
 
     clipping: bench.ClippingRule = "abadi:1"
     learning_rate: bench.Positive | None = None
-    optimizer: str | None = None
+    optimizer: bench.OptimizerName | None = None
 
     def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
         """The task's learning rate and optimiser, unless told others."""

@@ -156,14 +156,14 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     name = "hyfreedp"
     version = 3
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
-    reference = "after Liu and Bu 2025, Towards hyperparameter-free optimization with differential privacy"
+    reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
     share: bench.Share = 0.03
     probe_size: bench.Count = 2048
     clipping: bench.ClippingRule = "auto_s"
-    optimizer: str = "AdamW"
+    optimizer: bench.OptimizerOrTask = "AdamW"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Voted]:
         """The noise of probes, then that of gradients, for the whole training at once."""

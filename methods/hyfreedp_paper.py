@@ -72,7 +72,7 @@ class HyFreeDPPaper(bench.ProbedTraining):
     name = "hyfreedp_paper"
     version = 2
     summary = "Finds the learning rate while it trains, from privatised losses, as published."
-    reference = "Liu and Bu 2025, Towards hyperparameter-free optimization with differential privacy, Algorithm 1"
+    reference = "Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP, Algorithm 1"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
@@ -81,5 +81,5 @@ class HyFreeDPPaper(bench.ProbedTraining):
     rule: Literal["paper", "gen"] = "gen"
     update_interval: bench.Count = 5
     noise_inflation: Annotated[float, Interval(gt=1)] | None = 1.01
-    optimizer: str = "AdamW"
+    optimizer: bench.OptimizerOrTask = "AdamW"
     averaging: bench.Decay = 0.0

@@ -54,7 +54,7 @@ class NonPrivate(bench.Method[Planned]):
     end_to_end_private = False
 
     learning_rate: bench.Positive | None = None
-    optimizer: str | None = None
+    optimizer: bench.OptimizerName | None = None
     batch_size: bench.Count = 256
     epochs: bench.Positive | None = None
     holdout: bench.Share = 0.1

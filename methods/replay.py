@@ -73,7 +73,7 @@ class Replay(bench.Method[Planned]):
     sample_rate: Annotated[float, Interval(ge=0, le=1)] | None = None
     steps: bench.Count | None = None
     learning_rate: bench.Positive | None = None
-    optimizer: str | None = None
+    optimizer: bench.OptimizerName | None = None
     clipping: bench.ClippingRule = "auto_s"
     schedule: Literal["constant", "cosine"] = "constant"
     averaging: bench.Decay = 0.99

@@ -14,15 +14,17 @@ Two attacks:
   up how far each points along the canary's own. The releases of trials that lost stay hidden.
 """
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dphpo_bench.audit.arguments import ATTACKS, AttackName, checked_canaries
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
-from dphpo_bench.base.errors import AuditError, InvalidValueError
+from dphpo_bench.base.errors import AuditError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.attempt import execute
@@ -44,13 +46,8 @@ if TYPE_CHECKING:
     from dphpo_bench.records.record import RunRecord
     from dphpo_bench.records.store import RecordStore
 
-AttackName = Literal["black_box", "white_box"]
-ATTACKS: tuple[AttackName, ...] = ("black_box", "white_box")
-
 WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.8}}
 """Shares of the error probability. The attack that shows most of noisy methods has the largest."""
-
-DEFAULT_CANARIES = 300
 
 
 @dataclass(frozen=True)
@@ -100,19 +97,21 @@ def recorded(
     budget: "PrivacyBudget",
     store: "RecordStore",
     *,
-    seed: int,
+    seed: int | None,
     source: "DataSource",
     device: str = "auto",
     progress: Progress | None = None,
 ) -> "RunRecord":
-    """The record of the run without canaries, which is made if there is none yet.
+    """The record of the run without canaries, which is made if there is none yet, or if it has no seed.
 
     Raises:
         AuditError: if that run failed.
         DphpoBenchError: if the plan, the data or the folder make a run impossible.
     """
     store.check_writable()
-    record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
+    record = None
+    if seed is not None:
+        record = store.find(identity_of(method, task_identity(task, task.facts, source), budget, seed))
     if record is None:
         result = run(
             method,
@@ -140,7 +139,7 @@ def audit(
     canaries: int | None = None,
     runs: int = 1,
     confidence: float = 0.95,
-    seed: int = 0,
+    seed: int | None = 0,
     source: "DataSource | None" = None,
     device: str = "auto",
     progress: Progress | None = None,
@@ -158,7 +157,7 @@ def audit(
         runs: how often the procedure runs for each attack, with fresh canaries. The coins of all runs count together,
             so more runs show more.
         confidence: that the bound is right.
-        seed: of canaries, coins and runs.
+        seed: of canaries, coins and runs; None draws one that is not kept.
         source: where data are found; default: environment, then the hub.
         device: "auto", "cpu", "cuda" or another torch device.
         progress: where long work reports to.
@@ -174,6 +173,7 @@ def audit(
     canaries = checked_canaries(task, canaries, attacks=attacks, runs=runs, confidence=confidence)
     progress = progress or SilentProgress()
     device = resolve_device(device)
+    seed = secrets.randbits(128) if seed is None else seed
     source = source or DataSource.resolve(progress=progress)
     task.prepare(source)
     train = task.load_train(source)
@@ -210,22 +210,3 @@ def audit(
     by_attack = dict(zip(shown, bounds, strict=True))
     best = max(by_attack, key=lambda what: by_attack[what].epsilon)
     return Audit(claimed, budget.delta, best, by_attack[best], by_attack, runs)
-
-
-def checked_canaries(task: Task, canaries: int | None, *, attacks: Sequence[str], runs: int, confidence: float) -> int:
-    """The number of canaries of each run; see `audit`.
-
-    Raises:
-        InvalidValueError: if it, or another number, is out of range.
-    """
-    most = task.facts.n_records // 2
-    canaries = min(DEFAULT_CANARIES, most) if canaries is None else canaries
-    if not 2 <= canaries <= most:
-        raise InvalidValueError(f"Expected 2 <= canaries <= {most}, half of the records, got {canaries}.")
-    if runs < 1:
-        raise InvalidValueError(f"Expected runs >= 1, got {runs}.")
-    if not attacks or set(attacks) - set(ATTACKS):
-        raise InvalidValueError(f"Expected attacks among {', '.join(ATTACKS)}, got {', '.join(attacks) or 'none'}.")
-    if not 0 < confidence < 1:
-        raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
-    return canaries

@@ -27,7 +27,13 @@ def audit_command(
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Runs for each attack; all their canaries count together.")] = 1,
     confidence: Annotated[float, typer.Option(help="Confidence that the lower bound is right.")] = 0.95,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the record, and of canaries, coins and noise.")] = 0,
+    seed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INTEGER|none",
+            help="Seed of the record, and of canaries, coins and noise. Default: 0 if the data are public, else none.",
+        ),
+    ] = None,
     model: options.ModelOption = None,
     settings: options.SetOption = None,
     data_dir: options.DataDirOption = None,
@@ -39,23 +45,31 @@ def audit_command(
     """Attack a whole procedure, tuning included, for a lower bound on its ε; the run's record gets the bound.
 
     Coin flips put canaries among the training records or leave them out, and the attacker guesses which. If the run
-    without canaries has no record yet, it is made first. A later audit replaces an earlier one.
+    without canaries has no record yet, it is made first; without a seed, that is another run each time. A later audit
+    replaces an earlier one.
 
     Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the bound is above the claimed ε, 130 interrupted.
     """
-    from dphpo_bench.audit.attacks import ATTACKS, audit, checked_canaries, recorded
+    from dphpo_bench.audit.arguments import ATTACKS, checked_canaries
+
+    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
+    attacks = ATTACKS if attack == "both" else (attack,)
+    canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
+
+    from dphpo_bench.audit.attacks import audit, recorded
     from dphpo_bench.cli.progress import make_progress
     from dphpo_bench.cli.run_tables import audit_table
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.seeds import default_seed
     from dphpo_bench.records.store import RecordStore
 
-    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     progress = make_progress(quiet)
     source = DataSource.resolve(data_dir, progress=progress)
     store = RecordStore(results_dir)
-    attacks = ATTACKS if attack == "both" else (attack,)
-    canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
-    record = recorded(made_method, made_task, budget, store, seed=seed, source=source, device=device, progress=progress)
+    made_seed = options.parse_seed(seed, default_seed(made_task))
+    record = recorded(
+        made_method, made_task, budget, store, seed=made_seed, source=source, device=device, progress=progress
+    )
     found = audit(
         made_method,
         made_task,
@@ -64,7 +78,7 @@ def audit_command(
         canaries=canaries,
         runs=runs,
         confidence=confidence,
-        seed=seed,
+        seed=made_seed,
         source=source,
         device=device,
         progress=progress,

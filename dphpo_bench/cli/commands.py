@@ -1,12 +1,15 @@
-"""The command line: run, plan, list, data, sweep, results, explain, leaderboard, audit, check, new.
+"""The command line: run, plan, list, describe, data, sweep, results, show, explain, leaderboard, audit, check, new.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
 standard error. Imports wait until a command needs them.
 """
 
+import errno
+import os
 import sys
 import warnings
 from contextlib import closing
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,22 +18,45 @@ import typer
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.cli import options
 from dphpo_bench.cli.audit import audit_command
+from dphpo_bench.cli.describe import describe_command
 from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
+from dphpo_bench.cli.listing import list_command
 from dphpo_bench.cli.new import app as new_app
-from dphpo_bench.cli.output import complain, show, show_json
+from dphpo_bench.cli.output import complain, say, show, show_json
 from dphpo_bench.cli.results import results_command
+from dphpo_bench.cli.show import show_command
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(f"dphpo-bench {version('dphpo-bench')}")
+        raise typer.Exit
+
 
 EXIT_CODES = {"ok": 0, "failed": 1, "unverified": 1, "over_budget": 3}
 INTERRUPTED = 130
+UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a standard output; those of a file have its name."""
 
 app = typer.Typer(
     name="dphpo-bench",
     help="Measure hyperparameter tuning under differential privacy, end to end.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def options_of_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Measure hyperparameter tuning under differential privacy, end to end."""
+
 
 app.add_typer(leaderboard_app, name="leaderboard")
 app.add_typer(new_app, name="new")
@@ -57,6 +83,9 @@ def run_command(
     settings: options.SetOption = None,
     data_dir: options.DataDirOption = None,
     results_dir: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results"),
+    save_model: Annotated[
+        Path | None, typer.Option(help="A new file NAME.safetensors for the trained model; see docs/commands.md.")
+    ] = None,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -69,9 +98,12 @@ def run_command(
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.run import run
+    from dphpo_bench.harness.saving import check_model_path
     from dphpo_bench.harness.seeds import default_seed
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
+    if save_model:
+        check_model_path(save_model)
     progress = make_progress(quiet)
     result = run(
         made_method,
@@ -85,10 +117,13 @@ def run_command(
         secure_noise=secure_noise,
         check=False,
     )
+    saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:
         sys.stdout.write(result.record.to_json())
     else:
-        show(run_table(result))
+        show(run_table(result, saved))
+        if saved:
+            say(f"In Python: dphpo_bench.load_model({str(saved)!r}, {made_task.name!r})")
     if result.record.error:
         complain(f"Run {result.record.status}: {result.record.error}")
     raise typer.Exit(EXIT_CODES[result.record.status])
@@ -116,35 +151,6 @@ def plan_command(
         show(*plan_tables(checked))
 
 
-@app.command("list")
-def list_command(as_json: options.JsonOption = False) -> None:
-    """List methods and tasks, where each plug-in comes from, and which public models tasks start from."""
-    from dphpo_bench.cli.listing import pretrained_models
-    from dphpo_bench.contract.registry import methods, tasks
-
-    found = {
-        "methods": [(name, item.cls.summary, item.origin) for name, item in methods().items()],
-        "tasks": [(name, item.cls.summary, item.origin) for name, item in tasks().items()],
-    }
-    if as_json:
-        keys = ("name", "summary", "origin")
-        told: dict[str, list[dict[str, Any]]] = {
-            kind: [dict(zip(keys, row, strict=True)) for row in rows] for kind, rows in found.items()
-        }
-        for task in told["tasks"]:
-            task["pretrained"] = pretrained_models(tasks()[task["name"]].cls)
-        show_json(told)
-        return
-    for kind, rows in found.items():
-        sys.stdout.write(f"{kind.capitalize()}\n")
-        width = max((len(name) for name, _, _ in rows), default=0)
-        for name, summary, origin in rows:
-            sys.stdout.write(f"  {name:<{width}}  {summary}  [{origin}]\n")
-            for model in pretrained_models(tasks()[name].cls) if kind == "tasks" else ():
-                seen = ", which has seen the task's records" if model["has_seen_records"] else ""
-                sys.stdout.write(f"  {'':<{width}}    {', '.join(model['models'])}: on {model['name']}{seen}\n")
-
-
 @app.command("data")
 def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOption = False) -> None:
     """Show which datasets are here, which are missing, and how to get them."""
@@ -166,7 +172,10 @@ def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOp
     show(table)
 
 
+app.command("list")(list_command)
+app.command("describe")(describe_command)
 app.command("results")(results_command)
+app.command("show")(show_command)
 
 
 @app.command("sweep")
@@ -267,18 +276,31 @@ def main() -> None:
     """The entry point, which turns errors into one line and an exit code."""
     warnings.showwarning = _show_warning
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="dphpo-bench", standalone_mode=False)
+        sys.stdout.flush()  # a full disk shows here, rather than when nobody can say so
     except DphpoBenchError as error:
         complain(str(error))
         code = error.exit_code
     except typer.TyperException as error:
-        complain(f"{getattr(error, 'format_message', error.__str__)()} Try dphpo-bench --help.")
+        if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
+            complain(f"{reason} Try dphpo-bench --help.")
         code = getattr(error, "exit_code", 2)
-    except BrokenPipeError:
-        code = 1
+    except OSError as error:
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise
+        code = _give_up_output(error)
     if code == INTERRUPTED:  # typer turns an interrupt into this code
         complain("Interrupted. What was not finished left no record; everything finished before is kept.")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _give_up_output(error: OSError) -> int:
+    """The exit code where standard output takes no more; who closed it, such as `head`, needs no complaint."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails at it again when it ends
+    if error.errno == errno.EPIPE:
+        return 1
+    complain(f"Cannot write the output: {error.strerror}.")
+    return 2
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

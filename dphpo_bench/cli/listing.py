@@ -1,13 +1,55 @@
-"""Which datasets are here, and which public models tasks start from."""
+"""The command `list`; which datasets are here, and which public models tasks start from."""
 
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.data.datasets import download_command
-from dphpo_bench.data.source import DataSource
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import say, show_json
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.task import Task
+    from dphpo_bench.data.source import DataSource
     from dphpo_bench.data.weights import Weights
+
+
+def list_command(as_json: options.JsonOption = False) -> None:
+    """List methods and tasks, the tasks' models and the public ones they start from, and where plug-ins come from."""
+    from dphpo_bench.contract.registry import methods, tasks
+
+    told: dict[str, list[dict[str, Any]]] = {
+        "methods": [
+            {"name": name, "summary": item.cls.summary, "origin": item.origin} for name, item in methods().items()
+        ],
+        "tasks": [
+            {
+                "name": name,
+                "summary": item.cls.summary,
+                "origin": item.origin,
+                "models": list(item.cls.models),
+                "pretrained": pretrained_models(item.cls),
+            }
+            for name, item in tasks().items()
+        ],
+    }
+    if as_json:
+        show_json(told)
+        return
+    for kind, rows in told.items():
+        width = max((len(row["name"]) for row in rows), default=0)
+        lines = [kind.capitalize()]
+        for row in rows:
+            lines.append(f"  {row['name']:<{width}}  {row['summary']}  [{row['origin']}]")
+            if kind == "tasks":
+                lines += [f"  {'':<{width}}    {line}" for line in _model_lines(row)]
+        say("\n".join(lines))
+    say("More of one: dphpo-bench describe NAME")
+
+
+def _model_lines(row: dict[str, Any]) -> list[str]:
+    lines = [f"models: {', '.join(row['models'])}"]
+    for one in row["pretrained"]:
+        seen = ", which has seen the task's records" if one["has_seen_records"] else ""
+        lines.append(f"{', '.join(one['models'])}: on {one['name']}{seen}")
+    return lines
 
 
 def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
@@ -33,14 +75,19 @@ def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
     ]
 
 
-def dataset_status(task: "Task", source: DataSource) -> list[dict[str, Any]]:
+def dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
     """What is here of the datasets that a task reads, as one JSON-ready row for each split. Reads no record."""
+    from dphpo_bench.data.datasets import download_command
+    from dphpo_bench.data.rows import doubt
+
     rows = []
     for dataset in task.datasets:
         for split in dataset.splits:
             paths = source.find(dataset, split)
             if paths:
-                state, where = "mirror" if source.data_dir else "downloaded", ", ".join(map(str, paths))
+                wrong = doubt(paths, split)
+                state = f"damaged: {wrong}" if wrong else "mirror" if source.data_dir else "downloaded"
+                where = ", ".join(map(str, paths))
             elif source.data_dir:
                 state, where = "missing", download_command(dataset, str(source.data_dir))
             else:

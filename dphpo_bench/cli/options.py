@@ -15,9 +15,39 @@ if TYPE_CHECKING:
 
 MAX_SEED_DIGITS = 40
 
-MethodOption = Annotated[str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.")]
+
+def method_names() -> list[str]:
+    """The names of methods, for a shell that completes them; nothing is loaded."""
+    return _names("methods")
+
+
+def task_names() -> list[str]:
+    """The names of tasks."""
+    return _names("tasks")
+
+
+def method_and_task_names() -> list[str]:
+    """The names of both."""
+    return method_names() + task_names()
+
+
+def _names(kind: str) -> list[str]:
+    from importlib.metadata import entry_points
+
+    return sorted({point.name for point in entry_points(group=f"dphpo_bench.{kind}")})
+
+
+MethodOption = Annotated[
+    str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.", autocompletion=method_names)
+]
 TaskOption = Annotated[
-    str | None, typer.Option("--task", "-t", help="A name from `dphpo-bench list`, or of a task in --task-file.")
+    str | None,
+    typer.Option(
+        "--task",
+        "-t",
+        help="A name from `dphpo-bench list`, or of a task in --task-file.",
+        autocompletion=task_names,
+    ),
 ]
 TaskFileOption = Annotated[
     str | None,

@@ -9,8 +9,12 @@ from typing import Annotated, Literal
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
 from dphpo_bench.cli.options import JsonOption
 from dphpo_bench.cli.output import complain
+
+SUFFIXES = {"csv": "csv", "parquet": "parquet", "json": "json", "txt": "table", "": "table"}
+"""What a file holds, by its ending."""
 
 
 def results_command(
@@ -72,7 +76,11 @@ def _result_format(form: str | None, as_json: bool, output: Path | None) -> str:
     if as_json and form not in (None, "json"):
         raise InvalidValueError(f"Expected --json or --format {form}, got both.")
     suffix = output.suffix.lower().removeprefix(".") if output else ""
-    chosen = "json" if as_json else form or (suffix if suffix in ("csv", "parquet", "json") else "table")
+    if output and not (as_json or form or suffix in SUFFIXES):
+        raise InvalidValueError(
+            f"Expected --output to end in .csv, .parquet, .json or .txt, or a --format, got {shown(output)}."
+        )
+    chosen = "json" if as_json else form or SUFFIXES.get(suffix, "table")
     if chosen == "parquet" and output is None:
         raise InvalidValueError("Parquet is not text and needs a file. Add --output FILE.parquet.")
     return chosen

@@ -71,8 +71,8 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield prefix + name, value
 
 
-def run_table(result: "RunResult") -> "Table":
-    """A table of what a run measured and spent."""
+def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
+    """A table of what a run measured and spent, and where its record and its model are."""
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
@@ -94,6 +94,8 @@ def run_table(result: "RunResult") -> "Table":
     if record.peak_memory_bytes is not None:
         table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
     table.add_row("record", str(result.path))
+    if saved:
+        table.add_row("model", str(saved))
     return table
 
 

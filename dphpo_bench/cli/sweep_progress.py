@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.text import one_line
+from dphpo_bench.harness import repeating
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, device_of
@@ -190,13 +191,9 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
 
 def command_of(cell: Cell) -> str:
     """The command that repeats one cell and leaves the sweep's record as it is."""
-    identity = cell.identity
-    words = ["env", f"OMP_NUM_THREADS={cell.resources.threads}", "dphpo-bench", "run", "--results-dir", "alone"]
-    words += ["--device", device_of(cell), "-m", identity.method, "-t", identity.task, "--model", identity.model]
-    words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
-    for setting in changed_parameters(cell):
-        words += ["--set", setting]
-    return shlex.join(words)
+    return repeating.command_of(
+        cell.identity, device=device_of(cell), threads=cell.resources.threads, results_dir="alone"
+    )
 
 
 def changed_parameters(cell: Cell) -> list[str]:

@@ -163,10 +163,11 @@ class Comparison:
     def plot(self) -> "altair.FacetChart":
         """A drawing: a panel for each ε, in it a line for each method, its mean and its 95 % interval.
 
-        A notebook shows it; `plot().save("comparison.svg")`, or .html or .png, writes it.
+        Intervals that would dwarf the differences are cut off at the frame. A notebook shows the drawing, and
+        `plot().save("comparison.svg")`, or .html or .png, writes it.
 
         Raises:
-            InvalidValueError: if Altair is not installed.
+            InvalidValueError: if Altair is not installed, or nothing was measured.
         """
         _require_extra()
         import altair as alt
@@ -188,7 +189,9 @@ class Comparison:
             if estimate
         ]
         if not values:
-            raise InvalidValueError("Expected a run that ended well, got none; see failures.")
+            raise InvalidValueError(
+                "Expected a run with a result, got none: all failed, or the task has no test records."
+            )
         axis = alt.Axis(format="~%" if measure.share else "~g", tickCount=5)
         x = alt.X(
             "mean:Q",

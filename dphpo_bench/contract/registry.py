@@ -9,7 +9,8 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from types import NoneType
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 from dphpo_bench.base.errors import InvalidValueError, RegistryError, SealedDataError, UnknownNameError
 from dphpo_bench.base.text import shown, unknown_name_message
@@ -47,7 +48,8 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
 
     Args:
         name: a registered name.
-        overrides: parameter → value, or a text that is read according to the parameter's type.
+        overrides: parameter → value, or a text that is read according to the parameter's type; "none" is None where
+            the type allows it.
 
     Raises:
         UnknownNameError: if there is no such method or parameter.
@@ -153,13 +155,15 @@ def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str
 
     names = [f.name for f in fields(cls) if f.init]  # type: ignore[arg-type]
     hints = get_type_hints(cls)
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in overrides.items():
         if name not in names:
             raise UnknownNameError(unknown_name_message(f"parameter of {cls.name}", name, names))
         try:
             adapter = TypeAdapter(hints[name])
-            if isinstance(value, str):
+            if isinstance(value, str) and value.lower() == "none" and NoneType in get_args(hints[name]):
+                values[name] = None
+            elif isinstance(value, str):
                 values[name] = adapter.validate_strings(value)
             else:
                 values[name] = adapter.validate_json(json.dumps(value), strict=True)

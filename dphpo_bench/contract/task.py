@@ -15,6 +15,7 @@ from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.metrics import Metric, ModelMetric
+from dphpo_bench.training.optimizer_names import check_optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -113,6 +114,7 @@ class TaskFacts:
             raise UnknownNameError(unknown_name_message("kind of task", self.kind, get_args(Kind)))
         if self.kind in ("classification", "multilabel", "tokens") and self.n_classes is None:
             raise InvalidValueError(f"Expected n_classes of a task of kind {self.kind!r}, got none.")
+        check_optimizer(self.optimizer)
         for which, name in (("task", self.task), ("model", self.model)):
             if name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")):  # records are files named so
                 raise InvalidValueError(f"Expected a {which}'s name without separators of paths, got {shown(name)}.")
@@ -278,7 +280,7 @@ class Task(ABC):
                 setattr(cls, name, _guarded(load))
 
     def __init__(self, model: str | None = None) -> None:
-        self.model_name = model or self.models[0]
+        self.model_name = self.models[0] if model is None else model
         if self.model_name not in self.models:
             raise UnknownNameError(unknown_name_message("model", self.model_name, self.models))
 

@@ -8,7 +8,7 @@ same rows in the same order.
 import csv
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
@@ -55,6 +55,22 @@ def published_files(source: DataSource, dataset: Dataset, split: Split) -> tuple
             if (found := sha256_of_file(path)) != expected:
                 raise unusable(path, dataset, f"expected sha256 {expected}, got {found}")
     return paths
+
+
+def doubt(paths: Sequence[Path], split: Split) -> str:
+    """Why the files cannot be the split's, as far as a glance at them tells: nothing is decoded. "" if they may be."""
+    import pyarrow.parquet as pq
+
+    rows = 0
+    for path in paths:
+        if path.suffix != ".parquet":
+            size = path.stat().st_size
+            return "" if size * len(paths) >= split.rows else f"{size:,} bytes cannot hold {split.rows:,} rows"
+        try:
+            rows += pq.read_metadata(path).num_rows
+        except Exception:  # Arrow raises many types for broken files
+            return f"{path.name} is no parquet file"
+    return "" if rows == split.rows else f"{rows:,} rows instead of {split.rows:,}"
 
 
 def row_digest(row: Row) -> bytes:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from dphpo_bench.harness.plan_cache import PlanCache
 
+MEANINGLESS = 20.0
+"""Above this ε, one record may change the odds of what is released by more than 10^8."""
+
 
 @dataclass(frozen=True)
 class CheckedPlan:
@@ -57,12 +60,6 @@ def plan(
     method = make_method(method) if isinstance(method, str) else method
     task = make_task(task) if isinstance(task, str) else task
     facts = task.facts
-    if budget.delta >= 1 / facts.n_records:
-        warnings.warn(
-            f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
-            f"publishing a record. The default is N^-1.1 = {facts.default_delta:.3g}.",
-            stacklevel=2,
-        )
     with sealed() as complaints:
         made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
     if complaints:
@@ -80,7 +77,30 @@ def plan(
             f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
+    _warn_of(budget, facts)  # at last, so that a refusal is one line
     return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta))
+
+
+def _warn_of(budget: PrivacyBudget, facts: TaskFacts) -> None:
+    """Warn of a budget that protects nobody, or with which nothing can be learned."""
+    if budget.delta >= 1 / facts.n_records:
+        warnings.warn(
+            f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
+            f"publishing a record. The default is N^-1.1 = {facts.default_delta:.3g}.",
+            stacklevel=3,
+        )
+    if budget.epsilon > MEANINGLESS:
+        warnings.warn(
+            f"epsilon={budget.epsilon:g} protects nobody: one record may change the odds of any outcome by a factor of "
+            f"e^{budget.epsilon:g}. Budgets of 1 to 8 are usual.",
+            stacklevel=3,
+        )
+    if budget.epsilon * facts.n_records <= 1:
+        warnings.warn(
+            f"epsilon={budget.epsilon:g} is not above 1/N = {1 / facts.n_records:.3g}: even a single sum over all "
+            "records is hidden by its noise, so nothing can be learned. Budgets of 1 to 8 are usual.",
+            stacklevel=3,
+        )
 
 
 def quoted(event: "DpEvent", delta: float, accountant: str | None) -> EpsilonReport:

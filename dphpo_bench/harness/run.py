@@ -20,6 +20,7 @@ from dphpo_bench.harness.attempt import Attempt, execute, reason_of
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
+from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
 from dphpo_bench.harness.setup import SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -45,6 +46,17 @@ class RunResult:
     record: RunRecord
     path: Path | None
     model: "nn.Module | None"
+
+    def save(self, path: Path | str) -> Path:
+        """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
+
+        Raises:
+            InvalidValueError: if the run failed, or the path is unfit.
+            DataError: if the disk is full, or the like.
+        """
+        if self.model is None:
+            raise InvalidValueError(f"There is no model to save: the run is {self.record.status}.")
+        return write_model(self.model, self.record, Path(path))
 
 
 def run(
@@ -171,15 +183,15 @@ def resolve_device(device: str) -> str:
     """The torch device of this name; "auto" is CUDA if there is one.
 
     Raises:
-        InvalidValueError: if torch does not know the device, or this machine lacks it.
+        InvalidValueError: if torch does not know the device, this machine lacks it, or it computes nothing, as "meta".
     """
     import torch
 
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()
+    except (NotImplementedError, RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise InvalidValueError(f"Cannot use device {device!r}: {reason}. Try --device cpu.") from None
     return device

@@ -192,21 +192,26 @@ def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> R
         raise InvalidValueError(f"{identity.method} is not private, so it paid nothing for what it chose.")
     if identity.seed is None:
         raise InvalidValueError("The run has no seed, so no run can be set beside it.")
-    name, parameters = Standard.builtin().oracle
-    alike = {
-        one.identity.seed: one
-        for one in oracles
-        if one.status == "ok" and one.identity.seed is not None
-        if (one.identity.method, compact_json(one.identity.parameters)) == (name, parameters)
-        if all(getattr(one.identity, field) == getattr(identity, field) for field in SAME)
-    }
-    oracle = counterpart(alike, identity.seed)
+    oracle = oracle_beside(identity, oracles)
     if oracle is None:
+        name = Standard.builtin().oracle[0]
         words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model]
         words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
         words += ["--results-dir", str(root)]
         raise InvalidValueError(f"There is no record of the oracle in {root}. This makes it: {shlex.join(words)}")
     return oracle
+
+
+def oracle_beside(identity: Identity, oracles: Iterable[RunRecord]) -> RunRecord | None:
+    """The oracle's run on the same task and budget: of the same seed if there is one, else of the smallest."""
+    alike = {
+        one.identity.seed: one
+        for one in oracles
+        if one.status == "ok" and one.identity.seed is not None
+        if (one.identity.method, compact_json(one.identity.parameters)) == Standard.builtin().oracle
+        if all(getattr(one.identity, field) == getattr(identity, field) for field in SAME)
+    }
+    return counterpart(alike, identity.seed)
 
 
 def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Question:

@@ -49,6 +49,6 @@ class Split:
         return at_what_was_left if self.at_full is None else (at_what_was_left + self.oracle - self.at_full) / 2
 
 
-def counterpart(by_seed: Mapping[int, T], seed: int) -> T | None:
+def counterpart(by_seed: Mapping[int, T], seed: int | None) -> T | None:
     """What there is for this seed, else for the smallest one; None if there is nothing."""
-    return by_seed.get(seed) or (by_seed[min(by_seed)] if by_seed else None)
+    return (None if seed is None else by_seed.get(seed)) or (by_seed[min(by_seed)] if by_seed else None)

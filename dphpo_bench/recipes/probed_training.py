@@ -16,6 +16,7 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, dp_sgd_event, trainable, training_steps
 from dphpo_bench.recipes.single_run import TrainingMethod
 from dphpo_bench.training.clipping import parse_clipping
+from dphpo_bench.training.optimizer_names import OptimizerOrTask
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -120,7 +121,7 @@ class ProbedTraining(TrainingMethod[Probed]):
     initial_learning_rate: Positive = 1e-4
     initial_loss_bound: Positive = 1.0
     clipping: ClippingRule = "auto_s"
-    optimizer: str = "SGD"
+    optimizer: OptimizerOrTask = "SGD"
 
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[Probed]:
         """Noise of gradients and probes, for the whole training at once."""

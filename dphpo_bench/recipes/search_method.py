@@ -14,6 +14,7 @@ from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
 from dphpo_bench.recipes.searched_run import Run, searched
 from dphpo_bench.recipes.single_run import TrainingMethod
 from dphpo_bench.recipes.trial import SearchThenTrain, Trial, Whole
+from dphpo_bench.training.optimizer_names import OptimizerName
 
 if TYPE_CHECKING:
     from dphpo_bench.privacy.run_counts import RunCount
@@ -34,7 +35,7 @@ class CandidateMethod(TrainingMethod[P]):
     """
 
     clipping: ClippingRule = "auto_s"
-    optimizer: str | None = None
+    optimizer: OptimizerName | None = None
     space: Extent | None = field(default=None, metadata=LATER)
 
     def training(self, facts: TaskFacts) -> DpSgd:

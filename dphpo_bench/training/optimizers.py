@@ -6,20 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
-from dphpo_bench.base.text import unknown_name_message
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.training.optimizer_names import check_optimizer
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
 # Their update is proportional to the learning rate and, without weight decay, does not depend on the weights.
 _WEIGHT_FREE = {"adadelta", "adagrad", "adam", "adamax", "adamw", "nadam", "radam", "rmsprop", "sgd"}
-_REFUSED = {
-    "adafactor": "its step is not proportional to the learning rate",
-    "asgd": "its step is not proportional to the learning rate",
-    "rprop": "its step is not proportional to the learning rate",
-    "lbfgs": "it evaluates the loss several times a step",
-    "sparseadam": "it takes sparse gradients only",
-}
 _DEFAULTS: dict[str, dict[str, object]] = {"sgd": {"momentum": 0.9}}
 
 
@@ -91,15 +84,15 @@ class UpdateRule:
         torch._foreach_add_(self.parameters, list(direction), alpha=-step_size)
 
 
-def _find(name: str) -> OptimizerFactory:
-    known: dict[str, OptimizerFactory] = {
+def published() -> dict[str, OptimizerFactory]:
+    """The optimisers of torch by their names in small letters."""
+    return {
         attribute.lower(): value
         for attribute, value in vars(torch.optim).items()
         if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
-    key = name.lower()
-    if key not in known:
-        raise UnknownNameError(unknown_name_message("optimizer", name, set(known) - set(_REFUSED)))
-    if key in _REFUSED:
-        raise InvalidValueError(f"Optimiser {name!r} cannot be used here: {_REFUSED[key]}. Use 'adamw' or 'sgd'.")
-    return known[key]
+
+
+def _find(name: str) -> OptimizerFactory:
+    check_optimizer(name)
+    return published()[name.lower()]

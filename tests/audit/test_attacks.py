@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import dphpo_bench as bench
 from dphpo_bench.audit import attacks as auditing
+from dphpo_bench.audit.arguments import ATTACKS
 from dphpo_bench.audit.attacks import audit
 from dphpo_bench.audit.canaries import SETUPS, Transcript
 from dphpo_bench.base.errors import AuditError, InvalidValueError
@@ -39,7 +40,7 @@ def rows(split: bench.Records) -> list[tuple[float, ...]]:
     ]
 
 
-@pytest.mark.parametrize("name", auditing.ATTACKS)
+@pytest.mark.parametrize("name", ATTACKS)
 def test_canaries_are_in_as_the_coins_say(tiny_task, name: str) -> None:
     made = experiment(tiny_task, name)
     found = set(rows(made.records))

@@ -15,6 +15,7 @@ from dphpo_bench import read_record
 from dphpo_bench.contract import registry
 
 COMMAND = [sys.executable, "-m", "dphpo_bench"]
+BOARD = Path(__file__).parents[2] / "leaderboard" / "results"
 FAST = ("--set", "epochs=2")
 
 
@@ -110,12 +111,14 @@ def test_list_names_everything_and_where_it_comes_from(tmp_path: Path) -> None:
 def test_list_names_public_models_and_the_records_that_they_have_seen(tmp_path: Path) -> None:
     lines = [line.strip() for line in dphpo_bench("list", cwd=tmp_path).stdout.splitlines()]
     qqp = next(n for n, line in enumerate(lines) if line.startswith("qqp "))
-    assert lines[qqp + 1] == "linear: on all-minilm-l6-v2, which has seen the task's records"
+    assert lines[qqp + 1] == "models: linear, roberta, roberta_bitfit, roberta_lora"
+    assert lines[qqp + 2] == "linear: on all-minilm-l6-v2, which has seen the task's records"
     assert "linear, bitfit, lora: on all-minilm-l6-v2" in lines
     told = {task["name"]: task for task in json.loads(dphpo_bench("list", "--json", cwd=tmp_path).stdout)["tasks"]}
     assert [one["has_seen_records"] for one in told["qqp"]["pretrained"]] == [True, False]
     assert "Quora Question Pairs" in told["qqp"]["pretrained"][0]["trained_on"]
     assert told["mnist"]["pretrained"] == []
+    assert told["digits"]["models"] == ["linear", "mlp"]
 
 
 def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
@@ -144,6 +147,10 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
         (("run", "-m", "hyfreedp", "-t", "digits", "--set", "update_interval=0"), "update_interval"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--results-dir", "/proc/none"), "--results-dir"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--device", "abacus"), "Cannot use device 'abacus'"),
+        (("run", "-m", "hyfreedp", "-t", "digits", "--device", "meta"), "Cannot use device 'meta'"),
+        (("audit", "-m", "hyfreedp", "-t", "digits", "--device", "meta"), "Cannot use device 'meta'"),
+        (("audit", "-m", "hyfreedp", "-t", "digits", "--canaries", "-1"), "Expected 2 <= canaries <= 719"),
+        (("results", str(BOARD), "-o", "x.foo"), "Expected --output to end in .csv"),
         (("run", "-m", "hyfreedp", "-t", "mnist", "--data-dir", "nowhere"), "nowhere"),
     ],
 )
@@ -179,6 +186,94 @@ def test_a_missing_test_file_stops_the_run_before_it_trains(
     assert len(err.strip().splitlines()) == 1
     assert out == ""
     assert not list((tmp_path / "results").rglob("*.json"))
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("-m", "dp_sgd", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'. Available: adadelta"),
+        (("-m", "hyfreedp", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'"),
+        (("-m", "hyfreedp_paper", "--set", "optimizer=LBFGS"), "'LBFGS' cannot be used here"),
+        (("-m", "liu_talwar", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'"),
+        (("-m", "nonprivate", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'"),
+        (("-m", "adaptive_clipping", "--set", "optimizer=task"), "Unknown optimizer 'task'"),
+        (("-m", "dp_sgd", "--set", "averaging=2"), "averaging=2"),
+        (("-m", "dp_sgd", "--set", "clipping=Foo"), "Unknown clipping 'foo'"),
+        (("-m", "dp_sgd", "--model", ""), "Unknown model ''"),
+    ],
+)
+def test_a_plan_refuses_what_a_run_refuses(
+    tmp_path: Path, main_here: Any, command: str, args: tuple[str, ...], message: str
+) -> None:
+    code, out, err = main_here(command, "-t", "digits", *args)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_mistake_in_an_audit_waits_for_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = "
+        "['audit', '-m', 'hyfreedp', '-t', 'digits', '--canaries', '-1']\n"
+        "try: cli.main()\n"
+        "except SystemExit as end: assert end.code == 2, end.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [("list",), ("describe", "digits"), ("plan", "-m", "dp_sgd", "-t", "digits")])
+def test_a_full_disk_is_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 2
+    assert done.stderr == "Cannot write the output: No space left on device.\n"
+
+
+def test_who_closes_the_output_hears_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m dphpo_bench list | head -c 5"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("Metho", "")
+
+
+def test_files_that_cannot_be_the_dataset_are_told(tmp_path: Path, main_here: Any) -> None:
+    for task, name in (("mnist", "train.parquet"), ("adult", "adult.data")):
+        (tmp_path / "mirror" / task).mkdir(parents=True)
+        (tmp_path / "mirror" / task / name).write_bytes(b"ab")
+    rows = json.loads(main_here("data", "--data-dir", "mirror", "--json")[1])
+    states = {(row["task"], row["split"]): row["state"] for row in rows}
+    assert states["mnist", "train"] == "damaged: train.parquet is no parquet file"
+    assert states["adult", "train"] == "damaged: 2 bytes cannot hold 32,561 rows"
+    assert states["mnist", "test"] == "missing"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--epsilon", "1e-300"), "Warning: epsilon=1e-300 is not above 1/N = 0.000695"),
+        (("--epsilon", "1e9"), "Warning: epsilon=1e+09 protects nobody"),
+        (("--epsilon", "20"), ""),
+        (("--epsilon", "0.01"), ""),
+    ],
+)
+def test_a_budget_that_means_nothing_is_a_warning(main_here: Any, args: tuple[str, ...], message: str) -> None:
+    code, _, err = main_here("plan", "-m", "auto_clipping", "-t", "digits", *args)
+    assert code == 0
+    assert err.startswith(message)
+    assert len(err.splitlines()) == (1 if message else 0)
 
 
 def test_unknown_options_exit_with_2(main_here: Any) -> None:

@@ -1,0 +1,179 @@
+"""The command `describe`: a method or a task, for people."""
+
+from collections.abc import Iterator
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dphpo_bench.base.errors import UnknownNameError
+from dphpo_bench.base.text import unknown_name_message, value_text
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import say, show, show_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.contract.method import Method
+    from dphpo_bench.contract.registry import Registered
+    from dphpo_bench.contract.task import Task
+
+
+def describe_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD|TASK",
+            help="A name from `dphpo-bench list`.",
+            autocompletion=options.method_and_task_names,
+        ),
+    ],
+    model: options.ModelOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Describe a method: its parameters, what it tunes, its paper. Or a task: its models, facts, search space, data."""
+    from dphpo_bench.contract.registry import methods, tasks
+
+    known_methods, known_tasks = methods(), tasks()
+    if name in known_methods and model is None:
+        told = method_json(name, known_methods[name])
+        if as_json:
+            show_json(told)
+        else:
+            _print_method(told)
+    elif name in known_tasks:
+        told = task_json(name, known_tasks[name], model)
+        if as_json:
+            show_json(told)
+        else:
+            _print_task(told)
+    else:
+        kind, known = ("task", {*known_tasks}) if model else ("method or task", {*known_methods, *known_tasks})
+        raise UnknownNameError(unknown_name_message(kind, name, known))
+
+
+def method_json(name: str, found: "Registered[Method]") -> dict[str, Any]:
+    """A method as JSON values."""
+    from dphpo_bench.contract.descriptions import explanation, parameters
+
+    cls = found.cls
+    return {
+        "method": name,
+        "version": cls.version,
+        "origin": found.origin,
+        "summary": cls.summary,
+        "reference": cls.reference,
+        "tuning": list(cls.tuning),
+        "end_to_end_private": cls.end_to_end_private,
+        "explanation": explanation(cls),
+        "parameters": [
+            {"name": one.name, "type": one.kind, "default": one.default, "meaning": one.meaning}
+            for one in parameters(cls)
+        ],
+    }
+
+
+def task_json(name: str, found: "Registered[Task]", model: str | None) -> dict[str, Any]:
+    """A task as JSON values, with the facts for one of its models."""
+    from dphpo_bench.cli.listing import pretrained_models
+    from dphpo_bench.contract.descriptions import explanation, search_space
+
+    task = found.cls(model)
+    facts = task.facts.to_json()
+    return {
+        "task": name,
+        "version": task.version,
+        "origin": found.origin,
+        "summary": task.summary,
+        "explanation": explanation(found.cls),
+        "models": list(found.cls.models),
+        "model": facts.pop("model"),
+        "public": task.public,
+        "default_delta": task.facts.default_delta,
+        "steps": task.facts.steps,
+        "facts": facts,
+        "search_space": search_space(task.facts.search_space()),
+        "metrics": [one.name for one in task.metrics],
+        "pretrained": pretrained_models(found.cls),
+        "datasets": [
+            {"name": one.name, "licence": one.licence, "homepage": one.homepage, "published_at": one.published_at}
+            for one in task.datasets
+        ],
+    }
+
+
+def _print_method(told: dict[str, Any]) -> None:
+    facts = _facts()
+    facts.add_row("paper", told["reference"])
+    facts.add_row("tunes", ", ".join(told["tuning"]) or "nothing")
+    private = "(ε, δ) covers tuning and training" if told["end_to_end_private"] else "no: a reference, its true ε is ∞"
+    facts.add_row("private", private)
+    facts.add_row("version", f"{told['version']}, from {told['origin']}")
+    show(*_headed(told["method"], told, facts))
+    if told["parameters"]:
+        show(_parameters(told["parameters"]))
+        say(f"Set one with --set NAME=VALUE: dphpo-bench run -m {told['method']} -t digits --set ...")
+
+
+def _parameters(rows: list[dict[str, Any]]) -> "Table":
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("parameter", "default", box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    table.add_column("what it may be", max_width=26)
+    table.add_column("meaning")
+    for row in rows:
+        default = "none" if row["default"] is None else value_text(row["default"])
+        table.add_row(row["name"], default, Text(row["type"]), Text(row["meaning"]))
+    return table
+
+
+def _print_task(told: dict[str, Any]) -> None:
+    facts, given = _facts(), told["facts"]
+    first, *others = told["models"]
+    facts.add_row("models", ", ".join([f"{first} (default)", *others]))
+    for one in told["pretrained"]:
+        seen = ", which has seen the task's records" if one["has_seen_records"] else ""
+        facts.add_row("", f"{', '.join(one['models'])}: on {one['name']}{seen}")
+    classes = f" of {given['n_classes']}" if given["n_classes"] else ""
+    public = "public: runs have seed 0 by default" if told["public"] else "private: runs have no seed by default"
+    facts.add_row("records", f"N = {given['n_records']:,}, {public}")
+    facts.add_row("asked for", f"{given['kind']}{classes}; measured: {', '.join(told['metrics'])}")
+    facts.add_row("default δ", f"{told['default_delta']:.3g} = N^-1.1")
+    schedule = f"{told['steps']:,} steps: batches of {given['batch_size']:,}, {given['epochs']:g} epochs"
+    facts.add_row(f"schedule of {told['model']}", f"{schedule}; {given['optimizer']} at {given['learning_rate']:g}")
+    for title, (name, text) in zip(_once("search space"), told["search_space"].items(), strict=False):
+        facts.add_row(title, f"{name}: {text}")
+    for title, one in zip(_once("data"), told["datasets"], strict=False):
+        facts.add_row(title, f"{one['name']}, {one['homepage']}; licence: {one['licence']}")
+    facts.add_row("version", f"{told['version']}, from {told['origin']}")
+    show(*_headed(told["task"], told, facts))
+    say(f"Where its data are: dphpo-bench data. A first run: dphpo-bench run -m hyfreedp -t {told['task']}")
+
+
+def _once(title: str) -> Iterator[str]:
+    """The title for the first row, nothing for the others."""
+    return chain([title], repeat(""))
+
+
+def _headed(name: str, told: dict[str, Any], facts: "Table") -> list[Any]:
+    """Name and summary, the facts, and the paragraphs of its docstring."""
+    from rich.text import Text
+
+    paragraphs = [Text(one) for one in told["explanation"]]
+    return [
+        Text(f"{name}: {told['summary']}", style="bold"),
+        facts,
+        *([Text(), *paragraphs] if paragraphs else []),
+        Text(),
+    ]
+
+
+def _facts() -> "Table":
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    return table

@@ -1,0 +1,173 @@
+"""What `show` prints."""
+
+import math
+import shutil
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import Any
+
+from dphpo_bench.base.text import one_line, value_text
+from dphpo_bench.cli.plots import bar, step_plot
+from dphpo_bench.privacy.event_texts import describe
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.records.choices import chosen, is_number, series, tried
+from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.record import Privacy, RunRecord
+
+WIDEST = 100
+PLOT_HEIGHT = 6
+BAR_WIDTH = 40
+MAX_RELEASES = 4
+MAX_CHOSEN = 8
+MAX_TRIED = 9
+MAX_VALUE = 30
+NOTHING = "–"
+
+
+def record_json(record: RunRecord, oracle: RunRecord | None, again: str) -> dict[str, Any]:
+    """What `show` tells as JSON values."""
+    return {
+        **_told(record),
+        "oracle": _told(oracle) if oracle else None,
+        "command": again,
+    }
+
+
+def _told(record: RunRecord) -> dict[str, Any]:
+    identity, privacy = record.identity, record.privacy
+    names = ("method", "parameters", "task", "model", "epsilon", "delta", "seed")
+    return {
+        "key": identity.key,
+        **{name: getattr(identity, name) for name in names},
+        "status": record.status,
+        "error": record.error,
+        "metrics": record.metrics,
+        "chosen": chosen(record.released),
+        "paths": {one.name: [list(point) for point in one.points] for one in series(record.released)},
+        "tried": tried(record.released),
+        "epsilon_quoted": privacy and privacy.epsilon,
+        "tuning_share": privacy and privacy.tuning_share,
+        "releases": _releases(privacy) if privacy else [],
+    }
+
+
+def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Iterator[str]:
+    """What `show` tells, as lines no wider than the terminal, except for the command."""
+    identity = record.identity
+    width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
+    seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
+    yield one_line(
+        f"{identity.method} on {identity.task} ({identity.model}), ε = {identity.epsilon:g} "
+        f"at δ = {identity.delta:.3g}, {seed}: {record.status}"
+    )
+    if record.error:
+        yield one_line(record.error)
+    yield ""
+    yield from _side_by_side(record, oracle)
+    yield from _drawn(record, width)
+    if record.privacy:
+        yield from _spent(record, record.privacy, width)
+    yield from _work(record)
+    yield ""
+    yield f"Again: {again}"
+    if identity.seed is None:
+        yield "It had no seed, so this makes another run of the same kind, a second release of its own ε."
+
+
+def _side_by_side(record: RunRecord, oracle: RunRecord | None) -> Iterator[str]:
+    """Metrics and chosen values, of the run and of the oracle."""
+    columns = [(record.identity.method, record)]
+    if oracle:
+        columns.append((f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle))
+    rows = [["", *(one_line(title, MAX_VALUE) for title, _ in columns)]]
+    for name in dict.fromkeys(name for _, one in columns for name in one.metrics):
+        measure = Measure(name)
+        texts = (measure.text(one.metrics[name]) if name in one.metrics else NOTHING for _, one in columns)
+        rows.append([one_line(f"test {measure.title}", MAX_VALUE), *texts])
+    values = [chosen(one.released) for _, one in columns]
+    for name in list(dict.fromkeys(name for one in values for name in one))[:MAX_CHOSEN]:
+        rows.append([one_line(name, MAX_VALUE), *(_value(one[name]) if name in one else NOTHING for one in values)])
+    if len(rows) == 1:
+        return
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(size) for text, size in zip(row, widths, strict=True)).rstrip()
+
+
+def _value(value: Any) -> str:
+    return one_line(f"{value:.4g}" if isinstance(value, float) else value_text(value), MAX_VALUE)
+
+
+def _drawn(record: RunRecord, width: int) -> Iterator[str]:
+    """The first path, or else what was tried."""
+    paths, rows = series(record.released), tried(record.released)
+    if paths:
+        others = ", ".join(one.name for one in paths[1:])
+        yield ""
+        yield one_line(f"{paths[0].name}, by step{f' (also released: {others})' if others else ''}", width)
+        yield from step_plot(paths[0].points, width, PLOT_HEIGHT)
+    elif rows:
+        yield ""
+        yield from _compared(rows)
+
+
+def _compared(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The candidates, with bars from the worst score to the best."""
+    scores = [row["score"] for row in rows if is_number(row.get("score"))]
+    if len(scores) < len(rows):
+        yield f"{len(rows):,} candidates were compared; their scores are not released."
+        return
+    yield f"{len(rows):,} candidates, by score:"
+    low, high = min(scores), max(scores)
+    for row in sorted(rows, key=lambda row: -row["score"])[:MAX_TRIED]:
+        values = ", ".join(f"{name} {_value(value)}" for name, value in row.items() if name != "score")
+        share = (row["score"] - low) / (high - low) if high > low else 1.0
+        yield f"  {bar(share, BAR_WIDTH // 2)} {row['score']:<8.4g} {one_line(values, 60)}"
+    if len(rows) > MAX_TRIED:
+        yield f"  and {len(rows) - MAX_TRIED:,} more"
+
+
+def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
+    """ε, its parts, and what was released for it."""
+    yield ""
+    recomputed = privacy.recomputed or privacy.planned
+    by = f"by the accountant {one_line(recomputed.accountant, MAX_VALUE)}"
+    if not privacy.end_to_end_private or privacy.epsilon == math.inf:
+        yield "This run is a reference, its true ε is infinite: what it chose depends on records that nobody paid for."
+    else:
+        share = privacy.tuning_share
+        yield f"ε = {privacy.epsilon:.6g} of {record.identity.epsilon:g}, {by}{'' if share else ': all for training'}"
+        if share:
+            yield f"  tuning {share:.2%} {bar(share, BAR_WIDTH)} training {1 - share:.2%}"
+    releases = _releases(privacy)
+    for text in releases[:MAX_RELEASES]:
+        yield from wrap(one_line(text, 3 * width), width, initial_indent="  ", subsequent_indent="    ")
+    if len(releases) > MAX_RELEASES:
+        yield f"  and {len(releases) - MAX_RELEASES:,} other kinds of releases"
+    if record.audit:
+        audit = record.audit
+        attack = one_line(audit.attack, MAX_VALUE)
+        yield f"An audit shows ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g} ({attack})."
+
+
+def _releases(privacy: Privacy) -> list[str]:
+    """What the ledger holds, such as "112 × Poisson(q=0.356; Gaussian σ=2.07)", the most frequent first."""
+    entries = sorted(Ledger.from_json(privacy.ledger).entries, key=lambda entry: -entry[1])
+    return [describe(event) if count == 1 else f"{count:,} × {describe(event)}" for event, count in entries]
+
+
+def _work(record: RunRecord) -> Iterator[str]:
+    """What it computed, how long, on what."""
+    parts = []
+    if record.cost:
+        runs = "1 run" if record.cost.runs == 1 else f"{record.cost.runs:,} runs"
+        parts.append(f"{runs}, {record.cost.steps:,} steps, {record.cost.examples:,.0f} example passes")
+    parts.append(", ".join(f"{phase} {value:.1f} s" for phase, value in record.seconds.items()))
+    told = record.environment
+    parts.append(
+        f"dphpo-bench {told.get('dphpo-bench', '?')}, torch {told.get('torch', '?')} on {told.get('device', '?')}"
+    )
+    yield ""
+    for part in parts:
+        if part:
+            yield one_line(part)

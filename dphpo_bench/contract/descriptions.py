@@ -1,0 +1,129 @@
+"""What a plug-in says of itself: its parameters, from their declarations and docstrings, and its search space."""
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Interval
+
+from dphpo_bench.contract.method import Method
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+_SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Examples?):$")
+_ENTRY = re.compile(r"(\w+): (.*)$")
+_ELSEWHERE = re.compile(r"The other parameters are those of every `\w+`\.\s*")
+_NAMES = {int: "whole number", float: "number", str: "text", bool: "True or False"}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a method.
+
+    Attributes:
+        kind: what it may be, such as "0 < number < 1".
+        default: None without one; then it has to be given.
+        meaning: from the docstring of the class that has it; "" if that says nothing.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    meaning: str
+
+
+def parameters(cls: type[Method]) -> list[Parameter]:
+    """The parameters of a method, its own first, then those that it shares with others."""
+    hints = get_type_hints(cls, include_extras=True)
+    owners: dict[str, type] = {}
+    for base in reversed(cls.__mro__):
+        owners |= dict.fromkeys(vars(base).get("__annotations__", ()), base)
+    given = [one for one in fields(cls) if one.init]  # type: ignore[arg-type]
+    found = []
+    for field in sorted(given, key=lambda one: cls.__mro__.index(owners.get(one.name, cls))):
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        meaning = next(filter(None, (attributes(base).get(field.name, "") for base in cls.__mro__)), "")
+        kind = kind_text(hints[field.name])
+        found.append(Parameter(field.name, kind, None if default is MISSING else default, meaning))
+    return found
+
+
+def kind_text(annotation: Any) -> str:
+    """What an annotation allows, such as "0 < number < 1", "full, grid" or "text or none"."""
+    if get_origin(annotation) in (Union, UnionType):
+        parts = [one for one in get_args(annotation) if one is not NoneType]
+        return " or ".join([*map(kind_text, parts), *["none"] * (NoneType in get_args(annotation))])
+    if get_origin(annotation) is Literal:
+        return ", ".join(map(str, get_args(annotation)))
+    if get_origin(annotation) is Annotated:
+        kind, *rules = get_args(annotation)
+        bounds = next((rule for rule in rules if isinstance(rule, Interval)), Interval())
+        return _within(kind_text(kind), bounds)
+    return _NAMES.get(annotation) or str(getattr(annotation, "__name__", annotation))
+
+
+def _within(kind: str, bounds: Interval) -> str:
+    above = f"> {bounds.gt}" if bounds.gt is not None else f"≥ {bounds.ge}" if bounds.ge is not None else ""
+    below = f"< {bounds.lt}" if bounds.lt is not None else f"≤ {bounds.le}" if bounds.le is not None else ""
+    if above and below:
+        return f"{above[2:]} {'<' if above[0] == '>' else '≤'} {kind} {below}"
+    return " ".join(part for part in (kind, above, below) if part)
+
+
+def explanation(cls: type) -> list[str]:
+    """The paragraphs and list items of a class's docstring above its sections, each in one line."""
+    blocks = []
+    for block in re.split(r"\n\s*\n|\n(?=- )", _own_docstring(cls)):
+        if _SECTION.match(block.partition("\n")[0]):
+            break
+        text = _ELSEWHERE.sub("", " ".join(block.split())).strip()
+        if text:
+            blocks.append(text)
+    return blocks
+
+
+def attributes(cls: type) -> dict[str, str]:
+    """What the section "Attributes" of a class's own docstring says, by name, each in one line."""
+    return dict(_entries(_own_docstring(cls)))
+
+
+def search_space(space: "Mapping[str, BaseDistribution]") -> dict[str, str]:
+    """Each hyperparameter's range or choices, such as "0.0001 to 1, logarithmic"."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    told = {}
+    for name, one in space.items():
+        match one:
+            case CategoricalDistribution(choices=choices):
+                told[name] = ", ".join(map(str, choices))
+            case FloatDistribution(low=low, high=high, log=log) | IntDistribution(low=low, high=high, log=log):
+                told[name] = f"{low:g} to {high:g}{', logarithmic' if log else ''}"
+            case _:
+                told[name] = str(one)
+    return told
+
+
+def _own_docstring(cls: type) -> str:
+    return inspect.cleandoc(vars(cls).get("__doc__") or "")
+
+
+def _entries(docstring: str) -> Iterator[tuple[str, str]]:
+    """The entries of the section "Attributes"; lines that are indented further go on with the last one."""
+    within, name, text = False, "", ""
+    for line in docstring.splitlines():
+        if not line.startswith(" ") and line.strip():
+            within = line.strip() == "Attributes:"
+        elif within and (entry := _ENTRY.match(line.strip())) and not line.startswith(" " * 5):
+            if name:
+                yield name, text
+            name, text = entry[1], entry[2]
+        elif within and name:
+            text = f"{text} {line.strip()}".strip()
+    if name:
+        yield name, text

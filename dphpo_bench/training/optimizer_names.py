@@ -1,0 +1,51 @@
+"""Names of optimisers, known without torch, so that a plan refuses what a run would."""
+
+from typing import Annotated
+
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.text import unknown_name_message
+
+OF_TASK = "task"
+"""Stands for the task's optimiser where a method has one of its own by default."""
+
+USUAL = frozenset({"adadelta", "adagrad", "adam", "adamax", "adamw", "muon", "nadam", "radam", "rmsprop", "sgd"})
+"""Those of every torch that this package runs with; another name is looked for in torch."""
+
+REFUSED = {
+    "adafactor": "its step is not proportional to the learning rate",
+    "asgd": "its step is not proportional to the learning rate",
+    "rprop": "its step is not proportional to the learning rate",
+    "lbfgs": "it evaluates the loss several times a step",
+    "sparseadam": "it takes sparse gradients only",
+}
+
+
+def check_optimizer(name: str) -> None:
+    """Check that a text names an optimiser that can serve as a map from gradient to update.
+
+    Raises:
+        UnknownNameError: if torch has none of that name.
+        InvalidValueError: if it cannot serve.
+    """
+    key = name.lower()
+    if key in USUAL:
+        return
+    from dphpo_bench.training.optimizers import published
+
+    if key not in published():
+        raise UnknownNameError(unknown_name_message("optimizer", name, set(published()) - set(REFUSED)))
+    if key in REFUSED:
+        raise InvalidValueError(f"Optimiser {name!r} cannot be used here: {REFUSED[key]}. Use 'adamw' or 'sgd'.")
+
+
+def check_optimizer_or_task(name: str) -> None:
+    """Check that a text names an optimiser, or is "task"."""
+    if name != OF_TASK:
+        check_optimizer(name)
+
+
+OptimizerName = Annotated[str, check_optimizer]
+"""A `torch.optim` name, in any case."""
+
+OptimizerOrTask = Annotated[str, check_optimizer_or_task]
+"""A `torch.optim` name, or "task" for the task's."""

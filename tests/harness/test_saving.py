@@ -1,0 +1,100 @@
+"""Trained models as files, and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+import dphpo_bench as bench
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.run import RunResult
+from tests.conftest import TinyTask
+
+
+@pytest.fixture
+def result(plain_run: Any, fixed_noise: Any) -> Any:
+    return plain_run(fixed_noise())
+
+
+def test_a_model_goes_to_a_file_and_back(result: Any, tmp_path: Path, tiny_task: TinyTask) -> None:
+    path = result.save(tmp_path / "new" / "model.safetensors")
+    state = torch.random.get_rng_state()
+    model = bench.load_model(path, tiny_task)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    test = tiny_task.load_test(DataSource.resolve())
+    with torch.no_grad():
+        assert torch.equal(model(test.inputs), result.model(test.inputs))
+        accuracy = (model(test.inputs).argmax(1) == test.targets).double().mean()
+    assert accuracy.item() == pytest.approx(result.record.metrics["accuracy"])
+    assert not model.training
+
+    # The same without this package.
+    network = nn.Linear(5, 3)
+    network.load_state_dict(load_file(path))
+    assert torch.equal(network.weight, model.weight)  # type: ignore[arg-type]
+    with safe_open(path, framework="pt") as file:
+        told = file.metadata()
+    assert (told["method"], told["task"], told["model"]) == ("fixed_noise", "tiny", "linear")
+    assert told["record"] == result.record.identity.key
+    assert float(told["epsilon"]) == result.record.privacy.epsilon
+
+
+def test_weights_that_layers_share_are_written_for_both(result: Any, tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+            self.register_buffer("kept", torch.ones(4, dtype=torch.bfloat16)[::2])
+
+    model = Tied()
+    path = RunResult(result.record, None, model).save(tmp_path / "tied.safetensors")
+    other = Tied()
+    other.load_state_dict(load_file(path))
+    assert torch.equal(other.second.weight, model.first.weight)
+
+
+def test_an_own_network(tmp_path: Path, budget: bench.PrivacyBudget, fixed_noise: Any) -> None:
+    x = torch.randn(400, 5, generator=torch.Generator().manual_seed(0))
+    task = bench.ArrayTask("own", (x, (x[:, 0] > 0).long()), nn.Linear(5, 2), batch_size=100, epochs=2)
+    with pytest.warns(UserWarning, match="private data"):
+        result = bench.run(fixed_noise(), task, budget, seed=1)
+    path = result.save(tmp_path / "own.safetensors")
+    with torch.no_grad():
+        assert torch.equal(bench.load_model(path, task)(x), result.model(x))  # type: ignore[misc]
+
+
+def test_what_is_unfit_is_refused(result: Any, tmp_path: Path, tiny_task: TinyTask) -> None:
+    path = result.save(tmp_path / "model.safetensors")
+    for name, message in (
+        ("model.pt", "end in .safetensors"),
+        ("model.safetensors", "does not exist, got"),
+        ("model.safetensors/x.safetensors", "is no writable folder"),
+    ):
+        with pytest.raises(bench.InvalidValueError, match=message):
+            result.save(tmp_path / name)
+    with pytest.raises(bench.DataError, match="model mlp of task tiny, got linear of tiny"):
+        bench.load_model(path, TinyTask("mlp"))
+    with pytest.raises(bench.DataError, match="Cannot read the model"):
+        bench.load_model(tmp_path / "none.safetensors", tiny_task)
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(bench.DataError, match="Cannot read the model"):
+        bench.load_model(path, tiny_task)
+
+
+def test_a_network_of_another_structure_is_refused(result: Any, tmp_path: Path) -> None:
+    class Wider(TinyTask):
+        def build_model(self) -> nn.Module:
+            return nn.Linear(7, 3)
+
+    with pytest.raises(bench.DataError, match="another structure than linear"):
+        bench.load_model(result.save(tmp_path / "model.safetensors"), Wider())
+
+
+def test_a_failed_run_has_no_model(plain_run: Any, fixed_noise: Any, tmp_path: Path) -> None:
+    with pytest.raises(bench.InvalidValueError, match="the run is failed"):
+        plain_run(fixed_noise(fault="raise")).save(tmp_path / "model.safetensors")
