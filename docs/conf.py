@@ -25,7 +25,14 @@ author = "The dphpo-bench developers"
 copyright = "The dphpo-bench developers; Apache-2.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "leaderboard/README.md"]
+include_patterns = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "examples/**.md",
+    "leaderboard/README.md",
+]
 exclude_patterns = [".*", "build", "dphpo_bench", "leaderboard/results", "tests"]
 nitpicky = True
 smartquotes = False  # -- of an option stays two dashes
@@ -34,7 +41,8 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
-suppress_warnings = ["myst.header"]  # a page may skip a level of headings
+# A page may skip a level of headings, and need not be in the navigation.
+suppress_warnings = ["myst.header", "toc.not_included"]
 
 default_role = "py:obj"
 add_module_names = False

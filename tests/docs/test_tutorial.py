@@ -47,7 +47,7 @@ def test_the_tutorial_runs(folder: Path, capfd: pytest.CaptureFixture[str]) -> N
     assert set(found) == set(shown) == set(names["methods"])
     assert max(found["recommended"], found["mechanic"]) > 85  # the larger class is 77 %
     assert names["result"].record.privacy.epsilon <= 1
-    assert (folder / "model.pt").is_file()
+    assert (folder / "model.safetensors").is_file()
 
 
 @pytest.mark.slow
