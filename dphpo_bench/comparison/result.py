@@ -8,11 +8,11 @@ from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import SilentProgress
-from dphpo_bench.base.text import one_line, value_text, varying_names
+from dphpo_bench.base.text import one_line, shown, value_text, varying_names
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.board import Estimate
 from dphpo_bench.leaderboard.columns import NOTHING, measure_text
@@ -25,12 +25,10 @@ from dphpo_bench.records.tables import frame
 from dphpo_bench.sweep.estimates import duration_text
 
 if TYPE_CHECKING:
-    import altair
     import pandas as pd
 
 WIDTH = 160
 MAX_FAILURES = 5
-COLORS = {"private": "#0072B2", "not private": "#8A8A8A"}
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,33 @@ class Line:
         means = [estimate.mean for estimate in self.by_epsilon.values() if estimate]
         mean = fmean(means) if means else -math.inf if measure.higher_is_better else math.inf
         return not self.private, -mean if measure.higher_is_better else mean, self.label
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing, which a notebook shows.
+
+    Attributes:
+        svg: its file.
+    """
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: Path | str) -> None:
+        """Write the file.
+
+        Raises:
+            InvalidValueError: if the name does not end in .svg, or the file cannot be written.
+        """
+        if Path(path).suffix != ".svg":
+            raise InvalidValueError(f"Expected a file that ends in .svg, got {shown(path)}.")
+        try:
+            Path(path).write_text(self.svg, encoding="utf-8")
+        except OSError as error:
+            raise InvalidValueError(f"Cannot write {shown(path)}: {error.strerror}.") from None
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,57 +185,38 @@ class Comparison:
 
     __repr__ = __str__
 
-    def plot(self) -> "altair.FacetChart":
+    def plot(self) -> "Plot":
         """A drawing: a panel for each ε, in it a line for each method, its mean and its 95 % interval.
 
-        Intervals that would dwarf the differences are cut off at the frame. A notebook shows the drawing, and
-        `plot().save("comparison.svg")`, or .html or .png, writes it.
+        Intervals that would dwarf the differences are cut off, with an arrow. A notebook shows the drawing, and
+        `plot().save("comparison.svg")` writes it.
 
         Raises:
-            InvalidValueError: if Altair is not installed, or nothing was measured.
+            InvalidValueError: if the extra `leaderboard` is not installed, or nothing was measured.
         """
         _require_extra()
-        import altair as alt
+        from dphpo_bench.leaderboard.charts import panels
+        from dphpo_bench.leaderboard.charts.scales import estimates_axis
 
-        lines, measure = self.lines, self.measure
-        values = [
-            {
-                "method": line.label,
-                "kind": "private" if line.private else "not private",
-                "panel": f"ε = {epsilon:g}",
-                "at": epsilon,
-                "mean": estimate.mean,
-                "low": estimate.mean if estimate.low is None else estimate.low,
-                "high": estimate.mean if estimate.high is None else estimate.high,
-                "told": measure_text(estimate, measure),
-            }
-            for line in lines
-            for epsilon, estimate in line.by_epsilon.items()
-            if estimate
+        lines, identity, measure = self.lines, self.records[0].identity, self.measure
+        drawn = [
+            panels.Panel(f"ε = {at:g}", {line.label: one for line in lines if (one := line.by_epsilon[at])})
+            for at in self.epsilons
         ]
-        if not values:
+        known = [one for panel in drawn for one in panel.estimates.values()]
+        if not known:
             raise InvalidValueError(
                 "Expected a run with a result, got none: all failed, or the task has no test records."
             )
-        axis = alt.Axis(format="~%" if measure.share else "~g", tickCount=5)
-        x = alt.X(
-            "mean:Q",
-            title=f"test {measure.header}",
-            axis=axis,
-            scale=alt.Scale(domain=_domain(values, measure), nice=False),
-        )
-        base = alt.Chart().encode(
-            y=alt.Y("method:N", sort=[line.label for line in lines], title=None),
-            color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=[*COLORS], range=[*COLORS.values()])),
-            tooltip=[alt.Tooltip("method:N"), alt.Tooltip("told:N", title=measure.header)],
-        )
-        panel = alt.layer(
-            base.mark_rule(strokeWidth=2, clip=True).encode(x=x, x2="high:Q").transform_calculate(mean="datum.low"),
-            base.mark_point(filled=True, size=70, opacity=1).encode(x=x),
-        ).properties(width=260)
-        order = alt.EncodingSortField(field="at", op="min")
-        return panel.facet(
-            column=alt.Column("panel:N", title=None, sort=order), data=alt.InlineData(values=values, name="results")
+        return Plot(
+            panels.to_svg(
+                drawn,
+                {line.label: "" if line.private else "reference" for line in lines},
+                estimates_axis(known),
+                title=one_line(f"{identity.task} ({identity.model})", WIDTH // 2),
+                note=f"{measure.header} on test data; line: 95 % interval; grey: not private, to compare with.",
+                form=lambda value: f"{100 * value:g} %" if measure.share else f"{value:g}",
+            )
         )
 
     def write_board(self, folder: Path | str) -> list[str]:
@@ -236,7 +242,7 @@ class Comparison:
         for record in self.records:
             store.write(record)
         submissions = read_checked([store.root], DataSource.resolve().cache_dir / "epsilons", SilentProgress())
-        write(folder, render(score(submissions), SilentProgress()))
+        write(folder, render(score(submissions), folder))
         return [f"{refused.path}: {refused.reason}" for refused in submissions.rejected]
 
 
@@ -244,20 +250,8 @@ def _texts(record: RunRecord) -> dict[str, str]:
     return {name: value_text(value) for name, value in record.identity.parameters.items()}
 
 
-def _domain(values: Sequence[Mapping[str, Any]], measure: Measure) -> list[float]:
-    """An axis for all means, and for intervals that do not dwarf them."""
-    means = [value["mean"] for value in values]
-    room = max(0.5 * (max(means) - min(means)), 0.02 * max(abs(mean) for mean in means)) or 1.0
-    low = max(min(means) - room, min(value["low"] for value in values))
-    high = min(max(means) + room, max(value["high"] for value in values))
-    margin = 0.04 * (high - low) or 0.01 * room
-    least, most = (0.0, 1.0 + margin) if measure.share else (-math.inf, math.inf)
-    return [max(least, low - margin), min(most, high + margin)]
-
-
 def _require_extra() -> None:
-    for name in ("altair", "vl_convert", "jinja2"):
-        try:
-            import_module(name)
-        except ImportError:
-            raise InvalidValueError(f"Drawing needs {name}: pip install 'dphpo-bench[leaderboard]'.") from None
+    try:
+        import_module("jinja2")
+    except ImportError:
+        raise InvalidValueError("Drawing needs jinja2: pip install 'dphpo-bench[leaderboard]'.") from None

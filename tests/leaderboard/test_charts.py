@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dphpo_bench.leaderboard.board import Board, Estimate, PathPoint
-from dphpo_bench.leaderboard.charts import curves, frame
+from dphpo_bench.leaderboard.charts import curves, frame, panels
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.forest import Forest
 from dphpo_bench.leaderboard.charts.frame import Chart
@@ -226,3 +226,21 @@ def test_missing_values_leave_the_rest() -> None:
     assert labels[-1] == "linear_scaling"  # in one of the two tables
     nothing = replace(table, rows=tuple(replace(row, utility=None, path=()) for row in table.rows), references=())
     assert charts(Board((), (), (nothing,), (), (), (), 0, 8)) == []
+
+
+@pytest.mark.parametrize("means", [[0.5], [0.5, 0.5], [0.1, 0.9], [-3.0, 70.0], [0.0]])
+def test_panels_stay_inside_their_frame(means: list[float]) -> None:
+    estimates = {f"<{at}>": Estimate(mean, mean - 9, mean + 9) for at, mean in enumerate(means)}
+    drawn = panels.to_svg(
+        [panels.Panel("a & b", estimates), panels.Panel("c", {})],
+        dict.fromkeys([*estimates, "empty"], "reference"),
+        estimates_axis(estimates.values()),
+        title="T",
+        note="N",
+    )
+    root = ElementTree.fromstring(drawn)
+    places = [float(mark.get("cx").rstrip("%")) for mark in root.iter(f"{SVG}circle")]
+    assert len(places) == len(means)
+    assert all(0 <= place <= 100 for place in places)
+    texts = [mark.text for mark in root.iter(f"{SVG}text")]
+    assert {"a & b", "c", "empty", *estimates} <= {*texts}

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dphpo_bench.leaderboard.board import Answer, Estimate, Place
+from dphpo_bench.leaderboard.board import Answer, Place
 from dphpo_bench.leaderboard.charts import frame
+from dphpo_bench.leaderboard.charts.marks import interval, tick, upright
 from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
 from dphpo_bench.leaderboard.columns import change_text
 from dphpo_bench.leaderboard.findings import sentences
@@ -54,7 +55,7 @@ class Forest:
 
     def scale(self) -> Markup:
         """The axis above the rows: ticks, and the names of the two lines."""
-        found = [_tick(self.lead, one, _round(one, self.answer.measure)) for one in _values(self.lead)]
+        found = [tick(self.lead, one, _round(one, self.answer.measure)) for one in _values(self.lead)]
         # The line of the untuned is usually left of the oracle's: their names point away from each other.
         before = self.untuned is None or self.untuned <= 0
         names = [(0.0, self.answer.anchor.removeprefix("the "), "start" if before else "end", "oracle")]
@@ -72,32 +73,32 @@ class Forest:
         """What stands behind the marks of each row: the ticks, the oracle, the untuned."""
         values = [(one, "grid") for one in _values(self.lead)]
         values += [(self.untuned, "untuned")] if self.untuned is not None else []
-        return Markup("").join(_upright(self.lead.at(one), kind) for one, kind in (*values, (0.0, "zero")))
+        return Markup("").join(upright(self.lead.at(one), kind) for one, kind in (*values, (0.0, "zero")))
 
     def row(self, place: Place) -> Markup:
         """The marks of one row: each part, the interval, the mean."""
-        parts = (_upright(self.lead.at(part.value), "part", 25) for part in place.parts if len(place.parts) > 1)
+        parts = (upright(self.lead.at(part.value), "part", 25) for part in place.parts if len(place.parts) > 1)
         kind = "reference" if place.contestant.reference else KINDS[place.untuned]
-        return Markup("").join([*parts, _interval(self.lead, place.lead, kind)])
+        return Markup("").join([*parts, interval(self.lead, place.lead, kind)])
 
     def calibration_scale(self) -> Markup:
         """The axis of differences of cross entropy, of which only the oracle's line has a name."""
         if self.calibration is None:
             return Markup("")
-        return _tick(self.calibration, 0.0, "0")
+        return tick(self.calibration, 0.0, "0")
 
     def calibration_row(self, place: Place) -> Markup:
         """The mark of the cross entropy of one row."""
         if self.calibration is None or place.calibration is None:
             return Markup("")
         kind = "reference" if place.contestant.reference else "alike"
-        return _upright(self.calibration.at(0.0), "zero") + _interval(self.calibration, place.calibration, kind)
+        return upright(self.calibration.at(0.0), "zero") + interval(self.calibration, place.calibration, kind)
 
     def cost_scale(self) -> Markup:
         """The axis of costs."""
         if self.cost is None:
             return Markup("")
-        return Markup("").join(_tick(self.cost, one, f"{one:g}") for one in log_ticks(self.cost, 4))
+        return Markup("").join(tick(self.cost, one, f"{one:g}") for one in log_ticks(self.cost, 4))
 
     def cost_row(self, place: Place) -> Markup:
         """The mark of the cost of one row: a line from one untuned run."""
@@ -175,34 +176,3 @@ def _round(value: float, measure: Measure) -> str:
 
 def _values(axis: Axis) -> list[float]:
     return ticks(axis, 5)  # more would touch one another on a phone
-
-
-def _tick(axis: Axis, value: float, name: str) -> Markup:
-    at = axis.at(value)
-    anchor = "start" if at < 3 else "end" if at > 97 else "middle"
-    return Markup('<text x="{}%" y="30" text-anchor="{}" class="tick">{}</text>').format(at, anchor, name)
-
-
-def _upright(at: float, kind: str, inset: int = 0) -> Markup:
-    return Markup('<line class="{}" x1="{}%" x2="{}%" y1="{}%" y2="{}%"/>').format(kind, at, at, inset, 100 - inset)
-
-
-def _interval(axis: Axis, estimate: Estimate, kind: str) -> Markup:
-    """The interval as a line, with an arrow where the axis cuts it off, and the mean as a dot or a square."""
-    marks = []
-    if estimate.low is not None and estimate.high is not None:
-        ends = axis.at(estimate.low), axis.at(estimate.high)
-        marks.append(Markup('<line class="interval {}" x1="{}%" x2="{}%" y1="50%" y2="50%"/>').format(kind, *ends))
-        for end, at, arrow in zip((estimate.low, estimate.high), ends, "‹›", strict=True):
-            if not axis.holds(end):
-                marks.append(
-                    Markup('<text class="cut" x="{}%" y="50%" dy="0.35em" text-anchor="middle">{}</text>').format(
-                        at, arrow
-                    )
-                )
-    at = axis.at(estimate.mean)
-    if kind == "worse":
-        dot = Markup('<rect class="dot {}" x="{}%" y="50%" width="8" height="8" transform="translate(-4 -4)"/>')
-    else:
-        dot = Markup('<circle class="dot {}" cx="{}%" cy="50%" r="4"/>')
-    return Markup("").join([*marks, dot.format(kind, at)])
