@@ -238,8 +238,11 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
                 steps = (size, -size)
                 return sum(batch.loss_changes(model, next(draws), steps, BOUND, planned.probe_noise)) / 2
 
+            # Noise on two clipped sums must not pass for a rise, or the run starts far too low. The rise is quadratic.
+            clear = max(FELT, 2 * BOUND * deviation / math.sqrt(2))
+            size = bearable(rise, clear) * math.sqrt(FELT / clear)
             # What a step of rate 1 moves each weight by: one for Adam and its kin.
-            felt = bearable(rise) / (math.sqrt(planned.steps) * root_mean_square(direction))
+            felt = size / (math.sqrt(planned.steps) * root_mean_square(direction))
         return VotingRule(FIRST * felt, (SMALLEST * felt, LARGEST * felt), deviation)
 
     @staticmethod
@@ -249,17 +252,18 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         return bench.poisson_sampled(rate, walk), bench.poisson_sampled(rate, vote)
 
 
-def bearable(rise: "Callable[[float], float]") -> float:
-    """The noise per weight at which the loss rises by `FELT`, in eight looks of which none decides alone.
+def bearable(rise: "Callable[[float], float]", limit: float) -> float:
+    """The noise per weight at which the loss rises by so much, in eight looks of which none decides alone.
 
     No interval is left for good, as bisection would, so that later looks mend what one of them got wrong.
 
     Args:
         rise: of the loss at such noise, in nats; noisy.
+        limit: in nats.
     """
     size = math.log(GUESS)
     for look in range(LOOKS):
-        size += STRIDE * SHRINK**look * (-1 if rise(math.exp(size)) > FELT else 1)
+        size += STRIDE * SHRINK**look * (-1 if rise(math.exp(size)) > limit else 1)
     return math.exp(size)
 
 

@@ -13,7 +13,6 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.methods.hyfreedp import (
     FALLBACK,
-    FELT,
     LARGEST,
     LOOKS,
     HyFreeDP,
@@ -94,7 +93,7 @@ def test_it_stays_where_the_direction_was_wrong_and_not_the_length(last: float, 
 def looked_for(threshold: float, wrong: int | None = None) -> float:
     """What the looks find where the loss rises too much above a threshold; one of them may be told the contrary."""
     looks = iter(range(LOOKS))
-    return bearable(lambda size: 2 * FELT * ((size > threshold) != (next(looks) == wrong)))
+    return bearable(lambda size: float((size > threshold) != (next(looks) == wrong)), 0.5)
 
 
 @given(st.floats(1e-4, 20))
