@@ -10,6 +10,7 @@ from functools import cached_property
 from importlib.metadata import version
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
@@ -139,7 +140,7 @@ class _Job:
         self.identity = Identity.model_validate(job["identity"])
         self.budget = PrivacyBudget(self.identity.epsilon, self.identity.delta)
         self.device = str(job["device"])
-        self.source = DataSource.resolve(job["data_dir"], job["cache_dir"])
+        self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], SilentProgress())
         self.plans = PlanCache(self.source.cache_dir / "plans")
         torch.set_num_threads(job["threads"])
         logging.basicConfig()  # writes to the cell's log, tracebacks included
@@ -165,6 +166,7 @@ def run_cell(job: str) -> str:
             given.budget,
             seed=given.identity.seed,
             source=given.source,
+            progress=SilentProgress(),
             device=given.device,
             plans=given.plans,
             check=False,

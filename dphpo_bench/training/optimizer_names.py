@@ -1,9 +1,12 @@
 """Names of optimisers, known without torch, so that a plan refuses what a run would."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import unknown_name_message
+
+if TYPE_CHECKING:
+    import torch
 
 OF_TASK = "task"
 """Stands for the task's optimiser where a method has one of its own by default."""
@@ -20,6 +23,17 @@ REFUSED = {
 }
 
 
+def published() -> "dict[str, type[torch.optim.Optimizer]]":
+    """The optimisers of torch by their names in small letters."""
+    import torch
+
+    return {
+        attribute.lower(): value
+        for attribute, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
+    }
+
+
 def check_optimizer(name: str) -> None:
     """Check that a text names an optimiser that can serve as a map from gradient to update.
 
@@ -30,8 +44,6 @@ def check_optimizer(name: str) -> None:
     key = name.lower()
     if key in USUAL:
         return
-    from dphpo_bench.training.optimizers import published
-
     if key not in published():
         raise UnknownNameError(unknown_name_message("optimizer", name, set(published()) - set(REFUSED)))
     if key in REFUSED:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.training.optimizer_names import check_optimizer
+from dphpo_bench.training.optimizer_names import check_optimizer, published
 
 OptimizerFactory = Callable[..., torch.optim.Optimizer]
 
@@ -82,15 +82,6 @@ class UpdateRule:
     def apply(self, direction: Sequence[Tensor], step_size: float) -> None:
         """Move the weights in place: w ← w - step_size · direction."""
         torch._foreach_add_(self.parameters, list(direction), alpha=-step_size)
-
-
-def published() -> dict[str, OptimizerFactory]:
-    """The optimisers of torch by their names in small letters."""
-    return {
-        attribute.lower(): value
-        for attribute, value in vars(torch.optim).items()
-        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
-    }
 
 
 def _find(name: str) -> OptimizerFactory:
