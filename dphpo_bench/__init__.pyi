@@ -7,6 +7,8 @@ from .base.errors import InvalidValueError as InvalidValueError
 from .base.errors import OverBudgetError as OverBudgetError
 from .base.progress import SilentProgress as SilentProgress
 from .base.tensors import Records as Records
+from .comparison.compare import compare as compare
+from .comparison.result import Comparison as Comparison
 from .contract.method import Cost as Cost
 from .contract.method import Method as Method
 from .contract.method import Outcome as Outcome
@@ -35,6 +37,7 @@ from .contract.search_space import Proposals as Proposals
 from .contract.search_space import Space as Space
 from .contract.search_space import distribution_of as distribution_of
 from .contract.session import TOGETHER as TOGETHER
+from .contract.session import Batch as Batch
 from .contract.session import Scored as Scored
 from .contract.session import Session as Session
 from .contract.task import Input as Input
@@ -43,6 +46,7 @@ from .contract.task import TaskFacts as TaskFacts
 from .data.source import DataSource as DataSource
 from .harness.plan import plan as plan
 from .harness.recording import RunFailedError as RunFailedError
+from .harness.run import RunResult as RunResult
 from .harness.run import run as run
 from .harness.saving import load_model as load_model
 from .privacy.accountants.report import EpsilonReport as EpsilonReport

@@ -29,7 +29,7 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
 
     name = "dp_hyper"
     summary = "A private search with 15 % of the budget, then one run with the rest."
-    reference = "Liu and Bu 2025, Section 5 (baseline); Liu and Talwar 2019"
+    reference = "Liu and Bu 2025 (arXiv:2503.00703), Section 5 (baseline); Liu and Talwar 2019"
     tuning = ("learning rate",)
     end_to_end_private = True
 

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
     from torch import Tensor, nn
 
-# Settled on digits, Fashion-MNIST and Adult (linear models and small networks), then frozen; see docs/hyfreedp.md.
-SIZES = (1e-4, 30.0)
-"""Where the noise is looked for that the weights can bear, per weight."""
+# Settled on digits, Fashion-MNIST and Adult (linear models and small networks; of the pictures also one class against
+# the rest), then frozen; see docs/hyfreedp.md.
+LOOKS = 8
+"""How often it is asked, before the first step, what noise the weights can bear."""
 
-HALVINGS = 6
-"""Of the logarithm of that range, which leaves a factor of 1.2."""
+GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
+"""That noise per weight is looked for from the first on, its logarithm by the second, then by ever smaller strides."""
 
 FELT = 0.1
 """Mean loss, in nats, that the noise of a whole run adds at the rate called felt."""
@@ -34,8 +35,17 @@ FALLBACK = 0.01
 UNSEEN = 0.15
 """Standard deviation of a probe from which there is nothing to see."""
 
-VOTES = 20
-"""Probes in a run."""
+CLEAR = 0.02
+"""Standard deviation of a probe at which nothing is gained by less noise."""
+
+FEWEST, MOST = 8, 20
+"""Times that records vote in a run: the more, the better they can be heard."""
+
+CURVED = 0.085
+"""The least difference between two sums of votes, relative to the voters, that is taken for curvature."""
+
+BEHIND = 3.0
+"""Stretches by which the best place may lie behind for the rate to be to blame."""
 
 TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
@@ -52,8 +62,10 @@ class VotingRule:
     and tokens alike, and clipped gradients, which minimise no loss, agree with them.
 
     At t of T steps, b/a ought to be 8 (T − t)/t, from 8 at first to 1 at last: fixed learning rates that turned out
-    best had such values. The rate follows, ever more slowly. Where b stands out of the noise but a does not, it
-    grows; where neither does, it stays.
+    best had such values. The rate follows, ever more slowly. Where b stands out of the noise but a does not, the way
+    is straight: if it leads down, the rate grows. If it leads up, or the best place lies far behind, b/a < −3, it
+    stays: then the direction was wrong and not the length. (Where one class is rare, a stretch helps it or the
+    others, by turns.) Where neither is seen, it stays too.
 
     Args:
         learning_rate: the first.
@@ -77,13 +89,14 @@ class VotingRule:
         """
         slope, curvature = (last + next_one) / 2, last - next_one
         # Noise of variance 1/2 and 2, in units of the deviation's square.
-        visible = 2 * math.sqrt(2) * self._deviation
-        if curvature <= visible and abs(slope) <= 1.5 * self._deviation:
+        visible = max(2 * math.sqrt(2) * self._deviation, CURVED)
+        seen = curvature > visible
+        if slope < -BEHIND * curvature or (slope <= 1.5 * self._deviation and not seen):
             return
         wanted = min(max(8 * (1 - done) / done, 1.0), 8.0)
         found = max(slope, 0.0) / max(curvature, visible)
         change = math.log(min(max(found / wanted, 1 / 6), 6.0))
-        if curvature <= visible and slope > 0:
+        if not seen:
             change = max(change, math.log(3))
         self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 10))
         self.learning_rate = bench.within(self._limits, self.learning_rate)
@@ -121,13 +134,14 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     asked, and how the rate follows, is ours; their rule is `hyfreedp_paper`.
 
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
-      to the initial weights or taken from them, Z standard normal. The η at which it rises by 0.1 nats is found by
-      bisection; the run starts at twice that, and stays between a quarter and 128 times it.
-    - Then about twenty batches vote, see `VotingRule`.
+      to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
+      at which it rises by 0.1 nats; the run starts at twice that, and stays between a quarter and 128 times it.
+    - Then eight to twenty batches vote, see `VotingRule`.
 
-    Released are clipped sums of changes of the loss: T × Poisson(q; Gaussian σ), Poisson(p; 12 × Gaussian σ_p) and
+    Released are clipped sums of changes of the loss: T × Poisson(q; Gaussian σ), Poisson(p; 16 × Gaussian σ_p) and
     n × Poisson(p; 2 × Gaussian σ_p). All of it is one event, calibrated as such. σ_p is fixed beforehand from public
-    numbers: the noise on a mean is 0.03, or more where that would take more than `share`.
+    numbers: the noise on a mean is 0.02, or more where that would take more than `share`; then fewer batches vote, at
+    least eight.
 
     The other parameters are those of every `TrainingMethod`.
 
@@ -140,9 +154,9 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     """
 
     name = "hyfreedp"
-    version = 2
+    version = 3
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
-    reference = "after Liu and Bu 2025, Towards hyperparameter-free optimization with differential privacy"
+    reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
@@ -156,20 +170,22 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         facts = self.scheduled(facts)
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
         probe_rate = min(rate, self.probe_size / records)
-        apart = max(1, steps // VOTES)
-        probes = tuple(range(max(2, apart), steps, apart))
-        asked = 2 * (HALVINGS + len(probes))
         alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
         # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large. An error here makes probes more or less
         # accurate; it never changes ε, which is calibrated below.
-        affordable = probe_rate * alone / rate * math.sqrt(asked / (self.share * steps))
-        probe_noise = max(0.03 * probe_rate * records, affordable)
+        for_one = probe_rate * alone / rate / math.sqrt(self.share * steps)
+        clear = CLEAR * probe_rate * records
+        votes = bench.within((FEWEST, MOST), (clear / for_one) ** 2 / 2 - LOOKS)
+        apart = max(1, int(steps / votes))
+        probes = tuple(range(max(2, apart), steps, apart))
+        asked = 2 * (LOOKS + len(probes))
+        probe_noise = max(clear, for_one * math.sqrt(asked))
         walk, vote = self.kinds(probe_rate, probe_noise)
         asking = bench.compose(walk, bench.repeat(vote, len(probes)))
         noise = bench.calibrate(lambda noise: bench.compose(bench.dp_sgd_event(rate, steps, noise), asking), budget)
         training = bench.dp_sgd_event(rate, steps, noise)
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
-        forward = 3 * (HALVINGS + len(probes)) * probe_rate * records
+        forward = 3 * (LOOKS + len(probes)) * probe_rate * records
         return bench.Plan(
             budget=budget,
             event=bench.compose(training, asking),
@@ -215,31 +231,45 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         deviation = planned.probe_noise / (planned.probe_rate * session.facts.n_records)
         felt = FALLBACK / FIRST
         if deviation <= UNSEEN:
-            walk = normal_like(direction, session.uniform("walk"))
-            low, high = map(math.log, SIZES)
-            for _ in range(HALVINGS):
-                middle = (low + high) / 2
-                steps = (math.exp(middle), -math.exp(middle))
+            draws = normal_like(direction, session.uniform("walk"))
+
+            def rise(size: float) -> float:
                 # Both ways: what is linear cancels, so that a lucky direction does not pass for a harmless one.
-                rise = sum(batch.loss_changes(model, walk, steps, BOUND, planned.probe_noise)) / 2
-                low, high = (low, middle) if rise > FELT else (middle, high)
+                steps = (size, -size)
+                return sum(batch.loss_changes(model, next(draws), steps, BOUND, planned.probe_noise)) / 2
+
             # What a step of rate 1 moves each weight by: one for Adam and its kin.
-            felt = math.exp(low) / (math.sqrt(planned.steps) * root_mean_square(direction))
+            felt = bearable(rise) / (math.sqrt(planned.steps) * root_mean_square(direction))
         return VotingRule(FIRST * felt, (SMALLEST * felt, LARGEST * felt), deviation)
 
     @staticmethod
     def kinds(rate: float, noise: float) -> "tuple[DpEvent, DpEvent]":
         """The batch that is asked before the first step, and those that vote."""
-        walk, vote = (bench.repeat(bench.gaussian(noise), asked) for asked in (2 * HALVINGS, 2))
+        walk, vote = (bench.repeat(bench.gaussian(noise), asked) for asked in (2 * LOOKS, 2))
         return bench.poisson_sampled(rate, walk), bench.poisson_sampled(rate, vote)
 
 
-def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "list[Tensor]":
-    """Standard normal tensors of the same shapes, drawn without looking at any record."""
+def bearable(rise: "Callable[[float], float]") -> float:
+    """The noise per weight at which the loss rises by `FELT`, in eight looks of which none decides alone.
+
+    No interval is left for good, as bisection would, so that later looks mend what one of them got wrong.
+
+    Args:
+        rise: of the loss at such noise, in nats; noisy.
+    """
+    size = math.log(GUESS)
+    for look in range(LOOKS):
+        size += STRIDE * SHRINK**look * (-1 if rise(math.exp(size)) > FELT else 1)
+    return math.exp(size)
+
+
+def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":
+    """Standard normal tensors of the same shapes, over and over, drawn without looking at any record."""
     import torch
 
     generator = torch.Generator().manual_seed(random.Random(uniform).getrandbits(63))
-    return [torch.randn(one.shape, generator=generator, dtype=one.dtype).to(one.device) for one in tensors]
+    while True:
+        yield [torch.randn(one.shape, generator=generator, dtype=one.dtype).to(one.device) for one in tensors]
 
 
 def root_mean_square(tensors: "Sequence[Tensor]") -> float:

@@ -65,14 +65,14 @@ class HyFreeDPPaper(bench.ProbedTraining):
     Attributes:
         rule: "paper": Algorithm 1 to the letter. "gen": with the safeguards of its authors' optimiser GeN.
         update_interval: K.
-        noise_inflation: γ, as in the paper; None has it follow from `probe_noise`, as in `hyfreedp`.
+        noise_inflation: γ, as in the paper; None has it follow from `probe_noise`.
         averaging: 0, the last weights: the paper averages none.
     """
 
     name = "hyfreedp_paper"
     version = 2
     summary = "Finds the learning rate while it trains, from privatised losses, as published."
-    reference = "Liu and Bu 2025, Towards hyperparameter-free optimization with differential privacy, Algorithm 1"
+    reference = "Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP, Algorithm 1"
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 

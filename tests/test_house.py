@@ -19,6 +19,7 @@ FLOORS = (
     ("audit", "sweep", "testing"),
     ("leaderboard",),
     ("cli",),
+    ("comparison",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 PLUGINS = ("methods", "tasks")

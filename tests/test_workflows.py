@@ -76,6 +76,7 @@ class Repository:
         self.write("leaderboard/results/digits/dp_sgd/old.json", "{}")
         self.write("leaderboard/README.md", "# Leaderboard\n")
         self.write("leaderboard/plots/old.svg", "<svg/>")
+        self.write("docs/figures/old.svg", "<svg/>")
         self.commit()
         self.git("push", "--quiet", "origin", "main")
 
@@ -259,6 +260,7 @@ def test_without_a_change_nothing_is_proposed(repository: Repository) -> None:
 def test_a_change_opens_one_pull_request(repository: Repository) -> None:
     repository.write("leaderboard/README.md", "# Another\n")
     repository.write("leaderboard/plots/new.svg", "<svg>new</svg>")
+    repository.write("docs/figures/old.svg", "<svg>newer</svg>")
     (repository.path / "leaderboard/plots/old.svg").unlink()
     repository.write("scratch.txt", "not part of the board")
     listed, created = repository.propose()
@@ -268,6 +270,7 @@ def test_a_change_opens_one_pull_request(repository: Repository) -> None:
     assert created[created.index("--base") + 1] == "main"
     assert created[created.index("--head") + 1] == "leaderboard-refresh"
     assert repository.proposed().splitlines() == [
+        "M\tdocs/figures/old.svg",
         "M\tleaderboard/README.md", "A\tleaderboard/plots/new.svg", "D\tleaderboard/plots/old.svg",
     ]  # fmt: skip
     assert repository.git("log", "-1", "--format=%an", "origin/leaderboard-refresh").strip() == "somebody"

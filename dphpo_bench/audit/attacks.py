@@ -175,7 +175,9 @@ def audit(
     progress = progress or TerminalProgress()
     device = resolve_device(device)
     seed = secrets.randbits(128) if seed is None else seed
-    train = task.load_train(source or DataSource.resolve(progress=progress))
+    source = source or DataSource.resolve(progress=progress)
+    task.prepare(source)
+    train = task.load_train(source)
     shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
     claimed = 0.0
     with progress.track("Audit", len(attacks) * runs) as advance:

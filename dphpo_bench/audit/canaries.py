@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import AuditError
-from dphpo_bench.base.tensors import Records, single
+from dphpo_bench.base.tensors import Records, converted, single
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.linear import linear_layer
@@ -101,16 +101,18 @@ class Experiment:
         return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
 
 
-def classified(task: Task) -> tuple[tuple[int, ...], int]:
-    """The shape of one input, and the number of classes.
+def classified(task: Task) -> tuple[Input, int]:
+    """What one input is like, and the number of classes.
 
     Raises:
-        AuditError: if the task is not a classification of single inputs of real numbers.
+        AuditError: if the task is not a classification of single inputs of real numbers or integers.
     """
     facts = task.facts
-    if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype != "float":
-        raise AuditError(f"Expected a classification of real numbers to audit, got {task.name} of kind {facts.kind!r}.")
-    return facts.inputs.shape, facts.n_classes or 0
+    if facts.kind != "classification" or not isinstance(facts.inputs, Input) or facts.inputs.dtype == "bool":
+        raise AuditError(
+            f"Expected a classification of single inputs to audit, got {task.name} of kind {facts.kind!r}."
+        )
+    return facts.inputs, facts.n_classes or 0
 
 
 def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
@@ -137,7 +139,7 @@ def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experime
     canaries = Records(tagged, labels)
     members = _coins(m, streams)
     records = _joined(base, torch.arange(len(base)), canaries, members)
-    seen = Records(tagged.float(), labels)
+    seen = Records(tagged.float() if tagged.is_floating_point() else tagged, labels)
     return Experiment(
         _TaggedTask(task, m), records, seen, members, Transcript(seen, lambda tensors: tensors[0][:, -m:])
     )
@@ -163,7 +165,9 @@ def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     """The model's outputs on the CPU, in the mode of evaluation."""
     like = next(model.parameters())
     with evaluating(model):
-        return torch.cat([model(piece.to(like.device, like.dtype)).cpu() for piece in torch.split(inputs, 1024)])
+        return torch.cat(
+            [model(converted(piece, like.device, like.dtype)).cpu() for piece in torch.split(inputs, 1024)]
+        )
 
 
 class _TaggedTask(Task):
@@ -175,12 +179,15 @@ class _TaggedTask(Task):
         self.name, self.model_name = task.name, task.model_name
         self._task = task
         self._tags = tags
-        self._shape, self._n_classes = classified(task)
+        self._inputs, self._n_classes = classified(task)
 
     @property
     def facts(self) -> TaskFacts:
         """The task's, except for the shape of the inputs."""
-        return replace(self._task.facts, inputs=Input((math.prod(self._shape) + self._tags,)))
+        vocabulary = self._inputs.vocabulary and max(self._inputs.vocabulary, int(TAG) + 1)
+        shape = (math.prod(self._inputs.shape) + self._tags,)
+        inputs = replace(self._inputs, shape=shape, vocabulary=vocabulary)
+        return replace(self._task.facts, inputs=inputs)
 
     def load_train(self, source: "DataSource") -> Records:
         """Nothing: the audit makes the records itself."""
@@ -195,7 +202,7 @@ class _TaggedTask(Task):
         model = self._task.build_model()
         layer = linear_layer(model)
         if layer is None or not all(parameter.requires_grad for parameter in layer.parameters()):
-            return _Tagged(model, self._shape, nn.Linear(self._tags, self._n_classes, bias=False))
+            return _Tagged(model, self._inputs.shape, nn.Linear(self._tags, self._n_classes, bias=False))
         wide = nn.Linear(layer.in_features + self._tags, layer.out_features, bias=layer.bias is not None)
         with torch.no_grad():
             wide.weight.zero_()[:, : layer.in_features] = layer.weight
@@ -224,5 +231,6 @@ class _Tagged(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         own = self.tags.in_features
-        outputs: Tensor = self.model(inputs[:, :-own].reshape(-1, *self._shape)) + self.tags(inputs[:, -own:])
-        return outputs
+        outputs: Tensor = self.model(inputs[:, :-own].reshape(-1, *self._shape))
+        own_part: Tensor = self.tags(inputs[:, -own:].to(outputs.dtype))
+        return outputs + own_part

@@ -14,7 +14,8 @@ REFUTED = 3
 
 def audit_command(
     method: options.MethodOption,
-    task: options.TaskOption,
+    task: options.TaskOption = None,
+    task_file: options.TaskFileOption = None,
     epsilon: options.EpsilonOption = 3.0,
     delta: options.DeltaOption = None,
     attack: Annotated[
@@ -51,7 +52,7 @@ def audit_command(
     """
     from dphpo_bench.audit.arguments import ATTACKS, checked_canaries
 
-    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings)
+    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     attacks = ATTACKS if attack == "both" else (attack,)
     canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
 

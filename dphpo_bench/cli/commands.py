@@ -65,7 +65,8 @@ app.add_typer(new_app, name="new")
 @app.command("run")
 def run_command(
     method: options.MethodOption,
-    task: options.TaskOption,
+    task: options.TaskOption = None,
+    task_file: options.TaskFileOption = None,
     epsilon: options.EpsilonOption = 3.0,
     delta: options.DeltaOption = None,
     seed: Annotated[
@@ -100,7 +101,7 @@ def run_command(
     from dphpo_bench.harness.saving import check_model_path
     from dphpo_bench.harness.seeds import default_seed
 
-    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings)
+    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     if save_model:
         check_model_path(save_model)
     progress = make_progress(quiet)
@@ -131,7 +132,8 @@ def run_command(
 @app.command("plan")
 def plan_command(
     method: options.MethodOption,
-    task: options.TaskOption,
+    task: options.TaskOption = None,
+    task_file: options.TaskFileOption = None,
     epsilon: options.EpsilonOption = 3.0,
     delta: options.DeltaOption = None,
     model: options.ModelOption = None,
@@ -144,7 +146,7 @@ def plan_command(
     from dphpo_bench.cli.run_tables import plan_json, plan_tables
     from dphpo_bench.harness.plan import plan
 
-    asked = options.resolve(method, task, model, epsilon, delta, settings)
+    asked = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     with make_progress(quiet).track("Planning", 0):
         checked = plan(*asked)
     if as_json:
@@ -204,6 +206,7 @@ def sweep_command(
         str | None,
         typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray."),
     ] = None,
+    task_file: options.TaskFilesOption = None,
     data_dir: options.DataDirOption = None,
     results_dir: Annotated[Path, typer.Option(help="Where records are read and written.")] = Path("results"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the dry run as JSON.")] = False,
@@ -217,21 +220,29 @@ def sweep_command(
     130 interrupted.
     """
     from dphpo_bench.cli.sweep import json_rows, make_executor, print_dry, run_dry, run_sweep
+    from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.seeds import warn_of_seeds
     from dphpo_bench.records.store import RecordStore
-    from dphpo_bench.sweep.cells import cells_of
+    from dphpo_bench.sweep.cells import cells_of, portable
+    from dphpo_bench.sweep.own_data import check_same_data
     from dphpo_bench.sweep.suite import load_suite
 
     if as_json and not dry_run:
         raise InvalidValueError("Expected --json with --dry-run; records are shown by dphpo-bench results --json.")
     source = DataSource.resolve(data_dir)
     store = RecordStore(results_dir)
-    cells = cells_of(load_suite(suite), source, only or [])
-    with closing(make_executor(executor, workers, address, cells)) as made:
+    if task_file and executor == "ray":
+        raise InvalidValueError(
+            "Expected --executor process with --task-file; install the task to run it on a cluster."
+        )
+    make_task = TaskFiles.of(task_file or []).make
+    found = cells_of(load_suite(suite, make_task), source, only or [], make_task)
+    with portable(found) as cells, closing(make_executor(executor, workers, address, cells)) as made:
         if not dry_run:
-            for task in {cell.identity.task: cell.task for cell in cells}.values():
+            for task, identity in {cell.identity.task: (cell.task, cell.identity) for cell in cells}.values():
                 warn_of_seeds(task, "the suite seeds its runs")
+                check_same_data(store.root, task, identity)
             raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))
         workers = made.capacity
         stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
@@ -250,7 +261,9 @@ app.command("explain")(explain_command)
 def check_command(
     plug_ins: Annotated[
         list[str],
-        typer.Argument(metavar="PLUGIN...", help="A method, a task, module:Class, or an installed distribution."),
+        typer.Argument(
+            metavar="PLUGIN...", help="A method, a task, MODULE:CLASS, FILE.py:CLASS, or an installed distribution."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:

@@ -40,6 +40,7 @@ def explain_command(
     ] = "process",
     workers: Annotated[int | None, typer.Option(min=1, help="Extra runs at a time; default: as many as fit.")] = None,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of an extra run, or a part of one; 0: on the CPU.")] = 0,
+    task_file: options.TaskFilesOption = None,
     data_dir: options.DataDirOption = None,
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -54,25 +55,25 @@ def explain_command(
     """
     from dphpo_bench.cli.explain_tables import json_row, one_table, summary_table
     from dphpo_bench.cli.sweep import make_executor, run_cells
+    from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.leaderboard.questions import questions
+    from dphpo_bench.leaderboard.questions import Workshop, questions
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.cells import portable
     from dphpo_bench.sweep.resources import Resources
 
     root, found = _read(records)
     chosen = [result.record for result in reading.select(found, only or [])]
     store = RecordStore(results_dir or root)
     source = DataSource.resolve(data_dir)
-    resources = Resources(gpus=gpus)
-    asked, refused = questions(
-        _explainable(chosen), _oracles(store.root), store.root, source, make_progress(quiet), resources
-    )
+    workshop = Workshop(source, Resources(gpus=gpus), TaskFiles.of(task_file or []).make)
+    asked, refused = questions(_explainable(chosen), _oracles(store.root), store.root, workshop, make_progress(quiet))
     _tell(refused, none=not asked)
     cells = [cell for question in asked for cell in question.cells]
     if cells:
-        with closing(make_executor(executor, workers, None, cells)) as made:
-            run_cells(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
+        with portable(cells) as ready, closing(make_executor(executor, workers, None, ready)) as made:
+            run_cells(ready, store, made, source, retry_failed=retry_failed, quiet=quiet)
     splits = []
     for question in asked:
         try:

@@ -12,7 +12,7 @@ from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.cli.options import QuietOption
 from dphpo_bench.cli.output import say, show_json
 
-EXTRA = ("altair", "vl_convert", "jinja2")
+EXTRA = ("jinja2",)
 MAX_LISTED = 20
 STANDARD = Path("suites") / "core.toml"
 """The suite whose tables count overall, in the leaderboard's folder. Without it, all tables may count."""
@@ -46,7 +46,7 @@ def build_command(
     submissions = read_checked([folder / "results"], _cache(), progress)
     suite = folder / STANDARD
     standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
-    files = render(score(submissions, standard), progress)
+    files = render(score(submissions, standard), folder)
     if check:
         old = stale(folder, files)
         for name in old:

@@ -41,7 +41,25 @@ MethodOption = Annotated[
     str, typer.Option("--method", "-m", help="A name from `dphpo-bench list`.", autocompletion=method_names)
 ]
 TaskOption = Annotated[
-    str, typer.Option("--task", "-t", help="A name from `dphpo-bench list`.", autocompletion=task_names)
+    str | None,
+    typer.Option(
+        "--task",
+        "-t",
+        help="A name from `dphpo-bench list`, or of a task in --task-file.",
+        autocompletion=task_names,
+    ),
+]
+TaskFileOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py|MODULE[:NAME]", help="Your own task: an ArrayTask, a class, or a function that returns one."
+    ),
+]
+TaskFilesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task-file", metavar="FILE.py|MODULE[:NAME]", help="Tasks of your own, found by their names. Repeatable."
+    ),
 ]
 ModelOption = Annotated[str | None, typer.Option(help="The task's model; default: its first.")]
 EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
@@ -61,23 +79,44 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 def resolve(
     method: str,
-    task: str,
+    task: str | None,
     model: str | None,
     epsilon: float,
     delta: float | None,
     settings: list[str] | None,
+    task_file: str | None = None,
 ) -> "tuple[Method, Task, PrivacyBudget]":
     """The method, task and budget that the command line names.
 
     Raises:
         DphpoBenchError: if there is no such method, task, model, parameter or budget.
     """
-    from dphpo_bench.contract.registry import make_method, make_task
+    from dphpo_bench.contract.registry import make_method
     from dphpo_bench.privacy.budget import PrivacyBudget
 
-    made_task = make_task(task, model)
+    made_task = resolve_task(task, model, task_file)
     budget = PrivacyBudget(epsilon, made_task.facts.default_delta if delta is None else delta)
     return make_method(method, _parse_settings(settings or [])), made_task, budget
+
+
+def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "Task":
+    """The task that the command line names, which is the only one of --task-file if --task is left out.
+
+    Raises:
+        DphpoBenchError: if there is no such task or model.
+    """
+    from dphpo_bench.contract.task_files import TaskFiles
+
+    tasks = TaskFiles.of([] if task_file is None else [task_file])
+    if task is None:
+        if task_file is None:
+            raise InvalidValueError("Missing option --task NAME, or --task-file FILE for a task of your own.")
+        if len(tasks.own) > 1:
+            raise InvalidValueError(
+                f"{task_file} has the tasks {', '.join(sorted(tasks.own))}. Choose one with --task."
+            )
+        (task,) = tasks.own
+    return tasks.make(task, model)
 
 
 def _parse_settings(settings: list[str]) -> dict[str, str]:

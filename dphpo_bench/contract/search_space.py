@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 Candidate = dict[str, Any]
+"""Hyperparameters by name."""
 
 SCHEDULE = frozenset({"batch_size", "epochs"})
 """Hyperparameters that change what a run costs: searched at few values, each planned with noise of its own."""

@@ -212,17 +212,32 @@ def sealed() -> Iterator[list[str]]:
         _seals[:] = [seal for seal in _seals if seal is not complaints]
 
 
+def refuse_sealed(load: str, task: str) -> None:
+    """Refuse to open a task's records while data are sealed.
+
+    A function that pickle names rather than copies, for a copy would have seals of its own.
+
+    Args:
+        load: the method that was called.
+        task: the name of the task.
+
+    Raises:
+        SealedDataError: if data are sealed.
+    """
+    if _seals:
+        complaint = (
+            f"{load} of task {task} was called by the method, or by a model. A method sees no data while it plans, and "
+            "only the session while it runs. The harness alone opens the test data, afterwards."
+        )
+        for complaints in _seals:
+            complaints.append(complaint)
+        raise SealedDataError(complaint)
+
+
 def _guarded(load: "Callable[[Any, DataSource], Given]") -> "Callable[[Any, DataSource], Given]":
     @wraps(load)
     def load_unless_sealed(self: "Task", source: "DataSource") -> Given:
-        if _seals:
-            complaint = (
-                f"{load.__name__} of task {self.name} was called by the method, or by a model. A method sees no data "
-                "while it plans, and only the session while it runs. The harness alone opens the test data, afterwards."
-            )
-            for complaints in _seals:
-                complaints.append(complaint)
-            raise SealedDataError(complaint)
+        refuse_sealed(load.__name__, self.name)
         return load(self, source)
 
     del load_unless_sealed.__wrapped__  # it would lead around the seal

@@ -105,6 +105,8 @@ def _tensor(values: Any, what: str) -> Tensor:
         if hasattr(values, "to_numpy"):  # pandas; columns of several types are objects
             values = values.to_numpy()
             values = values.astype(float) if values.dtype == object else values.copy()
+        elif isinstance(values, np.ndarray) and not values.flags.writeable:  # as pandas gives them out
+            values = values.copy()
         return torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidValueError(f"Expected {what} to be numbers in an array or tensor: {error}") from error

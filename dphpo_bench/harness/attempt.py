@@ -15,6 +15,7 @@ from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of, quoted
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
+from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.recipes.trial import OWN_CODE
 
@@ -72,7 +73,9 @@ def _let_run(
 
     method, facts = checked.method, checked.facts
     streams = setup.streams()
-    own = (method.name, repr(sorted(parameters_of(method).items())), repr(checked.plan.budget), facts.task, facts.model)
+    target = checked.plan.budget
+    budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run
+    own = (method.name, repr(sorted(parameters_of(method).items())), repr(budget), facts.task, facts.model)
     session = open_session(
         task,
         train,

@@ -71,8 +71,9 @@ class Standing:
         utility: the metric on test data, overall its mean over the tables. None if no run finished; overall also if the
             contestant is not in all tables, or their metrics differ.
         ranks: overall, the places by mean rank. None for references and for contestants that are not ranked.
-        gap_closed: share of the distance from untuned to oracle, overall both summed over the tables. None if that
-            distance may be zero; overall also if metrics differ.
+        gap_to_oracle: by how much the oracle is better, over the seeds that both have, overall of the mean over the
+            tables; None overall if metrics differ.
+        cross_entropy: on test data, overall its mean over the tables; None if one of them lacks it.
         contradicted: whether an attack on a run has shown more than that run's ε.
         tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
             tables.
@@ -86,7 +87,8 @@ class Standing:
     failed: int
     utility: Estimate | None
     ranks: Ranks | None
-    gap_closed: Estimate | None
+    gap_to_oracle: Estimate | None
+    cross_entropy: Estimate | None
     contradicted: bool
     tuning_share: float
     runs: float
@@ -104,8 +106,8 @@ class Row(Standing):
     """A contestant on one task at one ε.
 
     Attributes:
-        gap_to_oracle: by how much the oracle is better, over the seeds that both have.
         gap_to_untuned: by how much this one is better than untuned `auto_clipping`.
+        gap_closed: share of the distance from untuned to oracle; None if that distance may be zero.
         epsilon: the largest ε of the runs, failed ones included, as their ledgers confirm it; ∞ if it is not private;
             None if no run could say.
         accountant: whose bound it is.
@@ -113,18 +115,22 @@ class Row(Standing):
         path: what the run of the smallest seed released while it trained, thinned out; often empty.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
         lost_to_choice: what a worse choice of values cost.
+        records: seeds and paths of the runs, failed ones included, by seed.
+        command: what repeats the first of these runs.
     """
 
     method_version: int
     task_version: int
-    gap_to_oracle: Estimate | None
     gap_to_untuned: Estimate | None
+    gap_closed: Estimate | None
     epsilon: float | None
     accountant: str
     audited: float | None
     path: tuple[PathPoint, ...] = ()
     lost_to_noise: Estimate | None = None
     lost_to_choice: Estimate | None = None
+    records: tuple[tuple[int, str], ...] = ()
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,7 @@ class Table:
     """All contestants on one task at one target ε, best first, with the references apart.
 
     `setting` is the task, the model, and whatever else tells this setting from others. Tables at other ε share it.
+    `kind` is what the inputs are, such as "pictures"; empty if nobody told.
     """
 
     task: str
@@ -142,6 +149,7 @@ class Table:
     measure: Measure
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
+    kind: str = ""
 
     @property
     def title(self) -> str:
@@ -207,6 +215,78 @@ class Overall:
 
 
 @dataclass(frozen=True)
+class Part:
+    """One of the values that a mean is over, such as that of one seed or of one table, and its name."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A contestant's line in an answer.
+
+    Attributes:
+        contestant: who.
+        lead: by how much it is better than the anchor; usually below zero.
+        parts: what `lead` is over, the best first: seeds if it is about a single table, else tables.
+        untuned: 1 if it is better than untuned `auto_clipping` with 95 % confidence, −1 if worse, else 0.
+        tied: whether it cannot be told from the first with 95 % confidence.
+        cross_entropy: on test data, the mean over the tables; None if one of them lacks it.
+        calibration: by how much its cross entropy is better, hence smaller, than the anchor's.
+        cost: examples processed, relative to untuned `auto_clipping`; median over the tables.
+        tuning_share: share of ε spent on tuning; median over the tables.
+    """
+
+    contestant: Contestant
+    lead: Estimate
+    parts: tuple[Part, ...]
+    untuned: int
+    tied: bool
+    cross_entropy: Estimate | None
+    calibration: Estimate | None
+    cost: float | None
+    tuning_share: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which method is best on some tables of one metric, by its distance to an anchor.
+
+    Attributes:
+        subject: the setting or the kind of task, such as "digits (linear)" or "all pictures".
+        epsilon: of the tables; None for all.
+        measure: of the tables.
+        anchor: "the oracle", or "untuned auto_clipping" where there is no oracle.
+        settings: of the tables.
+        tables: how many there are.
+        places: who is in all of them, the best first.
+        references: the same of references, apart from the anchor.
+        absent: who is in some of them, and in how many.
+    """
+
+    subject: str
+    epsilon: float | None
+    measure: Measure
+    anchor: str
+    settings: tuple[str, ...]
+    tables: int
+    places: tuple[Place, ...]
+    references: tuple[Place, ...]
+    absent: tuple[tuple[Contestant, int], ...]
+
+    @property
+    def title(self) -> str:
+        """Subject and ε."""
+        return f"{self.subject}, {'all ε' if self.epsilon is None else f'ε = {self.epsilon:g}'}"
+
+    @property
+    def everyone(self) -> tuple[Place, ...]:
+        """All lines, references included."""
+        return self.places + self.references
+
+
+@dataclass(frozen=True)
 class Refused:
     """A record that is not on the board: its path below the folder of records, and the reason in one line."""
 
@@ -230,6 +310,7 @@ class Board:
         findings: what a reader should know first.
         overalls: over all tables, then for each ε.
         tables: by task, then ε.
+        answers: by subject, those of several tables first, then by ε; all ε last.
         missing: settings and ε of the core suite that do not count, because too few of its methods were run.
         rejected: records that did not pass.
         failed: records of failed runs, with their errors.
@@ -245,6 +326,7 @@ class Board:
     failed: tuple[Refused, ...]
     superseded: int
     records: int
+    answers: tuple[Answer, ...] = ()
 
     @property
     def measure(self) -> Measure | None:

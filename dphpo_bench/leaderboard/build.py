@@ -5,30 +5,26 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
-from dphpo_bench.base.progress import Progress
 from dphpo_bench.leaderboard import table_csv
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import charts
-from dphpo_bench.leaderboard.charts.frame import to_svg
+from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
 
 PLOTS = "plots"
 
 
-def render(board: Board, progress: Progress) -> dict[str, str]:
-    """The contents of all files by their names in the leaderboard's folder, a pure function of the board."""
+def render(board: Board, folder: Path) -> dict[str, str]:
+    """The contents of all files by their names in the leaderboard's folder; links lead to what lies beside it."""
     drawn = charts(board)
+    paths = Paths.beside(folder)
     files = {
-        "README.md": to_markdown(board, drawn),
+        "README.md": to_markdown(board, drawn, paths),
         "leaderboard.csv": table_csv.to_csv(board),
-        "index.html": to_html(board, drawn),
+        "index.html": to_html(board, paths),
     }
-    with progress.track("Drawing", len(drawn)) as advance:
-        for chart in drawn:
-            files[f"{PLOTS}/{chart.name}.svg"] = to_svg(chart)
-            advance()
-    return files
+    return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in drawn}
 
 
 def stale(folder: Path, files: Mapping[str, str]) -> list[str]:

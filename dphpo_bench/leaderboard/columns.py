@@ -1,7 +1,7 @@
 """The columns of the tables, for Markdown and the page: header, explanation, text and value of each."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from dphpo_bench.leaderboard.board import Estimate, OverallRow, Ranks, Row
 from dphpo_bench.records.measure import Measure
 
 NOTHING = "–"
-NOT_AUDITED = "not audited"
+CROSS_ENTROPY = Measure("cross_entropy", higher_is_better=False)
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,35 @@ class Column:
     ascending: bool = True
 
 
-def estimate_text(estimate: Estimate | None, digits: int = 2) -> str:
-    """Mean and half width of the interval in percent; both ends if the interval is lopsided."""
-    return _interval_text(estimate, lambda value: f"{100 * value:.{digits}f}")
-
-
-def measure_text(estimate: Estimate | None, measure: Measure | None) -> str:
-    """The same of a metric: in percent if it is a share, else with four digits."""
-    if measure is None:
+def measure_text(
+    estimate: Estimate | None, measure: Measure | None, signed: bool = False, decimals: int | None = None
+) -> str:
+    """Mean ± half of its interval, which is symmetric; in percent or points if the metric is a share."""
+    if estimate is None or measure is None:
         return NOTHING
-    return estimate_text(estimate) if measure.share else _interval_text(estimate, measure.text)
+    half = None if estimate.high is None else estimate.high - estimate.mean
+    if decimals is None:
+        decimals = 2 if measure.share else _decimals(max(abs(estimate.mean), half or 0.0))
+    mean = (change_text if signed else _number)(estimate.mean, measure, decimals)
+    return mean if half is None else f"{mean} ± {_number(half, measure, decimals)}"
 
 
-def _interval_text(estimate: Estimate | None, form: Callable[[float], str]) -> str:
-    if estimate is None:
-        return NOTHING
+def change_text(value: float, measure: Measure, decimals: int | None = None) -> str:
+    """A difference with its sign, such as −3.2; in points if the metric is a share."""
+    if decimals is None:
+        decimals = 1 if measure.share else _decimals(value)
+    text = _number(value, measure, decimals)
+    return text if text.startswith("−") or not text.strip("0.") else f"+{text}"
 
-    def number(value: float) -> str:
-        return form(value + 0.0).replace("-", "−")
 
-    mean = number(estimate.mean)
-    if estimate.low is None or estimate.high is None:
-        return mean
-    above, below = max(estimate.high - estimate.mean, 0.0), estimate.mean - estimate.low
-    if number(above) == number(below):
-        return f"{mean} ± {number(above)}"
-    return f"{mean} [{number(estimate.low)}, {number(estimate.high)}]"
+def _decimals(value: float) -> int:
+    """How many decimals a number needs for three significant digits."""
+    return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
+
+
+def _number(value: float, measure: Measure, decimals: int) -> str:
+    text = f"{100 * value if measure.share else value:.{decimals}f}"
+    return text.removeprefix("-") if not text.strip("-0.") else text.replace("-", "−")
 
 
 def ranks_text(ranks: Ranks | None) -> str:
@@ -66,13 +69,6 @@ def ranks_text(ranks: Ranks | None) -> str:
     if ranks is None:
         return NOTHING
     return str(ranks.low) if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
-
-
-def mean_rank_text(mean_rank: Estimate | None) -> str:
-    """Such as 2.33 [1.0, 3.7]."""
-    if mean_rank is None:
-        return NOTHING
-    return f"{mean_rank.mean:.2f} [{mean_rank.low:.1f}, {mean_rank.high:.1f}]"
 
 
 def rounded_number(value: Any) -> Any:
@@ -90,31 +86,17 @@ def epsilon_text(epsilon: float | None) -> str:
     return f"{math.ceil(epsilon * 1e4 * (1 - 1e-9)) / 1e4:.4f}"
 
 
-def count_text(value: float) -> str:
-    """A count with few digits, such as 161, 12.4 k, 2.3 M."""
-    for unit, size, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
-        if value >= least:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.4g}"
-
-
-def seconds_text(seconds: float | None) -> str:
-    """Such as 4.2 s, 12 min, 3.1 h."""
-    if seconds is None:
+def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
+    """A number in units of `size`; large ones without an exponent."""
+    if value is None:
         return NOTHING
-    for unit, size in (("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
-
-
-def _ratio_text(ratio: float | None) -> str:
-    return NOTHING if ratio is None else f"{ratio:.3g} ×"
+    return f"{value / size:,.0f}" if value / size >= 1000 else f"{value / size:{form}}"
 
 
 def label_text(row: Row | OverallRow) -> str:
-    """The label, with marks for few seeds, failures, and an audit that contradicts ε."""
-    marks = ("†" if row.few_seeds else "") + ("‡" if row.failed else "") + ("!" if row.contradicted else "")
+    """The label, with marks for few seeds, failures, an audit that contradicts ε, and no privacy."""
+    told = (row.few_seeds, row.failed, row.contradicted, not row.contestant.end_to_end_private)
+    marks = "".join(mark for (mark, _), so in zip(MARKS, told, strict=True) if so)
     return row.contestant.label + (f" {marks}" if marks else "")
 
 
@@ -122,12 +104,13 @@ MARKS = (
     ("†", "fewer than three seeds: the interval says little"),
     ("‡", "some runs failed: they count as the worst value in ranks and gaps"),
     ("!", "an attack has shown more than the ε that is claimed"),
+    ("∞", "not private: its ε is infinite"),
 )
 
 
 def audited_text(audited: float | None) -> str:
     """An audited lower bound, rounded down."""
-    return NOT_AUDITED if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
+    return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
 def _mean(estimate: Estimate | None) -> float | None:
@@ -138,45 +121,78 @@ def _middle(ranks: Ranks | None) -> float | None:
     return None if ranks is None else (ranks.low + ranks.high) / 2
 
 
-def _private_text(row: Row | OverallRow) -> str:
-    return "yes" if row.contestant.end_to_end_private else "no"
+def _negative(estimate: Estimate | None) -> Estimate | None:
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return estimate and Estimate(-estimate.mean)
+    return Estimate(-estimate.mean, -estimate.high, -estimate.low)
 
 
 def _accountants(row: Row | OverallRow) -> str:
     return row.accountant if isinstance(row, Row) else ", ".join(row.accountants)
 
 
-_CELLS: dict[str, tuple[Callable[[Any], str], Callable[[Any], float | str | None]]] = {
+Cells = tuple[Callable[[Any], str], Callable[[Any], float | str | None]]
+"""What gives the text of a row's cell, and what gives the value that it is sorted by."""
+
+_CELLS: dict[str, Cells] = {
     "method": (label_text, label_text),
     "rank": (lambda row: ranks_text(row.ranks), lambda row: _middle(row.ranks)),
-    "mean_rank": (lambda row: mean_rank_text(row.mean_rank), lambda row: _mean(row.mean_rank)),
-    "gap_closed": (lambda row: estimate_text(row.gap_closed, 0), lambda row: _mean(row.gap_closed)),
+    "mean_rank": (
+        lambda row: f"{row.mean_rank.mean:.2f}" if row.mean_rank else NOTHING,
+        lambda row: _mean(row.mean_rank),
+    ),
+    "cross_entropy": (
+        lambda row: measure_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
+        lambda row: _mean(row.cross_entropy),
+    ),
     "epsilon": (lambda row: epsilon_text(row.epsilon), lambda row: row.epsilon),
     "epsilon_ratio": (lambda row: epsilon_text(row.epsilon_ratio), lambda row: row.epsilon_ratio),
     "accountant": (lambda row: _accountants(row) or NOTHING, _accountants),
     "audited": (lambda row: audited_text(row.audited), lambda row: row.audited),
-    "tuning_share": (lambda row: f"{100 * row.tuning_share:.1f} %", lambda row: row.tuning_share),
-    "runs": (lambda row: count_text(row.runs), lambda row: row.runs),
-    "examples": (lambda row: count_text(row.examples), lambda row: row.examples),
-    "relative_cost": (lambda row: _ratio_text(row.relative_cost), lambda row: row.relative_cost),
-    "seconds": (lambda row: seconds_text(row.seconds), lambda row: row.seconds),
-    "private": (_private_text, _private_text),
+    "tuning_share": (lambda row: f"{100 * row.tuning_share:.1f}", lambda row: row.tuning_share),
+    "runs": (lambda row: _figure(row.runs), lambda row: row.runs),
+    "examples": (lambda row: _figure(row.examples, ".0f", 1000), lambda row: row.examples),
+    "relative_cost": (lambda row: _figure(row.relative_cost), lambda row: row.relative_cost),
+    "seconds": (lambda row: _figure(row.seconds), lambda row: row.seconds),
     "tables": (lambda row: str(row.tables), lambda row: row.tables),
     "seeds": (lambda row: str(row.seeds), lambda row: row.seeds),
 }
-"""By the key of a column, what gives the text of a row's cell, and what gives the value that it is sorted by."""
+"""By the key of a column."""
 
-_LARGE_FIRST = {"gap_closed", "tables", "seeds"}
+_LARGE_FIRST = {"to_oracle", "to_untuned", "tables", "seeds"}
 
 
 def _columns(measure: Measure | None, texts: dict[str, tuple[str, str]]) -> tuple[Column, ...]:
     """Columns with their headers and explanations, by key."""
-    metric = lambda row: measure_text(row.utility, measure), lambda row: _mean(row.utility)
-    noise = lambda row: measure_text(row.lost_to_noise, measure), lambda row: _mean(row.lost_to_noise)
-    choice = lambda row: measure_text(row.lost_to_choice, measure), lambda row: _mean(row.lost_to_choice)
+
+    def cells(of: Callable[[Any], Estimate | None], signed: bool = False) -> Cells:
+        return lambda row: measure_text(of(row), measure, signed), lambda row: _mean(of(row))
+
+    by_key = {
+        **_CELLS,
+        "metric": cells(lambda row: row.utility),
+        "to_oracle": cells(lambda row: _negative(row.gap_to_oracle), signed=True),
+        "to_untuned": cells(lambda row: row.gap_to_untuned, signed=True),
+        "lost_to_noise": cells(lambda row: row.lost_to_noise),
+        "lost_to_choice": cells(lambda row: row.lost_to_choice),
+    }
     large_first = _LARGE_FIRST | ({"metric"} if measure is None or measure.higher_is_better else set())
-    cells = {**_CELLS, "metric": metric, "lost_to_noise": noise, "lost_to_choice": choice}
-    return tuple(Column(key, *texts[key], *cells[key], ascending=key not in large_first) for key in texts)
+    return tuple(Column(key, *texts[key], *by_key[key], ascending=key not in large_first) for key in texts)
+
+
+def varying(columns: Iterable[Column], rows: Sequence[Any]) -> tuple[list[Column], list[str]]:
+    """The columns in which ranked rows differ, and what is the same for all of them, such as "seeds 5".
+
+    A column in which nothing is known is neither.
+    """
+    kept, same = [], []
+    for column in columns:
+        texts = {column.text(row) for row in rows}
+        if len(texts) > 1 or column.key == "method":
+            kept.append(column)
+        elif texts != {NOTHING}:
+            same.append(f"{column.header} {texts.pop()}")
+    return kept, same
 
 
 def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column, ...]:
@@ -186,29 +202,31 @@ def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column
         measure: the metric; None for those of several tables, whose metrics differ.
         explains: whether the board tells why somebody lost.
     """
-    closed = "Share of the way from untuned auto_clipping to the oracle; empty if they may be equal."
-    recomputed = "ε of tuning and training, from the ledger of releases; never rounded down."
     metric = measure.header if measure else "metric"
-    unit = ", %" if measure and measure.share else ""
+    points = ", points" if measure and measure.share else ""
     noise = "What the oracle is ahead by because ε, and held-out records, went into tuning: by two extra runs."
     choice = "What the oracle is ahead by because of other values; the two parts add up to its lead."
-    why = {"lost_to_noise": (f"lost to noise{unit}", noise), "lost_to_choice": (f"lost to choice{unit}", choice)}
+    why = {"lost_to_noise": (f"lost to noise{points}", noise), "lost_to_choice": (f"lost to choice{points}", choice)}
     return _columns(
         measure,
         {
             "method": ("method", "Its name, and the parameters in which its runs differ."),
             "metric": (metric, "Mean over seeds ± half of its 95 % interval (Student's t)."),
-            "rank": ("rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all."),
-            "gap_closed": ("gap closed, %", closed),
+            "cross_entropy": (
+                "cross entropy",
+                "Of the test data, in nats: smaller where probabilities can be trusted.",
+            ),
+            "to_oracle": (f"to the oracle{points}", "By how much it is better than the oracle, seed by seed."),
+            "to_untuned": (f"to untuned{points}", "By how much it is better than auto_clipping, seed by seed."),
             **(why if explains else {}),
-            "epsilon": ("ε recomputed", recomputed),
+            "rank": ("rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all."),
+            "epsilon": ("ε recomputed", "ε of tuning and training, from the ledger of releases; never rounded down."),
             "accountant": ("by", "Accountant of this ε."),
-            "audited": ("audited ε ≥", "Lower bound that an attack has shown."),
-            "tuning_share": ("on tuning", "Share of ε that finding hyperparameters takes."),
+            "audited": ("audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it."),
+            "tuning_share": ("on tuning, % of ε", "Share of ε that finding hyperparameters takes."),
             "runs": ("runs", "Training runs, in expectation."),
-            "examples": ("examples", "Examples processed, in expectation."),
-            "seconds": ("time", "Median over seeds, on the machines that ran them."),
-            "private": ("end to end", "Whether ε covers tuning and training."),
+            "examples": ("examples, k", "Thousands of examples processed, in expectation."),
+            "seconds": ("time, s", "Median over seeds, on the machines that ran them."),
             "seeds": ("seeds", "Finished runs, each with a seed of its own."),
         },
     )
@@ -216,25 +234,24 @@ def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column
 
 def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
     """The columns of an overall table; None: the metrics of its tables differ."""
-    way = "the way from untuned auto_clipping to the oracle, summed over the tables"
-    mean_rank = "Mean of its ranks in the tables, with the middle 95 % when tasks and seeds are resampled."
     metric = measure.header if measure else "metric"
+    points = ", points" if measure and measure.share else ""
     return _columns(
         measure,
         {
             "method": ("method", "Its name, and the parameters in which its runs differ."),
             "rank": ("rank", "The middle 95 % of its places by mean rank when tasks and seeds are resampled."),
-            "mean_rank": ("mean rank", mean_rank),
+            "mean_rank": ("mean rank", "Mean of its ranks in the tables."),
             "metric": (metric, "Mean over the tables ± half of its 95 % interval over seeds."),
-            "gap_closed": ("gap closed, %", f"Share of {way}; empty if they may be equal."),
+            "cross_entropy": ("cross entropy", "Mean over the tables, in nats: smaller is better."),
+            "to_oracle": (f"to the oracle{points}", "By how much it is better than the oracle, mean over the tables."),
             "epsilon_ratio": ("ε / target", "The largest recomputed ε as a share of the target's; never rounded down."),
             "accountant": ("by", "Accountants of these ε."),
-            "tuning_share": ("on tuning", "Share of ε that finding hyperparameters takes; median."),
+            "tuning_share": ("on tuning, % of ε", "Share of ε that finding hyperparameters takes; median."),
             "runs": ("runs", "Training runs; median."),
-            "examples": ("examples", "Examples processed; median."),
-            "relative_cost": ("cost", "Examples processed, relative to one untuned run; median."),
-            "seconds": ("time", "Median over the tables."),
-            "private": ("end to end", "Whether ε covers tuning and training."),
+            "examples": ("examples, k", "Thousands of examples processed; median."),
+            "relative_cost": ("cost, untuned runs", "Examples processed, relative to one untuned run; median."),
+            "seconds": ("time, s", "Median over the tables."),
             "tables": ("tables", "How many of the counted tables it is in."),
             "seeds": ("seeds", "The fewest in any table."),
         },

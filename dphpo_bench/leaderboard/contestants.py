@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import count, groupby
 
 from dphpo_bench.base.text import one_line, value_text, varying_names
-from dphpo_bench.leaderboard.board import Contestant
+from dphpo_bench.leaderboard.board import Contestant, Estimate
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
-from dphpo_bench.leaderboard.statistics import Integers, Scores, draw
+from dphpo_bench.leaderboard.statistics import Integers, Scores, draw, mean_interval
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, Setting
 
 MIN_SEEDS_TO_RANK = 2
@@ -236,6 +236,26 @@ def paired(*entries: Entry | None) -> Iterable[tuple[float, ...]]:
     for seed in sorted(set.intersection(*(set(entry.runs) for entry in present))):
         scores = [entry.score(seed) for entry in present]
         yield tuple(one for one in scores if one is not None)
+
+
+def mean_over(
+    entries: Sequence[Entry], others: Sequence[Entry], value: Callable[[Entry, int], float | None] = Entry.score
+) -> Estimate | None:
+    """The mean value of the entries less that of the others, for each seed that all have, averaged over these seeds."""
+    everyone = (*entries, *others)
+    by_seed = []
+    for seed in sorted(set.intersection(*(set(entry.runs) for entry in everyone))):
+        found = [one for one in (value(entry, seed) for entry in everyone) if one is not None]
+        if len(found) == len(everyone):
+            own, other = found[: len(entries)], found[len(entries) :]
+            by_seed.append(statistics.fmean(own) - (statistics.fmean(other) if other else 0.0))
+    return mean_interval(by_seed) if by_seed else None
+
+
+def cross_entropy(entry: Entry, seed: int) -> float | None:
+    """Of the run of this seed; None if there is none, it failed, or nobody measured it."""
+    run = entry.runs.get(seed)
+    return run.cross_entropy if run else None
 
 
 def median(values: Iterable[float | None]) -> float | None:

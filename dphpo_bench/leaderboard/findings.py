@@ -3,9 +3,11 @@
 import statistics as plain
 from collections.abc import Iterator, Sequence
 
-from dphpo_bench.leaderboard.board import Finding, Overall, Table
+from dphpo_bench.leaderboard.board import Answer, Finding, Overall, Part, Place, Table
+from dphpo_bench.leaderboard.columns import change_text
 
 UNTUNED = "untuned auto_clipping"
+MOST_NAMED = 4
 
 
 def findings(tables: Sequence[Table], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
@@ -46,3 +48,52 @@ def _searching(tables: Sequence[Table], epsilon: float) -> Iterator[str]:
             f"better than {UNTUNED} and {worse} worse, with 95 % confidence each. Their search takes "
             f"{100 * spent:.0f} % of ε (median)."
         )
+
+
+def sentences(answer: Answer) -> list[str]:
+    """What follows from an answer, who is first and who is last, as plain text; each sentence begins with a name."""
+    first, *others = answer.places
+    cost = f", for the cost of {_runs(first.cost)}" if first.cost else ""
+    place = f"{_distance(answer, first)}{_interval(answer, first)}{_worst(answer, first)}"
+    told = [f"{first.contestant.label} is {place}{cost}."]
+    ties = [place.contestant.label for place in others if place.tied]
+    if others and not ties:
+        told[0] = f"{told[0][:-1]}, and ahead of every other with 95 % confidence."
+    elif ties:
+        more = f" and {len(ties) - MOST_NAMED} more" if len(ties) > MOST_NAMED else ""
+        told.append(f"{', '.join(ties[:MOST_NAMED])}{more} cannot be told from it with 95 % confidence.")
+    if len(others) > len(ties):
+        last = others[-1]
+        told.append(f"{last.contestant.label} is last, {_distance(answer, last)}{_worst(answer, last)}.")
+    return told
+
+
+def _runs(cost: float) -> str:
+    text = f"{cost:.3g}"
+    return "one untuned run" if text == "1" else f"{text} untuned runs"
+
+
+def _distance(answer: Answer, place: Place) -> str:
+    mean = place.lead.mean
+    if not change_text(mean, answer.measure).strip("+−0."):
+        return f"level with {answer.anchor}"
+    return f"{_amount(answer, abs(mean))} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"
+
+
+def _amount(answer: Answer, value: float) -> str:
+    unit = "points" if answer.measure.share else f"of {answer.measure.title}"
+    return f"{change_text(value, answer.measure).lstrip('+')} {unit}"
+
+
+def _interval(answer: Answer, place: Place) -> str:
+    low, high = place.lead.low, place.lead.high
+    if low is None or high is None:
+        return ""
+    return f" [{change_text(low, answer.measure)}, {change_text(high, answer.measure)}]"
+
+
+def _worst(answer: Answer, place: Place) -> str:
+    if len(place.parts) < 2:
+        return ""
+    worst: Part = place.parts[-1]
+    return f", at worst {change_text(worst.value, answer.measure)} ({worst.name})"

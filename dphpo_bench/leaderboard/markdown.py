@@ -8,21 +8,23 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import count, groupby
+from itertools import count
 
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard.board import Board, OverallRow, Row, Table
+from dphpo_bench.leaderboard.board import Board, OverallRow, Row
+from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.columns import MARKS, NOT_AUDITED, NOTHING, Column, overall_columns, row_columns
+from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, row_columns, varying
+from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.page import TEMPLATES
 
 MAX_LISTED = 50
 MAX_TEXT = 2000
 NO_BREAK = "\u00a0"
 
-TEXT_COLUMNS = ("method", "accountant", "private")
+TEXT_COLUMNS = ("method", "accountant")
 """Keys of the columns that are aligned to the left."""
 
 _WORD = re.compile(r"(?P<before>[(\[]*)(?P<core>.*?)(?P<after>[)\].,;:!?]*)")
@@ -33,11 +35,10 @@ _PLAIN = re.compile(
 _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
 
-def to_markdown(board: Board, charts: Sequence[Chart]) -> str:
+def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
     """The content of `leaderboard/README.md`, in GitHub-flavoured Markdown.
 
-    Each chart is a drawing at `plots/<name>.svg`. Charts of ranks, metrics and costs stand in the sections of what they
-    are about, the others in a section of their own.
+    Each chart is a drawing at `plots/<name>.svg`. Answers come first; charts of a setting stand in its section.
     """
     environment = Environment(**TEMPLATES)  # nothing is escaped as HTML: `code` and `prose` know Markdown's own rules
     environment.filters |= {
@@ -47,26 +48,20 @@ def to_markdown(board: Board, charts: Sequence[Chart]) -> str:
         "cell": _cell,
         "image": _image,
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
-        "by_setting": _by_setting,
     }
     of_rows = partial(row_columns, explains=board.explains)
-    row_keys = _filled((of_rows(one.measure), one.everyone) for one in board.tables)
-    overall_keys = _filled((overall_columns(one.measure), one.everyone) for one in board.overalls)
-    row_terms = _terms(of_rows(board.measure), row_keys)
-    overall_terms = _terms(overall_columns(board.measure), overall_keys)
-    sections = {("ranks", one.title) for one in (board.overalls if len(board.overalls) > 2 else board.overalls[:1])}
-    sections |= {(kind, one.setting) for one in board.tables for kind in ("metric", "cost")}
+    row_terms = _terms(of_rows(board.measure))
     page = environment.get_template("README.md").render(
         board=board,
         charts=charts,
-        more_charts=[chart for chart in charts if (chart.kind, chart.subject) not in sections],
+        settings=settings_of(board),
+        paths=paths or Paths(),
+        varying=varying,
         row_columns=of_rows,
         overall_columns=overall_columns,
-        row_keys=row_keys,
-        overall_keys=overall_keys,
         marks=MARKS,
         row_terms=row_terms,
-        overall_terms=[term for term in overall_terms if term not in row_terms],
+        overall_terms=[term for term in _terms(overall_columns(board.measure)) if term not in row_terms],
         max_listed=MAX_LISTED,
     )
     return re.sub(r"\n{3,}", "\n\n", page).strip("\n") + "\n"
@@ -108,28 +103,13 @@ def _word(word: str) -> str:
     return f"{before}{core if plain else code(core)}{after}"
 
 
-def _by_setting(tables: Sequence[Table]) -> list[tuple[str, list[Table]]]:
-    """The tables, grouped by setting."""
-    return [(setting, list(group)) for setting, group in groupby(tables, key=lambda table: table.setting)]
-
-
-def _filled(tables: Iterable[tuple[Sequence[Column], Sequence[Row | OverallRow]]]) -> set[str]:
-    """Keys of the columns that are not empty in all tables."""
-    return {
-        column.key
-        for columns, rows in tables
-        for column in columns
-        if any(column.text(row) not in (NOTHING, NOT_AUDITED) for row in rows)
-    }
-
-
-def _terms(columns: Iterable[Column], keys: set[str]) -> list[tuple[str, str]]:
-    return [(column.header, column.explanation) for column in columns if column.key in keys]
+def _terms(columns: Iterable[Column]) -> list[tuple[str, str]]:
+    return [(column.header, column.explanation) for column in columns]
 
 
 def _cell(column: Column, row: Row | OverallRow, kind: str) -> str:
     text = column.text(row)
-    if column.key in TEXT_COLUMNS[1:]:
+    if column.key == "accountant":
         return prose(text)
     if column.key != "method":
         return prose(text).replace(" ", NO_BREAK)

@@ -1,15 +1,15 @@
 """Standings over all tasks and budgets."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
 
 from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table, common_measure
-from dphpo_bench.leaderboard.contestants import Cell, Draws, median, paired, scores_of
+from dphpo_bench.leaderboard.contestants import Cell, Draws, Entry, cross_entropy, mean_over, median, scores_of
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import draw, mean_interval, middle, middle_ranks, ranks, ratio_interval
+from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.submissions import Setting
 from dphpo_bench.records.measure import Measure
 
@@ -110,25 +110,23 @@ def _overall_ranks(
 
 def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
     """Mean of the metric over the cells, and its interval, from the seeds that all of them have."""
-    entries = [cell.by_contestant.get(who) for cell in cells]
-    if _measure(cells) is None or not all(entries):
-        return None
-    by_entry = [{run.seed: run.value for run in entry.finished} for entry in entries if entry]
-    seeds = sorted(set.intersection(*map(set, by_entry)))
-    by_seed = [fmean([values[seed] or 0.0 for values in by_entry]) for seed in seeds]
-    return mean_interval(by_seed) if by_seed else None
+    return None if _measure(cells) is None else _overall_mean(cells, who, lambda entry, seed: entry.runs[seed].value)
 
 
-def _overall_gap_closed(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Share of the gaps closed, summed over the cells with both anchors, from the seeds that all of them have."""
-    trios = [(cell.by_contestant.get(who), cell.untuned, cell.oracle) for cell in cells if cell.untuned and cell.oracle]
-    if not trios or _measure(cells) is None:
+def _overall_mean(
+    cells: Sequence[Cell], who: Contestant, value: Callable[[Entry, int], float | None]
+) -> Estimate | None:
+    entries = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
+    return mean_over(entries, [], value) if len(entries) == len(cells) else None
+
+
+def _overall_gap(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
+    """By how much the oracle is better on average over the cells, if all of them have both."""
+    own = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
+    oracles = [cell.oracle for cell in cells if cell.oracle and cell.oracle.contestant != who]
+    if _measure(cells) is None or not len(own) == len(oracles) == len(cells):
         return None
-    if any(own is None or own is untuned or own is oracle for own, untuned, oracle in trios):
-        return None
-    by_seed = list(paired(*(entry for trio in trios for entry in trio)))
-    means = [[fmean(scores[which::3]) for which in range(3)] for scores in by_seed]
-    return ratio_interval([own - low for own, low, _ in means], [high - low for _, low, high in means])
+    return mean_over(oracles, own)
 
 
 def _overall_row(
@@ -152,7 +150,8 @@ def _overall_row(
         mean_rank=mean_rank,
         ranks=places,
         utility=_overall_utility(cells, who),
-        gap_closed=_overall_gap_closed(cells, who),
+        gap_to_oracle=_overall_gap(cells, who),
+        cross_entropy=_overall_mean(cells, who, cross_entropy),
         epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         contradicted=any(row.contradicted for row in rows),

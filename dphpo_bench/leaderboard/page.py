@@ -1,23 +1,24 @@
-"""The leaderboard as one HTML file: tables, filters and interactive charts. It opens from disk and uses no network.
+"""The leaderboard as one HTML file that opens from disk and uses no network: the answer, tables, methods, records.
 
-Jinja escapes everything that comes from a record. The charts' data are JSON in which `<`, `>`, `&`, quotes and line
-separators are escaped, too.
+Jinja and `Markup.format` escape everything that comes from a record. Pictures are SVG in the page; the script shows and
+hides what was made here, and sorts tables.
 """
 
 import math
-import re
-from collections.abc import Sequence
-from functools import cache, partial
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
-from dphpo_bench.leaderboard.board import Board
-from dphpo_bench.leaderboard.charts.frame import VEGA_LITE_VERSION, Chart
-from dphpo_bench.leaderboard.charts.looks import config
-from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns
+from dphpo_bench.leaderboard.board import Answer, Board, Contestant, Row, Table
+from dphpo_bench.leaderboard.charts import curves
+from dphpo_bench.leaderboard.charts.collection import settings_of
+from dphpo_bench.leaderboard.charts.forest import Forest, cost_text, cross_entropy_text
+from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, varying
+from dphpo_bench.leaderboard.findings import sentences
+from dphpo_bench.leaderboard.links import Paths, about, record_links
 
 TEMPLATES: dict[str, Any] = {
     "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
@@ -28,38 +29,90 @@ TEMPLATES: dict[str, Any] = {
 """How templates are found and read."""
 
 MOST_REFUSED = 100
-FONT = "system-ui, sans-serif"
-# The colours of page.css.
-THEMES = {
-    "light": config(ink="#1b1f24", quiet="#59636e", grid="#e6e9ed", background="#ffffff", font=FONT),
-    "dark": config(ink="#e3e6e9", quiet="#9ba5af", grid="#2b3138", background="#14171a", font=FONT),
-}
 
 
-def to_html(board: Board, charts: Sequence[Chart]) -> str:
-    """The whole page, the same text for the same board and charts.
+@dataclass(frozen=True)
+class Card:
+    """All that is known of a contestant: its rows with their tables, by setting and ε, and which were best and worst.
 
-    Raises:
-        ValueError: if a chart holds a number that JSON cannot express, such as NaN.
+    Best and worst are by the distance to the oracle; tables of other metrics than the first's do not count.
+    """
+
+    contestant: Contestant
+    rows: tuple[tuple[Table, Row], ...]
+
+    @property
+    def extremes(self) -> dict[Row, str]:
+        """The best and the worst row, if there are several that an oracle can be set beside."""
+        measure = self.rows[0][0].measure
+        known = [row for table, row in self.rows if row.gap_to_oracle and table.measure == measure]
+        known.sort(key=lambda row: row.gap_to_oracle.mean if row.gap_to_oracle else 0.0)
+        return {known[0]: "best", known[-1]: "worst"} if len(known) > 1 else {}
+
+    @property
+    def commands(self) -> dict[str, str]:
+        """For each setting, what repeats its first run."""
+        found: dict[str, str] = {}
+        for table, row in self.rows:
+            if row.command:
+                found.setdefault(table.setting, row.command)
+        return found
+
+
+def to_html(board: Board, paths: Paths | None = None) -> str:
+    """The whole page, the same text for the same board and the same files beside it.
+
+    Args:
+        board: what is shown.
+        paths: the project's files that the page may link to; none by default.
     """
     environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     environment.filters["sort_value"] = sort_value
+    cards = list(cards_of(board))
+    settings = settings_of(board)
     return environment.get_template("page.html").render(
         board=board,
-        charts=charts,
-        # The page has titles as headings.
-        specs={chart.name: {key: part for key, part in chart.spec.items() if key != "title"} for chart in charts},
-        themes=THEMES,
-        settings=list(dict.fromkeys(table.setting for table in board.tables)),
-        epsilons=[f"{epsilon:g}" for epsilon in sorted({table.epsilon for table in board.tables})],
+        forests=[Forest.of(answer) for answer in board.answers],
+        sentences=sentences,
+        subjects=_subjects(board),
+        default=default_answer(board),
+        epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
+        settings=settings,
+        setting_numbers={setting: number for number, (setting, _) in enumerate(settings)},
+        answered={setting for answer in board.answers for setting in answer.settings},
+        metric_panels=curves.metric_panels,
+        path_panels=curves.path_panels,
+        cost_text=cost_text,
+        cross_entropy_text=cross_entropy_text,
+        cards=cards,
+        card_ids={card.contestant: f"m{number}" for number, card in enumerate(cards, 1)},
+        about=about,
+        paths=paths or Paths(),
+        record_links=record_links,
         overall_columns=overall_columns,
         row_columns=partial(row_columns, explains=board.explains),
+        varying=varying,
         measure=board.measure,
         marks=MARKS,
         most_refused=MOST_REFUSED,
-        bundle=_bundle(),
     )
+
+
+def default_answer(board: Board) -> Answer | None:
+    """What the page opens with: the first subject, at the middle of its ε."""
+    mine = [answer for answer in board.answers if answer.subject == board.answers[0].subject]
+    single = [answer for answer in mine if answer.epsilon is not None]
+    return single[len(single) // 2] if single else None
+
+
+def cards_of(board: Board) -> Iterator[Card]:
+    """The contestants by name, references last."""
+    found: dict[Contestant, list[tuple[Table, Row]]] = {}
+    for table in board.tables:
+        for row in table.everyone:
+            found.setdefault(row.contestant, []).append((table, row))
+    for who in sorted(found, key=lambda who: (who.reference, who.label)):
+        yield Card(who, tuple(found[who]))
 
 
 def sort_value(value: float | str | None) -> str | None:
@@ -71,8 +124,11 @@ def sort_value(value: float | str | None) -> str | None:
     return "Infinity" if value == math.inf else repr(rounded_number(float(value)))
 
 
-@cache
-def _bundle() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed, as a text that cannot end the script element around it."""
-    text: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE_VERSION)
-    return Markup(re.sub(r"<(?=/script|script|!--)", r"\\x3c", text, flags=re.IGNORECASE))
+def _subjects(board: Board) -> dict[str, list[str]]:
+    """What readers may ask about, by group."""
+    found: dict[str, list[str]] = {"Several tasks": [], "One task": []}
+    for answer in board.answers:
+        group = found["Several tasks" if len(answer.settings) > 1 else "One task"]
+        if answer.subject not in group:
+            group.append(answer.subject)
+    return {name: group for name, group in found.items() if group}

@@ -30,6 +30,7 @@ from dphpo_bench.records.measure import shown_measure
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.suite import TaskMaker
 
 SAME = ("task", "task_version", "facts", "model", "model_fingerprint", "data_fingerprint", "epsilon", "delta")
 """What a run and its oracle have in common."""
@@ -98,9 +99,8 @@ def questions(
     records: Iterable[RunRecord],
     oracles: Sequence[RunRecord],
     root: Path,
-    source: DataSource,
+    workshop: "Workshop",
     progress: Progress,
-    resources: Resources,
 ) -> tuple[list[Question], list[tuple[RunRecord, str]]]:
     """A question for each record that can be explained, and the reason for each that cannot.
 
@@ -108,13 +108,11 @@ def questions(
         records: the runs.
         oracles: records of the oracle, of any task and budget.
         root: the folder where the oracle is looked for, for messages.
-        source: where data are found, and plans are kept.
+        workshop: makes tasks and plans.
         progress: told while it plans.
-        resources: of an extra run.
     """
     made, refused = [], []
     records = list(records)
-    workshop = Workshop(source, resources)
     with progress.track("Planning extra runs", len(records)) as advance:
         for record in records:
             try:
@@ -131,11 +129,13 @@ class Workshop:
     Args:
         source: where data are found, and plans are kept.
         resources: of an extra run.
+        make_task: makes a task from the names of it and its model.
     """
 
-    def __init__(self, source: DataSource, resources: Resources) -> None:
+    def __init__(self, source: DataSource, resources: Resources, make_task: TaskMaker = make_task) -> None:
         self._source = source
         self._resources = resources
+        self._make_task = make_task
         self._kept = PlanCache(source.cache_dir / "plans")
         self._tasks: dict[tuple[str, str], tuple[Task, Mapping[str, Any]]] = {}
         self._plans: dict[tuple[object, ...], Plan[Any]] = {}
@@ -172,7 +172,7 @@ class Workshop:
     def _task(self, of: Identity) -> tuple[Task, Mapping[str, Any]]:
         key = of.task, of.model
         if key not in self._tasks:
-            made = make_task(*key)
+            made = self._make_task(*key)
             self._tasks[key] = made, task_identity(made, made.facts, self._source)
         return self._tasks[key]
 

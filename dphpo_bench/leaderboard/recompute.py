@@ -19,6 +19,7 @@ from dphpo_bench.base.progress import Progress
 from dphpo_bench.harness.plan_cache import engine_hash
 from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.sweep.processes import no_main_module
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, float | str]]
     """Compute in processes with limited time and memory. Claims that may have killed their process are tried alone."""
     killed = []
     with _pool(min(len(os.sched_getaffinity(0)), len(claims))) as pool:
-        futures = [(claim, pool.submit(_compute, claim)) for claim in claims]
+        with no_main_module():  # processes start here, and would run a script again
+            futures = [(claim, pool.submit(_compute, claim)) for claim in claims]
         for claim, future in futures:
             try:
                 yield claim, future.result()
@@ -76,7 +78,9 @@ def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, float | str]]
     for claim in killed:
         with _pool(1) as pool:
             try:
-                value = pool.submit(_compute, claim).result()
+                with no_main_module():
+                    future = pool.submit(_compute, claim)
+                value = future.result()
             except BrokenProcessPool:
                 value = "recomputing its ε killed the process"
         yield claim, value

@@ -4,12 +4,15 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from dphpo_bench.leaderboard.answers import answers_of
 from dphpo_bench.leaderboard.board import Board, Estimate, Ranks, Row, Table
 from dphpo_bench.leaderboard.contestants import (
     Cell,
     Draws,
     Entry,
     cells_of,
+    cross_entropy,
+    mean_over,
     median,
     newest,
     paired,
@@ -17,6 +20,7 @@ from dphpo_bench.leaderboard.contestants import (
     seed_draws,
 )
 from dphpo_bench.leaderboard.findings import findings
+from dphpo_bench.leaderboard.links import command_of
 from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
 from dphpo_bench.leaderboard.replays import Replays
 from dphpo_bench.leaderboard.split import REPLAY, Split
@@ -39,6 +43,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
         findings=findings([table for _, table in counted], overalls),
         overalls=overalls,
         tables=tables,
+        answers=answers_of(cells, [cell for cell, _ in counted]),
         missing=missing_tables([cell for cell, _ in counted], standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
@@ -68,6 +73,7 @@ def _table(cell: Cell, draws: Draws, replays: Replays) -> Table:
         delta=cell.setting.delta,
         setting=cell.title,
         measure=cell.setting.measure,
+        kind=cell.setting.kind,
         rows=tuple(row for row in rows if not row.contestant.reference),
         references=tuple(row for row in rows if row.contestant.reference),
     )
@@ -85,14 +91,15 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
     told = [(run.epsilon, run.accountant) for run in entry.runs.values() if run.epsilon is not None]
     epsilon, accountant = max(told, default=(None, ""))
     first = min(finished, key=lambda run: run.seed, default=None)
-    any_run = next(iter(entry.runs.values()))  # their versions are the same
+    by_seed = [run for _, run in sorted(entry.runs.items())]
     return Row(
         contestant=entry.contestant,
-        method_version=any_run.method_version,
-        task_version=any_run.task_version,
+        method_version=by_seed[0].method_version,  # their versions are the same
+        task_version=by_seed[0].task_version,
         seeds=len(finished),
         failed=len(entry.runs) - len(finished),
         utility=mean_interval(values) if values else None,
+        cross_entropy=mean_over([entry], [], cross_entropy),
         ranks=interval,
         gap_to_oracle=_difference(oracle, entry),
         gap_to_untuned=_difference(entry, untuned),
@@ -108,6 +115,8 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
         path=first.released_path if first else (),
         lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
+        records=tuple((run.seed, run.path) for run in by_seed),
+        command=command_of(by_seed[0]),
     )
 
 

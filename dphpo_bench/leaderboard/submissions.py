@@ -60,6 +60,7 @@ class Setting:
     Attributes:
         facts: a hash of all public facts of the task.
         seen: whether the model starts from a public one that was trained on the task's records.
+        kind: what its inputs are, by the facts; empty if they do not tell.
     """
 
     task: str
@@ -70,6 +71,7 @@ class Setting:
     facts: str
     measure: Measure = field(repr=False)
     seen: bool = False
+    kind: str = field(default="", repr=False)  # of the facts, and no part of a setting's random stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Run:
         parameters: compact JSON.
         end_to_end_private: None for a run that failed before it could say.
         value: of the setting's metric, on test data; None for a run that failed.
+        cross_entropy: on test data; None if it failed, or nobody measured it.
         epsilon: the claim, which the ledger confirms; ∞ for a run that is not private; None for one that failed before
             it could say.
         accountant: whose bound it is, else empty.
@@ -116,6 +119,7 @@ class Run:
     error: str
     key: str = ""
     values: str = "{}"
+    cross_entropy: float | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +210,25 @@ def _has_seen(facts: Mapping[str, Any]) -> bool:
     return any(not isinstance(one, dict) or one.get("has_seen_records") is not False for one in told)
 
 
+def _kind(facts: Mapping[str, Any]) -> str:
+    """What the inputs of the model are, as far as public facts tell."""
+    match facts.get("inputs"):
+        case {"dtype": "int"} if facts.get("kind") == "tokens":
+            return "text to write"
+        case {"dtype": "int", "vocabulary": int()}:
+            return "texts"
+        case {"shape": [_, _, *_]}:
+            return "pictures"
+        case {"shape": [_]}:
+            return "tables and fixed features"
+    return ""
+
+
+def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
+    value = metrics.get("cross_entropy", math.nan)
+    return value if 0 <= value <= MAX_METRIC else None
+
+
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     """A run, and the claim that its ledger has to confirm; None if it claims none.
 
@@ -239,6 +262,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
             hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
             measure,
             _has_seen(identity.facts),
+            _kind(identity.facts),
         ),
         target=identity.epsilon,
         method=identity.method,
@@ -259,6 +283,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         error=one_line(record.error or "") if value is None else "",
         key=identity.key,
         values=_values(identity.parameters, record.released),
+        cross_entropy=_cross_entropy(record.metrics) if value is not None else None,
     )
     if privacy is None or claimed is None:
         return run, None

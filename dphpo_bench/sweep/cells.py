@@ -3,17 +3,19 @@
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
+from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
-from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import reason_of
@@ -24,21 +26,26 @@ from dphpo_bench.harness.run import run
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.filters import Only
 from dphpo_bench.records.record import Identity, RunRecord
+from dphpo_bench.sweep.luggage import Luggage, packed, unpacked
 from dphpo_bench.sweep.resources import Resources
-from dphpo_bench.sweep.suite import Suite
+from dphpo_bench.sweep.suite import Suite, TaskMaker
 
 MAX_CELLS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not."""
+    """One run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not.
+
+    `luggage` is the file of a method or a task that is not registered; see `portable`.
+    """
 
     method: Method
     task: Task
     budget: PrivacyBudget
     identity: Identity
     resources: Resources
+    luggage: str = ""
 
     @cached_property
     def key(self) -> str:
@@ -65,22 +72,33 @@ class CellPlan:
     examples: float
 
 
-def cells_of(suite: Suite, source: DataSource, only: Sequence[str] = ()) -> list[Cell]:
-    """The cells of a checked suite, or only some of them.
+@contextmanager
+def portable(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """The cells in a form that other processes can run, whoever wrote their methods and tasks.
 
-    Seeds vary slowest. So every method has its first seed before any has its second, and when a second run needs a
-    plan, the first one has made it.
+    Raises:
+        InvalidValueError: if a method or a task that is not registered cannot be pickled.
+    """
+    with packed((cell.method for cell in cells), (cell.task for cell in cells)) as path:
+        yield [replace(cell, luggage=path) for cell in cells] if path else list(cells)
+
+
+def cells_of(
+    suite: Suite, source: DataSource, only: Sequence[str] = (), make_task: TaskMaker = make_task
+) -> list[Cell]:
+    """The cells of a checked suite, or only some of them.
 
     Args:
         suite: the suite.
         source: for tasks whose fingerprint needs their data.
         only: texts such as "method=hyfreedp,task=mnist", as in `Only.parse`.
+        make_task: makes a task from the names of it and its model.
 
     Raises:
         InvalidValueError: if no cell is left, there are more than `MAX_CELLS`, or a task has no fingerprint or model.
         UnknownNameError: if `only` has a name that the suite does not have.
     """
-    tasks = suite.made_tasks()
+    tasks = suite.made_tasks(make_task)
     wanted = Only.parse(
         only,
         {
@@ -104,11 +122,26 @@ def cells_of(suite: Suite, source: DataSource, only: Sequence[str] = ()) -> list
         for budget in suite.budgets(task):
             if wanted.accepts("epsilon", budget.epsilon):
                 for method, method_hints in methods:
-                    identity = identity_of(method, of_task, budget, seeds[0])
                     resources = suite.resources_of(method_hints, task_hints)
-                    first.append(Cell(method, task, budget, identity, resources))
+                    first.append(cell_of(method, task, of_task, budget, seeds[0], resources))
     if not first:
         raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
+    return with_seeds(first, seeds)
+
+
+def cell_of(
+    method: Method, task: Task, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int, resources: Resources
+) -> Cell:
+    """One cell; `of_task` is from `task_identity`."""
+    return Cell(method, task, budget, identity_of(method, of_task, budget, seed), resources)
+
+
+def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:
+    """The cells with each seed.
+
+    Seeds vary slowest. So every method has its first seed before any has its second, and when a second run needs a
+    plan, the first one has made it.
+    """
     return [replace(cell, identity=cell.identity.model_copy(update={"seed": seed})) for seed in seeds for cell in first]
 
 
@@ -121,6 +154,7 @@ def job_of(cell: Cell, source: DataSource) -> str:
             "device": device_of(cell),
             "data_dir": None if source.data_dir is None else str(source.data_dir.absolute()),
             "cache_dir": str(source.cache_dir.absolute()),
+            "luggage": cell.luggage,
         }
     )
 
@@ -143,16 +177,21 @@ class _Job:
         self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], SilentProgress())
         self.plans = PlanCache(self.source.cache_dir / "plans")
         torch.set_num_threads(job["threads"])
+        self._luggage = str(job["luggage"])
         logging.basicConfig()  # writes to the cell's log, tracebacks included
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
+    @cached_property
+    def _unpacked(self) -> Luggage:
+        return unpacked(self._luggage)
+
     def method(self) -> Method:
         """The method with its parameters."""
-        return make_method(self.identity.method, self.identity.parameters)
+        return self._unpacked.method_of(self.identity)
 
     def task(self) -> Task:
         """The task with its model."""
-        return make_task(self.identity.task, self.identity.model)
+        return self._unpacked.task_of(self.identity)
 
 
 def run_cell(job: str) -> str:

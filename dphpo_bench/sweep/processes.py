@@ -138,7 +138,7 @@ def _fork(process: ForkServerProcess) -> None:
     """Start a process, with a new server if the old one was killed."""
     for attempt in range(_FORK_ATTEMPTS):
         try:
-            with _FORKING, _no_main_module():
+            with _FORKING, no_main_module():
                 # Threads of OpenBLAS would be lost in a fork.
                 with environment({"OPENBLAS_NUM_THREADS": "1"}), _uninterrupted():
                     ensure_running()
@@ -151,7 +151,7 @@ def _fork(process: ForkServerProcess) -> None:
 
 
 @contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
+def no_main_module() -> Iterator[None]:
     """Keep processes from running the caller's script again."""
     main: dict[str, Any] = vars(sys.modules["__main__"])
     before = dict(main)

@@ -12,7 +12,7 @@ threads = 1
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,6 +40,9 @@ _LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\.[ \t]*+{_PART}){{{MAX_KEY_PARTS 
 _MAX_PARSED = 2**23  # characters that are parsed to find a line, which takes some seconds
 
 Place = tuple[str | int, ...]
+
+TaskMaker = Callable[[str, str | None], Task]
+"""Makes a task from its name and its model's, None for the first model, as `registry.make_task` does."""
 
 
 class _Entry(BaseModel):
@@ -116,13 +119,13 @@ class Suite(_Entry):
             made.append((method, entry.resources))
         return made
 
-    def made_tasks(self) -> list[tuple[Task, ResourceHints]]:
+    def made_tasks(self, make_task: TaskMaker = make_task) -> list[tuple[Task, ResourceHints]]:
         """The tasks, one for each model."""
         made: list[tuple[Task, ResourceHints]] = []
         known: set[tuple[str, str]] = set()
         for index, entry in enumerate(self.tasks):
             with _at("tasks", index, "name"):
-                make_task(entry.name)
+                make_task(entry.name, None)
             for position, model in enumerate(entry.models or (None,)):
                 with _at("tasks", index, "models", position):
                     task = make_task(entry.name, model)
@@ -144,10 +147,10 @@ class Suite(_Entry):
                 _refuse_twice(f"epsilon {epsilon:g}", budgets[-1] in budgets[:-1])
         return budgets
 
-    def check(self) -> None:
+    def check(self, make_task: TaskMaker = make_task) -> None:
         """Check every name and value, except for mistakes that only a plan can show."""
         self.made_methods()
-        for task, _ in self.made_tasks():
+        for task, _ in self.made_tasks(make_task):
             self.budgets(task)
         seen: set[int] = set()
         for index, seed in enumerate(self.seeds):
@@ -162,8 +165,12 @@ class Suite(_Entry):
         return Resources(**{name: max(hints[name] for hints in stated if name in hints) for name in names})
 
 
-def load_suite(path: Path) -> Suite:
+def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:
     """Read and check a suite.
+
+    Args:
+        path: the file.
+        make_task: makes a task from the names of it and its model.
 
     Raises:
         InvalidValueError: if it cannot be read, or something in it is wrong; the message names line and key.
@@ -183,7 +190,7 @@ def load_suite(path: Path) -> Suite:
         raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
     try:
         suite = Suite.model_validate(values)
-        suite.check()
+        suite.check(make_task)
     except ValidationError as error:
         errors = error.errors()
         # A key that is misspelt is also missing: say the former.

@@ -15,6 +15,7 @@ from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, Registry
 from dphpo_bench.base.text import one_line, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.task import Task
+from dphpo_bench.contract.task_files import SUFFIX, import_file
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract
 
 GROUPS = ("dphpo_bench.methods", "dphpo_bench.tasks")
@@ -58,7 +59,7 @@ class Checked:
 
 
 def subjects(plug_in: str) -> list[Subject]:
-    """The plug-ins meant by a registered name, by `module:Class` or by an installed distribution.
+    """The plug-ins meant by a registered name, by `module:Class`, `file.py:Class` or an installed distribution.
 
     A task is there once for each of its models.
 
@@ -66,6 +67,9 @@ def subjects(plug_in: str) -> list[Subject]:
         UnknownNameError: if nothing has this name.
         RegistryError: if it cannot be loaded, or is neither a method nor a task.
     """
+    file, _, name = plug_in.rpartition(":")
+    if file.endswith(SUFFIX):
+        plug_in = f"{import_file(Path(file)).__name__}:{name}"
     if ":" in plug_in:
         _look_here_for(plug_in.partition(":")[0])
         return _with_models(_load(EntryPoint(plug_in, plug_in, ""), plug_in), "not installed as a plug-in")

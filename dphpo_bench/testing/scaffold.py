@@ -20,10 +20,14 @@ MAX_NAME = 50
 FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
-    "module.py": "{name}.py",
+    "module.py": "src/{name}.py",
     "test_contract.py": "test_contract.py",
 }
-"""Template → file of the package."""
+"""Template → file of the package.
+
+The module lies in `src`. Beside a folder of the module's name Python takes that folder for the module, unless the one
+that holds the module is on its path; where pip installs a package editable, that is so for this layout alone.
+"""
 
 
 def write_package(kind: Kind, name: str, parent: Path) -> Path:
@@ -43,6 +47,7 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
     templates = files("dphpo_bench.testing") / "templates" / kind
     try:
         folder.mkdir(parents=True)
+        (folder / "src").mkdir()
         for template, target in FILES.items():
             text = (templates / f"{template}.template").read_text(encoding="utf-8")
             (folder / target.format(name=name)).write_text(Template(text).substitute(values), encoding="utf-8")

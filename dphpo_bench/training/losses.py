@@ -92,7 +92,7 @@ def correct_tokens(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> T
 
 
 def one_minus_error(bound: float) -> PerRecord:
-    """1 − |error| / bound, at least 0; its mean over a record's values. Shapes as `squared_error`.
+    """1 − `|error|` / bound, at least 0; its mean over a record's values. Shapes as `squared_error`.
 
     Args:
         bound: the error that is as bad as any larger one, from public knowledge.

@@ -1,12 +1,14 @@
 """Names of optimisers, known without torch, so that a plan refuses what a run would."""
 
+import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import unknown_name_message
 
 if TYPE_CHECKING:
-    import torch
+    from torch.optim import Optimizer
 
 OF_TASK = "task"
 """Stands for the task's optimiser where a method has one of its own by default."""
@@ -23,14 +25,14 @@ REFUSED = {
 }
 
 
-def published() -> "dict[str, type[torch.optim.Optimizer]]":
+def published() -> "dict[str, Callable[..., Optimizer]]":
     """The optimisers of torch by their names in small letters."""
     import torch
 
     return {
         attribute.lower(): value
         for attribute, value in vars(torch.optim).items()
-        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
+        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
 
 

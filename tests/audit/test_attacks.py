@@ -24,7 +24,7 @@ from dphpo_bench.leaderboard.submissions import MIN_CONFIDENCE
 from dphpo_bench.records.store import read_record
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
-from tests.conftest import asking
+from tests.conftest import TinyTask, asking
 
 M = 40
 
@@ -83,6 +83,36 @@ def test_a_gradient_canary_has_weights_of_its_own(tiny_task, model: str) -> None
         assert own.norm() == own[:, index].norm()
         assert own.norm() ** 2 > 0.97 * sum(gradient.norm() ** 2 for gradient in gradients)
     gradient_engine(built)  # the engine takes it
+
+
+class Words(TinyTask):
+    """Three classes of texts of four words out of eight."""
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(super().facts, inputs=bench.Input((4,), "int", 8))
+
+    def _split(self, n: int, seed: int) -> bench.Records:
+        generator = torch.Generator().manual_seed(seed)
+        words = torch.randint(8, (n, 4), generator=generator)
+        return bench.Records(words, words.amax(1) % 3)
+
+    def prepare(self, source: DataSource) -> None:
+        self.prepared = True
+
+    def load_train(self, source: DataSource) -> bench.Records:
+        assert self.prepared
+        return super().load_train(source)
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Embedding(8, 6), nn.Flatten(), nn.Linear(24, 3))
+
+
+def test_models_of_integers_are_audited_too(budget) -> None:
+    """A gradient canary is one record in a model of token ids as well; a large ε shows."""
+    found = audit(bench.make_method("dp_sgd"), Words(), bench.PrivacyBudget(30, 1e-5), canaries=150)
+    assert 1 < found.bound.epsilon < 30
+    assert found.attack.startswith("white box")
 
 
 def test_a_transcript_adds_log_likelihood_ratios() -> None:

@@ -43,6 +43,14 @@ def test_a_finished_run(fixed_noise, plain_run) -> None:
     assert result.path is None
 
 
+def test_budgets_that_are_equal_give_the_same_run(fixed_noise, tiny_task) -> None:
+    one, other = (
+        bench.run(fixed_noise(), tiny_task, bench.PrivacyBudget(epsilon, 1e-4), seed=0).record for epsilon in (3, 3.0)
+    )
+    assert one.identity.key == other.identity.key
+    assert one.metrics == other.metrics
+
+
 def test_more_releases_than_planned_are_refused_and_recorded(fixed_noise, plain_run) -> None:
     result = plain_run(fixed_noise(extra_steps=1))
     assert result.record.status == "over_budget"

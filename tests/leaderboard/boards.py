@@ -5,18 +5,21 @@ that charts and tables made of them can be judged by eye.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import mean
 
 from dphpo_bench.leaderboard.board import (
+    Answer,
     Board,
     Contestant,
     Estimate,
     Finding,
     Overall,
     OverallRow,
+    Part,
     PathPoint,
+    Place,
     Ranks,
     Refused,
     Row,
@@ -103,7 +106,8 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         failed=1 if place % 4 == 0 else 0,
         utility=Estimate(utility) if last else estimate(utility, 0.002 + 0.01 / epsilon),
         ranks=None if reference else Ranks(max(1, place - 1), min(contestants, place + 1)),
-        gap_to_oracle=estimate(oracle - utility, 0.004),
+        gap_to_oracle=None if name == "grid_oracle" else estimate(oracle - utility, 0.004),
+        cross_entropy=estimate(0.3 + 2 * (oracle - utility), 0.01),
         gap_to_untuned=estimate(utility - oracle + 0.024, 0.004),
         gap_closed=None if reference or last else Estimate(1 - gap / 0.08),
         epsilon=math.inf if reference else 0.999 * epsilon + 1e-5 * place,
@@ -115,6 +119,8 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         examples=runs * 300_000.0 * epsilon**0.3,
         seconds=None if place % 3 == 0 else 4.0 * runs,
         path=path(epsilon) if name == "hyfreedp" else (),
+        records=tuple((seed, f"some/{name}/{seed:016x}.json") for seed in range(5)),
+        command=f"dphpo-bench run -m '{name}'",
     )
 
 
@@ -139,7 +145,6 @@ def table(
 
 def overall_row(who: Contestant, rows: Sequence[Row], ranks: Ranks | None) -> OverallRow:
     means = [row.utility.mean for row in rows if row.utility is not None]
-    gaps = [row.gap_closed for row in rows if row.gap_closed is not None]
     places = [(row.ranks.low + row.ranks.high) / 2 for row in rows if row.ranks is not None]
     return OverallRow(
         contestant=who,
@@ -149,7 +154,8 @@ def overall_row(who: Contestant, rows: Sequence[Row], ranks: Ranks | None) -> Ov
         mean_rank=estimate(mean(places), 0.5) if places and ranks else None,
         ranks=ranks,
         utility=estimate(mean(means), 0.003) if means else None,
-        gap_closed=gaps[0] if gaps else None,
+        gap_to_oracle=rows[0].gap_to_oracle,
+        cross_entropy=rows[0].cross_entropy,
         epsilon_ratio=math.inf if who.reference else 0.9991,
         accountants=tuple(sorted({row.accountant for row in rows})),
         contradicted=any(row.contradicted for row in rows),
@@ -180,6 +186,57 @@ def overall(epsilon: float | None, tables: Sequence[Table]) -> Overall:
     )
 
 
+def place(who: Contestant, rows: Sequence[Row], several: bool) -> Place:
+    """The line of a contestant over its rows, all of which have a distance to the oracle."""
+    gaps = [row.gap_to_oracle.mean for row in rows if row.gap_to_oracle]
+    seeds = [("seed 0", 0.002 - gaps[0]), ("seed 1", -0.002 - gaps[0])]
+    parts = [(f"table {at}", -gap) for at, gap in enumerate(gaps)] if several else seeds
+    cross_entropy = rows[0].cross_entropy
+    assert cross_entropy is not None
+    return Place(
+        contestant=who,
+        lead=estimate(-mean(gaps), 0.004),
+        parts=tuple(sorted((Part(*part) for part in parts), key=lambda part: -part.value)),
+        untuned=1 if mean(gaps) < 0.01 else -1 if mean(gaps) > 0.03 else 0,
+        tied=mean(gaps) < 0.008,
+        cross_entropy=cross_entropy,
+        calibration=estimate(0.3 - cross_entropy.mean, 0.01),
+        cost=rows[0].runs,
+        tuning_share=rows[0].tuning_share,
+    )
+
+
+def answer(subject: str, epsilon: float | None, tables: Sequence[Table]) -> Answer:
+    """Who is in all of the tables, but for those without a finished run."""
+    found: dict[Contestant, list[Row]] = {}
+    for row in (row for table in tables for row in table.everyone if row.gap_to_oracle and row.utility):
+        found.setdefault(row.contestant, []).append(row)
+    places = [place(who, rows, len(tables) > 1) for who, rows in found.items() if len(rows) == len(tables)]
+    places.sort(key=lambda one: -one.lead.mean)
+    return Answer(
+        subject=subject,
+        epsilon=epsilon,
+        measure=ACCURACY,
+        anchor="the oracle",
+        settings=tuple(dict.fromkeys(table.setting for table in tables)),
+        tables=len(tables),
+        places=tuple(one for one in places if not one.contestant.reference),
+        references=tuple(one for one in places if one.contestant.reference),
+        absent=tuple((who, len(rows)) for who, rows in found.items() if len(rows) < len(tables) and not who.reference),
+    )
+
+
+def answers(tables: Sequence[Table]) -> Iterator[Answer]:
+    """All tasks, then each; at each ε, then all."""
+    settings = list(dict.fromkeys(table.setting for table in tables))
+    for subject, chosen in [("all tasks", settings), *((setting, [setting]) for setting in settings)]:
+        mine = [table for table in tables if table.setting in chosen]
+        for epsilon in (*sorted({table.epsilon for table in mine}), None):
+            found = answer(subject, epsilon, [table for table in mine if epsilon in (None, table.epsilon)])
+            if found.places:
+                yield found
+
+
 def board(tables: Sequence[Table], findings: Sequence[Finding] = (), refused: Sequence[Refused] = ()) -> Board:
     epsilons = sorted({table.epsilon for table in tables})
     return Board(
@@ -191,6 +248,7 @@ def board(tables: Sequence[Table], findings: Sequence[Finding] = (), refused: Se
         failed=tuple(refused),
         superseded=3,
         records=500,
+        answers=tuple(answers(tables)),
     )
 
 

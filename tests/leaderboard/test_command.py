@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.cli.commands import main
 from dphpo_bench.leaderboard.build import render
-from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.submissions import read_submissions
@@ -148,10 +146,10 @@ def test_mistakes_are_one_line(leaderboard) -> None:
 
 
 def test_without_the_extra_the_way_out_is_named(leaderboard, records: Path, monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "altair", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     done = leaderboard("build")
     assert done.returncode == 2
-    assert done.stderr.strip() == "Drawing the leaderboard needs altair: pip install 'dphpo-bench[leaderboard]'."
+    assert done.stderr.strip() == "Drawing the leaderboard needs jinja2: pip install 'dphpo-bench[leaderboard]'."
 
 
 @pytest.mark.slow
@@ -167,7 +165,6 @@ def test_the_real_command(records: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("18 records, 0 rejected: ")
-    assert "Drawing: done in" in done.stderr
 
 
 @pytest.mark.slow
@@ -178,11 +175,11 @@ def test_a_thousand_mutated_records_make_a_harmless_board(tmp_path: Path) -> Non
     for run in submissions.runs:
         check_run(run, written[run.path])
     board = score(submissions)
-    files = render(board, SilentProgress())
+    files = render(board, tmp_path)
 
     shape = _shape(files["index.html"])
     board_without_records = boards.sample_board()
-    expected = _shape(to_html(board_without_records, charts(board_without_records)))
+    expected = _shape(to_html(board_without_records))
     assert [each for each in shape if each[0] == "script"] == [each for each in expected if each[0] == "script"]
     assert set(shape) <= set(expected)
     for name, content in files.items():

@@ -15,7 +15,8 @@ from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.board import Finding, Refused
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.columns import overall_columns, row_columns
+from dphpo_bench.leaderboard.columns import overall_columns, row_columns, varying
+from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard.boards import HOSTILE, board, crowded_board, empty_board, hostile_board, sample_board, table
@@ -77,7 +78,10 @@ def images(markdown: str) -> list[str]:
 
 
 def chart(name: str, title: str = "Some chart", description: str = "What it shows.") -> Chart:
-    return Chart(name, title, description, {})
+    return Chart(name, title, description)
+
+
+BESIDE = Paths(frozenset({"../docs/scoring.md", "../CONTRIBUTING.md"}))
 
 
 @settings(deadline=None)
@@ -140,16 +144,21 @@ def test_texts_of_several_sentences_are_not_cut() -> None:
 def test_the_sections_come_in_order_and_every_chart_once() -> None:
     sample = sample_board()
     drawn = charts(sample)
-    page = to_markdown(sample, drawn)
+    page = to_markdown(sample, drawn, BESIDE)
     headings = re.findall("^##? .*", page, re.MULTILINE)
     assert headings == [
         "# Leaderboard", "## Overall", "## cifar10 (linear)", "## digits (linear)", "## mnist (linear)",
-        "## More charts", "## Records", "## Legend",
+        "## Records", "## Legend",
     ]  # fmt: skip
-    assert sorted(images(page)) == sorted(one.name for one in drawn)
+    assert images(page) == [one.name for one in drawn]
     sections = dict(zip(headings, re.split("^##? .*", page, flags=re.MULTILINE)[1:], strict=True))
-    assert images(sections["## Overall"]) == ["ranks-all", "ranks-epsilon-1", "ranks-epsilon-3", "ranks-epsilon-8"]
-    assert images(sections["## digits (linear)"]) == ["accuracy-digits-linear", "cost-digits-linear"]
+    assert images(sections["# Leaderboard"]) == [
+        "answer-epsilon-1",
+        "answer-epsilon-3",
+        "answer-epsilon-8",
+        "answer-all",
+    ]
+    assert images(sections["## digits (linear)"]) == ["accuracy-digits-linear", "paths-digits-linear"]
     assert "**Tuning while training costs little.** hyfreedp spends 6 % of ε" in sections["# Leaderboard"]
     for link in ("index.html", "leaderboard.csv", "../docs/scoring.md", "../CONTRIBUTING.md", "#legend"):
         assert f"]({link})" in page
@@ -159,42 +168,40 @@ def test_the_sections_come_in_order_and_every_chart_once() -> None:
     assert "\n\n\n" not in page
 
 
+def test_links_lead_somewhere_on_a_strangers_board() -> None:
+    page = to_markdown(sample_board(), [])
+    assert set(re.findall(r"\]\(([^)]+)\)", page)) == {"index.html", "leaderboard.csv", "#legend"}
+    assert "rebuild this page with `dphpo-bench leaderboard build`.\n" in page
+
+
 def test_tables_hold_every_row_and_references_stand_below() -> None:
     sample = sample_board()
-    found = list(tables(to_markdown(sample, [])))
+    page = to_markdown(sample, [])
+    found = list(tables(page))
     assert len(found) == len(sample.overalls) + len(sample.tables)
     for one, (header, *rows) in zip(sample.tables, found[len(sample.overalls) :], strict=True):
-        assert header == [column.header for column in row_columns(ACCURACY)]
+        columns, _ = varying(row_columns(ACCURACY), one.rows)
+        assert header == [column.header for column in columns]
         expected = [*one.rows, *one.references]
         assert len(rows) == len(expected)
         for row, cells in zip(expected, rows, strict=True):
-            assert cells[1:] == [column.text(row) for column in row_columns(ACCURACY)[1:]]
-            assert cells[0].removeprefix("reference: ") == row_columns(ACCURACY)[0].text(row)
+            assert cells[1:] == [column.text(row) for column in columns[1:]]
+            assert cells[0].removeprefix("reference: ") == columns[0].text(row)
         assert [cells[0].startswith("reference: ") for cells in rows] == [False] * len(one.rows) + [True] * 2
-    overall = [cells[0] for cells in found[0][1:]]
-    assert overall[-3:] == ["incomplete: propose_test †‡", "reference: grid_oracle", "reference: nonprivate"]
+    assert [cells[0] for cells in found[0]][-2:] == ["reference: grid_oracle ∞", "reference: nonprivate ∞"]
+    assert "Not in all of these tables, hence not ranked: `propose_test` (in 6)." in page
 
 
-def test_a_column_that_is_empty_everywhere_is_left_out_everywhere() -> None:
-    sample = sample_board()
-    unaudited = replace(
-        sample,
-        tables=tuple(
-            replace(table, rows=tuple(replace(row, audited=None) for row in table.rows)) for table in sample.tables
-        ),
-    )
-    audited = next(column for column in row_columns(ACCURACY) if column.key == "audited")
-    page = to_markdown(unaudited, [])
-    assert audited.header not in page
-    assert audited.explanation not in page
-    widths = {len(row) for found in list(tables(page))[len(sample.overalls) :] for row in found}
-    assert widths == {len(row_columns(ACCURACY)) - 1}
-    # One audit of one row, and the column is in all tables.
-    first = unaudited.tables[0]
-    one = replace(first, rows=(replace(first.rows[0], audited=0.5), *first.rows[1:]))
-    page = to_markdown(replace(unaudited, tables=(one, *unaudited.tables[1:])), [])
-    widths = {len(row) for found in list(tables(page))[len(sample.overalls) :] for row in found}
-    assert widths == {len(row_columns(ACCURACY))}
+def test_a_column_that_is_the_same_for_all_becomes_a_sentence() -> None:
+    table_ = sample_board().tables[1]
+    same = replace(table_, rows=tuple(replace(row, seeds=5, failed=0, audited=None) for row in table_.rows))
+    page = to_markdown(board([same]), []).partition("## cifar10")[2]
+    (header, *_), *_ = tables(page)
+    assert not {"seeds", "audited ε ≥"} & set(header)  # nobody was attacked: that is no sentence
+    assert "The same for all: ε recomputed 2.9971; by pld; seeds 5." in page
+    rows = (replace(same.rows[0], seeds=4), *same.rows[1:])
+    (header, *_), *_ = tables(to_markdown(board([replace(same, rows=rows)]), []).partition("## cifar10")[2])
+    assert "seeds" in header
 
 
 def test_a_single_epsilon_is_not_told_twice() -> None:
@@ -216,11 +223,11 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
         failed=tuple(Refused(text, text) for text in HOSTILE),
     )
     drawn = [
-        chart(f"{kind}-{number}", f"About, {text}", f"About {text}")
-        for kind in ("ranks", "accuracy", "other")
+        replace(chart(f"{kind}-{number}", f"About, {text}", f"About {text}"), kind=kind, subject=markup.setting)
+        for kind in ("answer", "metric")
         for number, text in enumerate((*HOSTILE, *MARKUP))
     ]
-    page = to_markdown(hostile, drawn)
+    page = to_markdown(hostile, drawn, BESIDE)
     tokens = PARSER.parse(page)
     flat = [one for token in tokens for one in ([token] if token.children is None else token.children)]
     # Links and HTML are ours alone.
@@ -250,16 +257,12 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
 def test_descriptions_of_charts_stay_in_their_attribute() -> None:
     (line,) = (
         line
-        for line in to_markdown(sample_board(), [chart("x", description='a "b" <c>\n\n& | `d` ![e](f)')]).splitlines()
+        for line in to_markdown(
+            sample_board(), [replace(chart("x", description='a "b" <c>\n\n& | `d` ![e](f)'), kind="answer")]
+        ).splitlines()
         if "plots/x" in line
     )
     assert line == '<p><img src="plots/x.svg" alt="a &quot;b&quot; &lt;c&gt; &amp; | `d` ![e](f)"></p>'
-
-
-def test_charts_about_nothing_on_the_board_are_shown_too() -> None:
-    drawn = [chart("ranks-all", "Ranks, nowhere"), chart("accuracy-x", "Accuracy, elsewhere"), chart("new")]
-    page = to_markdown(sample_board(), drawn)
-    assert images(page.partition("## More charts")[2]) == ["ranks-all", "accuracy-x", "new"]
 
 
 def test_long_lists_of_records_are_cut_and_counted() -> None:

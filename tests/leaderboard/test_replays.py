@@ -185,12 +185,12 @@ def test_page_readme_and_csv_show_the_columns_where_there_are_extra_runs() -> No
     first = sample.tables[0]
     row = replace(first.rows[0], lost_to_noise=Estimate(0.0123, 0.01, 0.0146), lost_to_choice=Estimate(-0.0456))
     told = replace(sample, tables=(replace(first, rows=(row, *first.rows[1:])), *sample.tables[1:]))
-    headers = ("lost to noise, %", "lost to choice, %")
+    headers = ("lost to noise, points", "lost to choice, points")
     assert {column.header for column in row_columns(ACCURACY, explains=True)} >= set(headers)
-    for page in (to_markdown(told, []), to_html(told, [])):
+    for page in (to_markdown(told, []), to_html(told)):
         for text in (*headers, "1.23 ± 0.23", "−4.56"):
             assert text.replace(" ", "") in page.replace("\u00a0", "").replace(" ", "").replace("`", "")
     assert to_csv(told).splitlines()[0].split(",") == [*COLUMNS, *WHY]
-    for page in (to_markdown(sample, []), to_html(sample, []), to_csv(sample)):
+    for page in (to_markdown(sample, []), to_html(sample), to_csv(sample)):
         assert "lost to noise" not in page
         assert "lost_to" not in page

@@ -85,7 +85,7 @@ def test_numbers_of_a_row_are_scipys(scored) -> None:
     assert (row.runs, row.examples, row.seconds, row.tuning_share) == (3, 500, 2.5, 0.25)
     (whole,) = board.overalls
     assert whole.rows[0].relative_cost == 0.5
-    assert whole.rows[0].gap_closed == row.gap_closed  # one table: the sum is the table's
+    assert whole.rows[0].gap_to_oracle == row.gap_to_oracle  # one table: the mean is the table's
     assert _row(board.tables[0], "auto_clipping").gap_closed is None
 
 
@@ -253,7 +253,7 @@ def test_overalls_are_for_all_and_for_each_epsilon(scored) -> None:
     assert [overall.epsilon for overall in board.overalls] == [None, 1.0, 3.0]
     best = board.overalls[0].rows[0]
     assert best.utility.mean == pytest.approx(0.66)
-    assert best.gap_closed.mean == pytest.approx(0.5)
+    assert best.gap_to_oracle.mean == pytest.approx(0.1)
     assert 0.9 < best.epsilon_ratio < 1
     assert best.accountants == ("pld",)
     assert (best.tables, best.seeds) == (2, 2)

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.methods.hyfreedp import FALLBACK, LARGEST, HyFreeDP, VotingRule, root_mean_square
+from dphpo_bench.methods.hyfreedp import (
+    FALLBACK,
+    FELT,
+    LARGEST,
+    LOOKS,
+    HyFreeDP,
+    VotingRule,
+    bearable,
+    root_mean_square,
+)
 from tests.conftest import TinyTask, session_on
 
 LIMITS = (1e-3, 1.0)
@@ -46,7 +55,7 @@ def settled(best: float, wanted: float, deviation: float, seed: int = 0) -> Voti
     generator, rule = random.Random(seed), VotingRule(0.1, LIMITS, deviation)
     done = 8 / (8 + wanted)
     for _ in range(200):
-        slope = 0.5
+        slope = 0.8
         curvature = slope * rule.learning_rate / best
         last, following = slope + curvature / 2, slope - curvature / 2
         rule.observe(last + generator.gauss(0, deviation), following + generator.gauss(0, deviation), done)
@@ -72,6 +81,30 @@ def test_a_rate_that_does_harm_falls_and_one_whose_harm_is_not_seen_grows() -> N
     harmless = VotingRule(0.1, LIMITS, 0.03)
     harmless.observe(0.3, 0.29, 0.05)
     assert harmless.learning_rate == pytest.approx(0.1 * math.sqrt(3))
+
+
+@pytest.mark.parametrize(("last", "following"), [(-0.3, -0.32), (-0.6, -0.7)])
+def test_it_stays_where_the_direction_was_wrong_and_not_the_length(last: float, following: float) -> None:
+    """As where one class is rare: a stretch helps it or the others, by turns."""
+    rule = VotingRule(0.1, LIMITS, 0.02)
+    rule.observe(last, following, 0.5)
+    assert rule.learning_rate == 0.1
+
+
+def looked_for(threshold: float, wrong: int | None = None) -> float:
+    """What the looks find where the loss rises too much above a threshold; one of them may be told the contrary."""
+    looks = iter(range(LOOKS))
+    return bearable(lambda size: 2 * FELT * ((size > threshold) != (next(looks) == wrong)))
+
+
+@given(st.floats(1e-4, 20))
+def test_looks_find_the_noise_that_weights_can_bear(threshold: float) -> None:
+    assert abs(math.log(looked_for(threshold) / threshold)) < 0.31
+
+
+@given(st.floats(2e-3, 1.5), st.integers(0, LOOKS - 1))
+def test_no_look_decides_alone(threshold: float, wrong: int) -> None:
+    assert abs(math.log(looked_for(threshold, wrong) / threshold)) < 0.75
 
 
 def test_it_stays_where_nothing_is_seen() -> None:

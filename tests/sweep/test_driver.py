@@ -112,7 +112,7 @@ def _keys_elsewhere(plugin: Path) -> set[str]:
 
 FAULTS = {
     "raise": "ZeroDivisionError: a bug with a second line",
-    "hang": "Stopped after the time limit of 10 s",
+    "hang": "Stopped after the time limit of 20 s",
     "kill": "killed by SIGKILL",
     "memory": "MemoryError",
     "tensor memory": "memory",
@@ -134,7 +134,7 @@ FAULTS = {
 
 def test_every_fault_is_one_failed_row_with_its_reason(blobs, source, store) -> None:
     faulty = ", ".join(f'{{ name = "faulty", parameters = {{ fault = "{fault}" }} }}' for fault in FAULTS)
-    limits = "[resources]\ntime_limit_s = 10\nmemory_gb = 3"
+    limits = "[resources]\ntime_limit_s = 20\nmemory_gb = 3"
     cells = blobs(f'{faulty}, "auto_clipping"', seeds=1, more=limits)
     summary, watcher = run(cells, store, source)
     assert summary.run == len(cells)

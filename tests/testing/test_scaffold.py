@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -29,8 +30,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def make(kind: scaffold.Kind, name: str) -> Path:
         folder = scaffold.write_package(kind, name, tmp_path / "made")
-        install(folder, folder, tmp_path / f"site_{name}")
-        for path in (folder, tmp_path / f"site_{name}"):
+        install(folder, folder / "src", tmp_path / f"site_{name}")
+        for path in (folder / "src", tmp_path / f"site_{name}"):
             monkeypatch.syspath_prepend(str(path))
         names.append(name)
         return folder
@@ -45,12 +46,13 @@ def test_a_written_method_is_private_and_keeps_its_contract(installed: Any) -> N
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md",
         "pyproject.toml",
+        "src",
         "test_contract.py",
-        "two_rates.py",
     ]
+    assert [path.name for path in (folder / "src").iterdir()] == ["two_rates.py"]
     (subject,) = check.subjects("two-rates")
     assert subject.title == "method two_rates: two_rates:TwoRates [two-rates 0.1.0]"
-    contract, method = MethodContract(), bench.make_method("two_rates", {"candidates": "2"})
+    contract, method = MethodContract(), bench.make_method("two_rates", {"candidates": "2", "epochs": "5"})
     for test in (
         "declarations",
         "parameters_are_fields_of_a_frozen_dataclass",
@@ -85,10 +87,26 @@ def test_the_package_declares_what_it_holds(kind: scaffold.Kind, tmp_path: Path)
     assert declared["project"]["name"] == "a1-b2"
     assert declared["project"]["entry-points"] == {f"dphpo_bench.{kind}s": {"a1_b2": "a1_b2:A1B2"}}
     assert declared["tool"]["setuptools"]["py-modules"] == ["a1_b2"]
-    for path in folder.iterdir():
+    for path in [*folder.glob("*.*"), *folder.glob("src/*")]:
         text = path.read_text()
         assert "$" not in text
         assert max(map(len, text.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("kind", ["method", "task"])
+def test_python_finds_an_editable_package_beside_its_folder(kind: scaffold.Kind, tmp_path: Path) -> None:
+    """Where the command was run lies a folder of the module's name, which Python must not take for the module."""
+    pytest.importorskip("setuptools", minversion="77")
+    folder = scaffold.write_package(kind, "fresh_one", tmp_path)
+    build = "import sys, setuptools.build_meta; print(setuptools.build_meta.build_editable(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-c", build, tmp_path], cwd=folder, capture_output=True, text=True, check=True
+    )
+    site = tmp_path / "site"
+    zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]).extractall(site)
+    found = "import site, sys; site.addsitedir(sys.argv[1]); import fresh_one; print(fresh_one.__file__)"
+    done = subprocess.run([sys.executable, "-c", found, site], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(folder / "src" / "fresh_one.py")
 
 
 @pytest.mark.slow
@@ -97,7 +115,7 @@ def test_a_written_package_is_installed_by_pip_and_passes_pytest(kind: scaffold.
     folder = scaffold.write_package(kind, "fresh_one", tmp_path)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", tmp_path / "site", folder], check=True)
-    (folder / "fresh_one.py").unlink()  # so that the installed one is tested
+    (folder / "src" / "fresh_one.py").unlink()  # so that the installed one is tested
     environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", folder], env=environment, cwd=folder, capture_output=True, text=True
@@ -162,7 +180,7 @@ def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch, capsys) -
 
 def test_the_page_shows_the_method_that_is_written(tmp_path: Path) -> None:
     shown, *_ = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    written = (scaffold.write_package("method", "two_rates", tmp_path) / "two_rates.py").read_text()
+    written = (scaffold.write_package("method", "two_rates", tmp_path) / "src" / "two_rates.py").read_text()
     head, body = written[written.index("@dataclass") :], written[written.index("    def plan(") :]
     assert shown.endswith("\n\n" + body)
     assert set(shown.splitlines()) <= set(head.splitlines())  # without its docstring and its checks

@@ -1,42 +1,52 @@
-"""The charts of the leaderboard: Vega-Lite specifications, the same for static drawings and for the page.
-
-A contestant looks the same in every chart. Its colour stands out on white and on black, and differs from the others for
-the colour-blind, as far as twelve colours can; it also has a shape of its own. Names come from strangers: they are data
-in a specification, never part of an expression.
-"""
+"""All pictures of a board as files, for the Markdown."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
-from altair.utils.schemapi import debug_mode
-
-from dphpo_bench.leaderboard.board import Board, Table
-from dphpo_bench.leaderboard.charts.budget import budget_chart
+from dphpo_bench.leaderboard.board import Answer, Board, Table
+from dphpo_bench.leaderboard.charts import curves, forest
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.charts.looks import cast_of
-from dphpo_bench.leaderboard.charts.metric import cost_chart, metric_chart
-from dphpo_bench.leaderboard.charts.paths import path_chart
-from dphpo_bench.leaderboard.charts.ranks import rank_chart
+from dphpo_bench.leaderboard.findings import sentences
 
 
 def charts(board: Board) -> list[Chart]:
-    """All charts that the board has the data for."""
-    cast = cast_of(board)
-    settings: dict[str, list[Table]] = {}
-    for table in board.tables:
-        settings.setdefault(table.setting, []).append(table)
-    # With only one ε, the second overall standing repeats the first.
-    overalls = board.overalls[:1] if len(board.overalls) == 2 else board.overalls
-    with debug_mode(False):  # in debug mode, Altair validates each part of a chart
-        drawn = [
-            *(chart for overall in overalls for chart in rank_chart(overall, cast)),
-            *(chart for setting, tables in settings.items() for chart in metric_chart(setting, tables, cast)),
-            *(chart for setting, tables in settings.items() for chart in cost_chart(setting, tables, cast)),
-            *budget_chart(board, cast),
-            *(chart for setting, tables in settings.items() for chart in path_chart(setting, tables, cast)),
-        ]
+    """The pictures that the board has the data for: answers about the first subject, then each setting's."""
+    subjects = list(dict.fromkeys(answer.subject for answer in board.answers))
+    drawn = [_answer(one) for one in board.answers if one.subject == subjects[0]]
+    for setting, tables in settings_of(board):
+        drawn += _of_setting(setting, tables)
     return list(_with_unique_names(drawn))
+
+
+def settings_of(board: Board) -> list[tuple[str, list[Table]]]:
+    """The tables by setting."""
+    return [(setting, list(tables)) for setting, tables in groupby(board.tables, key=lambda table: table.setting)]
+
+
+def _answer(answer: Answer) -> Chart:
+    at = "all" if answer.epsilon is None else f"epsilon {answer.epsilon:g}"
+    description = f"Forest plot of distances to {answer.anchor}. {' '.join(sentences(answer))}"
+    return Chart(f"answer {at}", answer.title, description, forest.to_svg(answer), "answer", answer.subject)
+
+
+def _of_setting(setting: str, tables: Sequence[Table]) -> Iterator[Chart]:
+    measure = tables[0].measure
+    panels = curves.metric_panels(tables)
+    if panels:
+        title = f"{measure.title[:1].upper()}{measure.title[1:]} against ε: {setting}"
+        note = f"{measure.header}; mean over seeds and 95 % interval, best mean first; dashed: the oracle; ε below."
+        description = f"A small picture for each of {len(panels)} contestants: {note}"
+        svg = curves.to_svg(panels, 5, 132, title, note, description)
+        yield Chart(f"{measure.name} {setting}", title, description, svg, "metric", setting)
+    panels = curves.path_panels(tables)
+    if panels:
+        title = f"Learning rate while training: {setting}"
+        note = "What one run at each ε released; logarithmic, over steps on a square root scale."
+        description = f"A small picture for each of {len(panels)} contestants: {note}"
+        svg = curves.to_svg(panels, 3, 180, title, note, description)
+        yield Chart(f"paths {setting}", title, description, svg, "paths", setting)
 
 
 def _with_unique_names(drawn: Iterable[Chart]) -> Iterator[Chart]:

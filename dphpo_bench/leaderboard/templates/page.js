@@ -27,92 +27,61 @@
   };
   for (const button of all("thead button")) button.addEventListener("click", () => sort(button.parentElement));
 
-  // Filters, kept in the address so that a view can be linked to.
-  const controls = { overall: byId("overall-epsilon") };
-  for (const name of ["task", "epsilon", "private", "method"]) controls[name] = byId(name);
-  const state = () =>
-    Object.entries(controls).map(([name, control]) => [name, control?.value ?? ""]).filter(([, value]) => value);
+  // A link to a method opens its card.
+  const open = () => {
+    const card = byId(location.hash.slice(1))?.closest("details");
+    if (card) card.open = true;
+  };
 
+  // What is shown, kept in the address so that a view can be linked to.
+  const form = byId("controls");
   const apply = () => {
-    const { overall = "", task = "", epsilon = "", private: privacy = "", method = "" } = Object.fromEntries(state());
-    for (const part of all(".overall")) part.hidden = part.dataset.epsilon !== overall;
-    const wanted = method.trim().toLowerCase();
-    let tables = 0, shown = 0, total = 0;
-    for (const part of all(".result")) {
-      const fits = (!task || part.dataset.task === task) && (!epsilon || part.dataset.epsilon === epsilon);
-      let left = 0;
-      for (const body of all("tbody", part)) {
-        let here = 0;
-        for (const row of all("tr:not(.group)", body)) {
-          const { private: is, name } = row.dataset;
-          row.hidden = !(fits && (!privacy || is === privacy) && name.toLowerCase().includes(wanted));
-          here += !row.hidden;
-          total += 1;
-        }
-        body.hidden = here === 0;
-        left += here;
-      }
-      part.hidden = left === 0;
-      tables += left > 0;
-      shown += left;
+    const { task, method } = form.elements;
+    const answers = all(".answer").filter((one) => one.dataset.subject === task.value);
+    const radios = all("[name=epsilon]", form);
+    for (const radio of radios) radio.disabled = !answers.some((one) => one.dataset.epsilon === radio.value);
+    if (!radios.some((radio) => radio.checked && !radio.disabled)) radios.find((radio) => !radio.disabled).checked = true;
+    const epsilon = radios.find((radio) => radio.checked).value;
+    const answer = answers.find((one) => one.dataset.epsilon === epsilon);
+    for (const one of all(".answer")) one.hidden = one !== answer;
+
+    const overalls = all(".overall");
+    const overall = overalls.find((one) => one.dataset.epsilon === epsilon) ?? overalls[0];
+    for (const one of overalls) one.hidden = one !== overall;
+    const settings = answer.dataset.settings.trim().split(" ");
+    for (const one of all(".setting")) {
+      const asked = settings.includes(one.dataset.setting);
+      one.hidden = !asked && "answered" in one.dataset;
+      for (const result of all(".result", one)) result.hidden = asked && epsilon !== "" && result.dataset.epsilon !== epsilon;
     }
-    byId("count").textContent = `${shown} of ${total} rows, in ${tables} of ${all(".result").length} tables.`;
+    const wanted = method.value.trim().toLowerCase();
+    for (const one of all("[data-name]")) one.hidden = !one.dataset.name.toLowerCase().includes(wanted);
+    const shown = all(".setting:not([hidden]) .result:not([hidden])");
+    const rows = shown.flatMap((one) => all("tbody tr[data-name]", one));
+    const left = rows.filter((row) => !row.hidden).length;
+    byId("count").textContent = `${left} of ${rows.length} rows, in ${shown.length} of ${all(".result").length} tables, as chosen above.`;
+    return { epsilon, task: task.value, method: method.value };
   };
   const restore = () => {
+    open();
     const hash = location.hash.slice(1);
     if (hash && !hash.includes("=")) return; // a link within the page
     const wanted = new URLSearchParams(hash);
-    for (const [name, control] of Object.entries(controls)) {
-      if (!control) continue;
-      const value = wanted.get(name) ?? "";
-      const known = !control.options || [...control.options].some((option) => option.value === value);
-      control.value = known ? value : "";
-    }
+    form.reset();
+    for (const radio of all("[name=epsilon]", form)) if (radio.value === wanted.get("epsilon")) radio.checked = true;
+    for (const option of form.elements.task.options) if (option.value === wanted.get("task")) option.selected = true;
+    form.elements.method.value = wanted.get("method") ?? "";
     apply();
   };
-  const keep = () => {
-    apply();
-    history.replaceState(null, "", `#${new URLSearchParams(state())}`);
-  };
-  for (const form of all("form")) {
+  if (form) {
     form.hidden = false;
-    form.addEventListener("input", keep);
+    form.addEventListener("input", () => history.replaceState(null, "", `#${new URLSearchParams(apply())}`));
     form.addEventListener("submit", (event) => event.preventDefault());
-    form.addEventListener("reset", () => setTimeout(keep));
+    addEventListener("hashchange", restore);
+    apply();
+    restore();
+  } else {
+    addEventListener("hashchange", open);
+    open();
   }
-  addEventListener("hashchange", restore);
-  apply();
-  restore();
-
-  // Charts, drawn when they come near, and again when the theme changes.
-  byId("no-script")?.remove();
-  const { specs, themes } = JSON.parse(byId("chart-data").textContent);
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const drawn = new Map();
-  const draw = async (place) => {
-    drawn.get(place)?.finalize();
-    const theme = dark.matches ? "dark" : "light";
-    try {
-      const view = await vegaEmbed(place, specs[place.dataset.chart], {
-        mode: "vega-lite", renderer: "svg", actions: false, ast: true, config: themes[theme], tooltip: { theme },
-      });
-      drawn.set(place, view);
-    } catch (error) {
-      place.textContent = `This chart cannot be drawn: ${error.message}`;
-      throw error;
-    }
-    place.classList.add("drawn");
-  };
-  // The charts' library stands after this script, so that tables work before it is read.
-  addEventListener("DOMContentLoaded", () => {
-    const observer = new IntersectionObserver((entries) => {
-      for (const { isIntersecting, target } of entries) {
-        if (!isIntersecting) continue;
-        observer.unobserve(target);
-        draw(target);
-      }
-    }, { rootMargin: "600px 0px" });
-    for (const place of all("[data-chart]")) observer.observe(place);
-    dark.addEventListener("change", () => [...drawn.keys()].forEach(draw));
-  });
 })();

@@ -1,0 +1,149 @@
+"""The documents as a site: `sphinx-build -c docs . build/site`, from the root of the repository.
+
+The Markdown files are what a reader of the repository sees, links included. Three things are added for the site: a
+page's links to other pages become its branch of the navigation, names in docs/api.md become their docstrings, and
+docs/command_line.md gets the help of every command.
+"""
+
+import ast
+import html
+import importlib
+import inspect
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.cli import get_docs_for_click
+from typer.rich_utils import rich_to_html
+
+ROOT = Path(__file__).parents[1]
+
+project = "dphpo-bench"
+author = "The dphpo-bench developers"
+copyright = "The dphpo-bench developers; Apache-2.0"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "README"
+include_patterns = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "examples/**.md",
+    "leaderboard/README.md",
+]
+exclude_patterns = [".*", "build", "dphpo_bench", "leaderboard/results", "tests"]
+nitpicky = True
+smartquotes = False  # -- of an option stays two dashes
+# What other libraries document, and what is ours but not public: text, not a link.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+# A page may skip a level of headings, and need not be in the navigation.
+suppress_warnings = ["myst.header", "toc.not_included"]
+
+default_role = "py:obj"
+add_module_names = False
+autodoc_default_options = {"members": True, "exclude-members": "model_config, model_post_init"}
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+
+html_theme = "pydata_sphinx_theme"
+html_title = "dphpo-bench"
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {
+    "secondary_sidebar_items": ["page-toc"],
+    "header_links_before_dropdown": 8,
+    "navbar_end": ["theme-switcher"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "show_prev_next": True,
+}
+html_sidebars = {
+    page: [] for page in ("docs/tutorial", "docs/concepts", "docs/accounting", "docs/pitfalls", "*/README")
+}
+
+BRANCHES = ("README", "docs/howto", "docs/reference")
+"""Pages whose lists of links are the navigation."""
+
+
+def public_names() -> dict[str, str]:
+    """The module of each public name."""
+    stub = ast.parse((ROOT / "dphpo_bench/__init__.pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: f"dphpo_bench.{node.module}" for node in imports for alias in node.names}
+
+
+def branches(text: str) -> str:
+    """The pages in a page's list of links, as its part of the navigation."""
+    found = re.findall(r"^- \[(.+?)\]\(([\w./-]+)\.md\)", text, flags=re.MULTILINE)
+    return "\n".join([text, "```{toctree}", ":hidden:", "", *(f"{title} <{page}>" for title, page in found), "```", ""])
+
+
+def described(line: "re.Match[str]") -> str:
+    """The docstrings of the names in a line of docs/api.md."""
+    modules = public_names()
+    parts = ["```{eval-rst}"]
+    for name in re.findall(r"`(\w+)`", line[0]):
+        found = getattr(importlib.import_module(modules[name]), name)
+        kind = "class" if inspect.isclass(found) else "function" if inspect.isfunction(found) else "data"
+        parts.append(f".. auto{kind}:: {modules[name]}.{name}")
+    return "\n".join([*parts, "```"])
+
+
+def commands() -> str:
+    """The help of every command, below the headings of a page."""
+    from dphpo_bench.cli.commands import app
+
+    command: Any = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="dphpo-bench")
+    text = rich_to_html(text[text.index("\n## ") :].replace("**Usage**:\n", ""))
+    return re.sub("`[^`]+`", lambda code: html.unescape(code[0]), text)
+
+
+def expand(_app: Any, page: str, source: list[str]) -> None:
+    """Add to a page what only the site has; the board's page is a page of it, not a file to download."""
+    source[0] = re.sub(r"\[([^]]+)\]\(((?:leaderboard/)?index\.html)\)", r'<a href="\2">\1</a>', source[0])
+    if page in BRANCHES:
+        source[0] = branches(source[0])
+    elif page == "docs/api":
+        source[0] = re.sub(r"^- (`\w+`(, |,\n  |$))+", described, source[0], flags=re.MULTILINE)
+    elif page == "docs/command_line":
+        source[0] += commands()
+
+
+def linked(app: Any, _env: Any, node: Any, text: Any) -> Any:
+    """A link to a public name, wherever its short name is used."""
+    module = public_names().get(node.get("reftarget", "").split(".")[-1])
+    if node.get("refdomain") != "py" or module is None:
+        return None
+    name = f"{module}.{node['reftarget'].split('.')[-1]}"
+    return app.env.domains.python_domain.resolve_xref(app.env, node["refdoc"], app.builder, "obj", name, node, text)
+
+
+def front(app: Any, error: Exception | None) -> None:
+    """The README's page is the first one, and the board lies beside its tables, with all that it links to."""
+    if error or app.builder.format != "html":
+        return
+    site = Path(app.outdir)
+    shutil.copy(site / "README.html", site / "index.html")
+    for folder in ("leaderboard", "methods", "tasks"):
+        shutil.copytree(ROOT / folder, site / folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.md", "__*"))
+    board = site / "leaderboard/index.html"
+    text = re.sub(r'(href="[./\w]+)\.md\b', r"\1.html", board.read_text(encoding="utf-8"))
+    board.write_text(text, encoding="utf-8")
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", expand)
+    app.connect("missing-reference", linked)
+    app.connect("build-finished", front)

@@ -1,0 +1,156 @@
+"""Draws every figure of the documents: `python docs/figures/draw.py`.
+
+Charts show what leaderboard/leaderboard.csv says, which `dphpo-bench leaderboard build` makes from the records. The
+same table gives the same bytes on every machine; tests/docs/test_figures.py draws them again and compares.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from dphpo_bench.leaderboard.board import Estimate
+from dphpo_bench.leaderboard.charts.panels import Panel, to_svg
+from dphpo_bench.leaderboard.charts.scales import estimates_axis, log_axis
+
+HERE = Path(__file__).parent
+TABLE = HERE.parents[1] / "leaderboard/leaderboard.csv"
+SETTING = "digits (linear)"
+EPSILONS = (1, 3, 8)
+
+
+def board() -> pd.DataFrame:
+    """The rows of one setting with its default contestants, numbers as on the board."""
+    table = pd.read_csv(TABLE)
+    return table[(table.setting == SETTING) & (table.label == table.method)]
+
+
+def _panel(title: str, rows: pd.DataFrame, column: str) -> Panel:
+    """Points of a hundred, and their intervals."""
+    names = [column, f"{column}_low", f"{column}_high"]
+    return Panel(
+        title,
+        {
+            method: Estimate(*(None if pd.isna(value) else 100 * value for value in values))
+            for method, *values in rows[["method", *names]].itertuples(index=False)
+        },
+    )
+
+
+def _known(panels: list[Panel]) -> list[Estimate]:
+    return [one for panel in panels for one in panel.estimates.values()]
+
+
+def distance() -> str:
+    """How far below the oracle each private method ends."""
+    rows = board()
+    rows = rows[rows.end_to_end_private & ~rows.reference]
+    order = rows.groupby("method").gap_to_oracle.mean().sort_values(kind="stable").index
+    several = set(rows[rows.runs > 1].method)
+    panels = [_panel(f"ε = {one}", rows[rows.epsilon_target == one], "gap_to_oracle") for one in EPSILONS]
+    return to_svg(
+        panels,
+        {method: "worse" if method in several else "better" for method in order},
+        estimates_axis(_known(panels)),
+        title="What private tuning loses: points of accuracy below the oracle",
+        note="Digits, linear model, mean of five seeds, 95 % intervals. Dots: one training run. Squares: several.",
+    )
+
+
+def losses() -> str:
+    """What of the distance is noise, and what the choice, for methods that spend ε on tuning."""
+    rows = board()
+    rows = rows[(rows.epsilon_target == 1) & (rows.tuning_share > 0) & rows.lost_to_noise.notna()]
+    panels = [_panel(f"lost to {part}", rows, f"lost_to_{part}") for part in ("noise", "choice")]
+    return to_svg(
+        panels,
+        dict.fromkeys(rows.sort_values(["gap_to_oracle", "method"]).method, ""),
+        estimates_axis(_known(panels)),
+        title="Why methods that pay for tuning lose: points of accuracy",
+        note="Digits, linear model, ε = 1, mean of five seeds, 95 % intervals. Best method first.",
+    )
+
+
+def audits() -> str:
+    """The ε that attacks have shown, beside the ε that is claimed."""
+    rows = board()
+    rows = rows[rows.audited.notna() & rows.end_to_end_private]
+    panels = []
+    for epsilon in EPSILONS:
+        there = rows[rows.epsilon_target == epsilon]
+        shown = {method: Estimate(value) for method, value in zip(there.method, there.audited, strict=True)}
+        panels.append(Panel(f"claimed: ε = {epsilon}", shown, line=epsilon))
+    return to_svg(
+        panels,
+        dict.fromkeys(sorted(set(rows.method)), ""),
+        log_axis([0.2, 10]),
+        title="What attacks show of the ε that is claimed",
+        note="Digits, linear model. Dots: the lower bound that ten runs show. Dashed: the claim. Logarithmic.",
+        values=(0.3, 1, 3, 8),
+    )
+
+
+# x, y, width and the lines of each box; those of one row are 44 high.
+BOXES = (
+    (30, 56, 130, "Task", "public facts"),
+    (30, 116, 130, "budget", "(ε, δ)"),
+    (215, 86, 120, "Method.plan"),
+    (405, 86, 170, "Plan", "event of the whole"),
+    (430, 216, 120, "Method.run"),
+    (330, 216, 70, "model"),
+    (160, 216, 130, "metrics", "on test data"),
+    (655, 216, 120, "Session", "clips, adds noise"),
+    (815, 216, 75, "private", "records"),
+    (655, 316, 120, "Ledger", "what was released"),
+    (405, 316, 170, "ε, computed again", "by the harness"),
+    (160, 316, 130, "RunRecord"),
+    (30, 316, 90, "leaderboard"),
+)
+# From x, y to x, y.
+ARROWS = (
+    (160, 78, 215, 100), (160, 138, 215, 116), (335, 108, 405, 108), (490, 130, 490, 216), (550, 231, 655, 231),
+    (655, 247, 550, 247), (430, 238, 400, 238), (330, 238, 290, 238), (815, 238, 775, 238), (715, 260, 715, 316),
+    (655, 338, 575, 338), (405, 338, 290, 338), (225, 260, 225, 316), (160, 338, 120, 338),
+)  # fmt: skip
+FRAMES = (
+    (14, 24, 577, 150, "looks at no data", "#0072B2"),
+    (640, 184, 266, 90, "the only door to private data", "#D55E00"),
+)
+WORDS = (
+    (500, 191, "start", "ε ≤ budget,"), (500, 207, "start", "or nothing is read"),
+    (595, 225, "middle", "asks"), (595, 264, "middle", "noisy answers"),
+)  # fmt: skip
+
+
+def flow() -> str:
+    """What happens in a run, from public facts to the leaderboard."""
+    parts = [
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 920 380" font-family="Liberation Sans, Arial, Helvetica, '
+        'sans-serif" font-size="14">',
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
+        '<path d="M0 0L8 4L0 8z" fill="#59636e"/></marker></defs>',
+        '<rect width="920" height="380" fill="#fff"/>',
+    ]
+    for x, y, width, height, title, color in FRAMES:
+        parts += [
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="{color}" fill-opacity=".07" '
+            f'stroke="{color}" stroke-dasharray="5 4"/>',
+            f'<text x="{x + 10}" y="{y + 20}" font-size="12" fill="{color}">{title}</text>',
+        ]
+    for x, y, to_x, to_y in ARROWS:
+        parts.append(f'<path d="M{x} {y}L{to_x} {to_y}" stroke="#59636e" stroke-width="1.5" marker-end="url(#head)"/>')
+    for x, y, width, title, *more in BOXES:
+        parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="44" rx="5" fill="#fff" stroke="#59636e"/>')
+        for number, line in enumerate((title, *more)):
+            middle = y + (27 if not more else 19 + 17 * number)
+            looks = 'font-weight="600" fill="#1b1f24"' if not number else 'font-size="12" fill="#59636e"'
+            parts.append(f'<text x="{x + width / 2:g}" y="{middle}" text-anchor="middle" {looks}>{line}</text>')
+    for x, y, anchor, text in WORDS:
+        parts.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="12" fill="#59636e">{text}</text>')
+    return "\n".join([*parts, "</svg>"])
+
+
+FIGURES = {"flow": flow, "distance": distance, "losses": losses, "audits": audits}
+
+if __name__ == "__main__":
+    for name, draw in FIGURES.items():
+        (HERE / f"{name}.svg").write_text(draw() + "\n", encoding="utf-8")

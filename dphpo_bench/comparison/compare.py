@@ -1,0 +1,125 @@
+"""Compare methods on any task: a sweep for whoever has a script or a notebook rather than a suite.
+
+>>> table = compare(["hyfreedp", "auto_clipping"], task, epsilons=[1, 3])  # doctest: +SKIP
+>>> print(table)  # doctest: +SKIP
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import shown
+from dphpo_bench.cli.sweep import make_executor
+from dphpo_bench.cli.sweep_progress import SweepDisplay
+from dphpo_bench.comparison.result import Comparison
+from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.task import Task
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.recording import task_identity
+from dphpo_bench.harness.seeds import warn_of_seeds
+from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.records.reading import Result
+from dphpo_bench.records.store import RecordStore
+from dphpo_bench.sweep.cells import cell_of, portable, with_seeds
+from dphpo_bench.sweep.driver import sweep
+from dphpo_bench.sweep.own_data import check_same_data
+from dphpo_bench.sweep.resources import Resources
+
+
+def compare(
+    methods: Sequence[str | Method],
+    task: str | Task,
+    epsilons: Sequence[float],
+    seeds: Sequence[int] = (0, 1, 2),
+    *,
+    delta: float | None = None,
+    results_dir: Path | str = "results",
+    retry_failed: bool = False,
+    workers: int | None = None,
+    threads: int = 1,
+    gpus: float = 0,
+    source: DataSource | None = None,
+    quiet: bool = False,
+) -> Comparison:
+    """Run each method on a task at each ε with each seed, and set the results side by side.
+
+    Each run has a process and a record of its own. What has a record in `results_dir` is not run again, so that the
+    same call goes on where an interrupted one ended. An `ArrayTask` whose records changed needs another `version`.
+
+    Each run spends (ε, δ) of its own. On private records the choice of a method costs the sum of all runs, as any
+    search does, and seeds have to be kept secret: compare on public records, or on records that are given up for it.
+
+    Args:
+        methods: methods, or registered names.
+        task: a task or a registered name. One that is not registered, and a method that is not, are written to a
+            temporary file for the processes that run them, in a folder that only the user can read.
+        epsilons: target ε of the whole procedure.
+        seeds: each makes a run, repeatable on this kind of machine, noise included.
+        delta: target δ; None: the task's N^-1.1. A board takes at most 1e-3.
+        results_dir: where records are read and written.
+        retry_failed: whether to run again what has the record of a failure.
+        workers: runs at a time; None: as many as this machine has room for.
+        threads: computing threads of a run. Their number changes the rounding of sums.
+        gpus: GPUs of a run, or a part of one; 0 trains on the CPU.
+        source: where data are found; default: environment, then the hub.
+        quiet: show failures only. Otherwise progress goes to standard error.
+
+    Returns:
+        All results, failed runs included.
+
+    Raises:
+        InvalidValueError: if a value is out of range or there twice, or a task or a method cannot be pickled.
+        UnknownNameError: if a name is not registered.
+        DataError: if the task's data are missing, or changed since there are results.
+        RecordError: if a record cannot be written.
+    """
+    made = [make_method(one) if isinstance(one, str) else one for one in _several(methods, "methods", "hyfreedp")]
+    task = make_task(task) if isinstance(task, str) else task
+    delta = task.facts.default_delta if delta is None else delta
+    budgets = [PrivacyBudget(float(epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
+    seeds = [_checked_seed(seed) for seed in _several(seeds, "seeds", 0)]
+    warn_of_seeds(task, f"the comparison seeds its runs with {shown(seeds)}")
+    source = source or DataSource.resolve()
+    of_task = task_identity(task, task.facts, source)
+    resources = Resources(threads=threads, gpus=gpus)
+    first = [cell_of(method, task, of_task, budget, seeds[0], resources) for budget in budgets for method in made]
+    for name, values in (("method", [cell.key for cell in first[: len(made)]]), ("epsilon", epsilons), ("seed", seeds)):
+        if len(set(values)) < len(values):
+            raise InvalidValueError(f"Expected each {name} once, got {name}s that are the same.")
+    cells = with_seeds(first, seeds)
+    store = RecordStore(Path(results_dir))
+    check_same_data(store.root, task, cells[0].identity)
+    with (
+        portable(cells) as ready,
+        closing(make_executor("process", workers, None, ready)) as executor,
+        SweepDisplay(executor.capacity, quiet=quiet) as display,
+    ):
+        sweep(ready, store, executor, source, display, retry_failed=retry_failed)
+    records = [store.find(cell.identity) for cell in cells]
+    paths = [str(store.path_of(cell.identity).relative_to(store.root)) for cell in cells]
+    return Comparison(
+        tuple(Result(path, record) for path, record in zip(paths, records, strict=True) if record), store.root
+    )
+
+
+def _several(given: Any, name: str, example: object) -> list[Any]:
+    """The values as a list.
+
+    Raises:
+        InvalidValueError: if it is a single value, or nothing.
+    """
+    if isinstance(given, str | Method) or not isinstance(given, Iterable):
+        raise InvalidValueError(f"Expected {name} as a list, such as {[example]}, got {shown(given, form=repr)}.")
+    values = list(given)
+    if not values:
+        raise InvalidValueError(f"Expected at least one of {name}, got none.")
+    return values
+
+
+def _checked_seed(seed: Any) -> int:
+    if not (isinstance(seed, int) and seed >= 0):
+        raise InvalidValueError(f"Expected seeds to be integers >= 0, got {shown(seed, form=repr)}.")
+    return int(seed)

@@ -1,0 +1,256 @@
+"""What a comparison found: a table to print, a drawing, a board, and the records under all of them."""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.text import duration_text, one_line, shown, value_text, varying_names
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.leaderboard.board import Estimate
+from dphpo_bench.leaderboard.columns import NOTHING, measure_text
+from dphpo_bench.leaderboard.statistics import mean_interval
+from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.reading import Result
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
+from dphpo_bench.records.tables import frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WIDTH = 160
+MAX_FAILURES = 5
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method with its parameters, and its results.
+
+    Attributes:
+        label: the name, and the parameters in which methods of this name differ.
+        private: whether its ε covers tuning. The others are there to compare with, not to choose.
+        by_epsilon: target ε → mean over seeds of the metric on test data, with a 95 % interval; None if no run ended
+            well, or nothing was measured.
+        failed: number of failed runs, which are in no mean.
+        seconds: median time of a run; None if none tells.
+    """
+
+    label: str
+    private: bool
+    by_epsilon: Mapping[float, Estimate | None]
+    failed: int
+    seconds: float | None
+
+    def order(self, measure: Measure) -> tuple[bool, float, str]:
+        """The key by which lines are sorted: private ones first, then the best mean over all ε."""
+        means = [estimate.mean for estimate in self.by_epsilon.values() if estimate]
+        mean = fmean(means) if means else -math.inf if measure.higher_is_better else math.inf
+        return not self.private, -mean if measure.higher_is_better else mean, self.label
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing, which a notebook shows.
+
+    Attributes:
+        svg: its file.
+    """
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: Path | str) -> None:
+        """Write the file.
+
+        Raises:
+            InvalidValueError: if the name does not end in .svg, or the file cannot be written.
+        """
+        if Path(path).suffix != ".svg":
+            raise InvalidValueError(f"Expected a file that ends in .svg, got {shown(path)}.")
+        try:
+            Path(path).write_text(self.svg, encoding="utf-8")
+        except OSError as error:
+            raise InvalidValueError(f"Cannot write {shown(path)}: {error.strerror}.") from None
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Methods side by side on one task.
+
+    Attributes:
+        results: a record and its path below `root` for each run; failed runs are among them.
+        root: the folder of records.
+    """
+
+    results: tuple[Result, ...]
+    root: Path
+
+    @property
+    def records(self) -> tuple[RunRecord, ...]:
+        """The records."""
+        return tuple(result.record for result in self.results)
+
+    @property
+    def failures(self) -> tuple[RunRecord, ...]:
+        """The records of runs that did not end well; their `error` says why."""
+        return tuple(record for record in self.records if record.status != "ok")
+
+    @property
+    def measure(self) -> Measure:
+        """The metric that is compared."""
+        return next((one.measure for one in self.results if one.value is not None), self.results[0].measure)
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """The target ε, sorted."""
+        return tuple(sorted({record.identity.epsilon for record in self.records}))
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The methods, the best one first; those that are not private come last."""
+
+        def who(result: Result) -> tuple[str, str]:
+            return result.record.identity.method, result.parameters
+
+        lines = []
+        for method, same in groupby(sorted(self.results, key=who), key=lambda one: who(one)[0]):
+            groups = [list(group) for _, group in groupby(same, key=who)]
+            parameters = [_texts(group[0].record) for group in groups]
+            varying = varying_names(parameters)
+            for group, each in zip(groups, parameters, strict=True):
+                told = ", ".join(f"{name}={each[name]}" for name in varying if name in each)
+                lines.append(self._line(one_line(f"{method} ({told})" if told else method, WIDTH // 2), group))
+        return tuple(sorted(lines, key=lambda line: line.order(self.measure)))
+
+    def _line(self, label: str, group: Sequence[Result]) -> Line:
+        found: dict[float, Estimate | None] = {}
+        for epsilon in self.epsilons:
+            at = [one for one in group if one.record.identity.epsilon == epsilon and one.record.status == "ok"]
+            values = [one.value for one in at if one.value is not None and math.isfinite(one.value)]
+            found[epsilon] = mean_interval(values) if values else None
+        told = [one.record.privacy.end_to_end_private for one in group if one.record.privacy]
+        return Line(
+            label=label,
+            private=all(told),
+            by_epsilon=found,
+            failed=sum(one.record.status != "ok" for one in group),
+            seconds=median(times) if (times := [one.seconds for one in group if one.seconds is not None]) else None,
+        )
+
+    def frame(self) -> "pd.DataFrame":
+        """A row for each run: identity, ε, metrics, cost, times."""
+        return frame(self.results)
+
+    def __str__(self) -> str:
+        """The table: a row for each method, a column for each ε."""
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        identity, lines = self.records[0].identity, self.lines
+        seeds = len({record.identity.seed for record in self.records})
+        title = f"{identity.task} ({identity.model}), δ = {identity.delta:.3g}: {self.measure.header} on test data"
+        told = f"mean of {seeds} seeds ± 95 % interval" if seeds > 1 else "one seed"
+        table = Table("method", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
+        for epsilon in self.epsilons:
+            table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
+        table.add_column("a run", justify="right", no_wrap=True)
+        if any(line.failed for line in lines):
+            table.add_column("failed", justify="right")
+        for line in lines:
+            name = line.label if line.private else f"{line.label}, not private"
+            cells = [measure_text(estimate, self.measure) for estimate in line.by_epsilon.values()]
+            time = NOTHING if line.seconds is None else duration_text(line.seconds)
+            table.add_row(Text(name), *cells, time, str(line.failed or ""))
+        buffer = io.StringIO()
+        console = Console(file=buffer, width=WIDTH, markup=False, highlight=False)
+        console.print(Text(f"{one_line(title)}, {told}"), soft_wrap=True)
+        console.print(table)
+        for record in self.failures[:MAX_FAILURES]:
+            who = f"{record.identity.method}, ε {record.identity.epsilon:g}, seed {record.identity.seed}"
+            console.print(Text(one_line(f"{who}: {record.status}: {record.error}")), soft_wrap=True)
+        return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
+
+    __repr__ = __str__
+
+    def plot(self) -> "Plot":
+        """A drawing: a panel for each ε, in it a line for each method, its mean and its 95 % interval.
+
+        Intervals that would dwarf the differences are cut off, with an arrow. A notebook shows the drawing, and
+        `plot().save("comparison.svg")` writes it.
+
+        Raises:
+            InvalidValueError: if the extra `leaderboard` is not installed, or nothing was measured.
+        """
+        _require_extra()
+        from dphpo_bench.leaderboard.charts import panels
+        from dphpo_bench.leaderboard.charts.scales import estimates_axis
+
+        lines, identity, measure = self.lines, self.records[0].identity, self.measure
+        drawn = [
+            panels.Panel(f"ε = {at:g}", {line.label: one for line in lines if (one := line.by_epsilon[at])})
+            for at in self.epsilons
+        ]
+        known = [one for panel in drawn for one in panel.estimates.values()]
+        if not known:
+            raise InvalidValueError(
+                "Expected a run with a result, got none: all failed, or the task has no test records."
+            )
+        return Plot(
+            panels.to_svg(
+                drawn,
+                {line.label: "" if line.private else "reference" for line in lines},
+                estimates_axis(known),
+                title=one_line(f"{identity.task} ({identity.model})", WIDTH // 2),
+                note=f"{measure.header} on test data; line: 95 % interval; grey: not private, to compare with.",
+                form=lambda value: f"{100 * value:g} %" if measure.share else f"{value:g}",
+            )
+        )
+
+    def write_board(self, folder: Path | str) -> list[str]:
+        """Copy the records to a board's folder `results` and write the board of all that lie there.
+
+        `dphpo-bench leaderboard build FOLDER` writes the same again.
+
+        Returns:
+            For each record that does not pass the board's checks, its path and the reason.
+
+        Raises:
+            InvalidValueError: if the extra `leaderboard` is not installed, or a file cannot be written.
+            RecordError: if a record cannot be written.
+        """
+        _require_extra()
+        from dphpo_bench.leaderboard.build import render, write
+        from dphpo_bench.leaderboard.replays import read_checked
+        from dphpo_bench.leaderboard.scoring import score
+
+        folder = Path(folder)
+        store = RecordStore(folder / "results")
+        store.check_writable()
+        for record in self.records:
+            store.write(record)
+        submissions = read_checked([store.root], DataSource.resolve().cache_dir / "epsilons", SilentProgress())
+        write(folder, render(score(submissions), folder))
+        return [f"{refused.path}: {refused.reason}" for refused in submissions.rejected]
+
+
+def _texts(record: RunRecord) -> dict[str, str]:
+    return {name: value_text(value) for name, value in record.identity.parameters.items()}
+
+
+def _require_extra() -> None:
+    try:
+        import_module("jinja2")
+    except ImportError:
+        raise InvalidValueError("Drawing needs jinja2: pip install 'dphpo-bench[leaderboard]'.") from None

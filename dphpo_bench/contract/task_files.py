@@ -1,0 +1,148 @@
+"""Tasks in files and modules that no entry point names."""
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from inspect import isabstract
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RegistryError, UnknownNameError
+from dphpo_bench.base.text import shown, unknown_name_message
+from dphpo_bench.contract import registry
+from dphpo_bench.contract.task import Task
+
+SUFFIX = ".py"
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """Tasks by name: those of some files and modules, and the registered ones.
+
+    Attributes:
+        own: what a name stands for: a task as it is, or a class of tasks that takes the name of a model.
+    """
+
+    own: Mapping[str, Task | type[Task]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, places: Sequence[str]) -> "TaskFiles":
+        """The tasks at these places: `my_task.py`, `package.module`, or one object in them, as `my_task.py:fraud`.
+
+        Without the name of an object, these are all tasks, and all classes of tasks, that the module defines. A
+        function that is named is called without arguments, and returns a task.
+
+        Raises:
+            InvalidValueError: if there is no such file, module or task.
+            RegistryError: if a module cannot be imported, or two tasks have one name.
+        """
+        own: dict[str, Task | type[Task]] = {}
+        for place in places:
+            for task in _tasks_at(place):
+                if own.setdefault(task.name, task) is not task or task.name in registry.tasks():
+                    raise RegistryError(f"Two tasks are named {shown(task.name, form=repr)}. Rename that of {place}.")
+        return cls(own)
+
+    def make(self, name: str, model: str | None = None) -> Task:
+        """The task of this name with this model, as `registry.make_task` makes it.
+
+        Raises:
+            UnknownNameError: if there is no such task or model.
+        """
+        if name not in self.own:
+            known = registry.tasks()
+            if name not in known:
+                raise UnknownNameError(unknown_name_message("task", name, [*self.own, *known]))
+            return registry.make_task(name, model)
+        task = self.own[name]
+        if isinstance(task, type):
+            return task(model)
+        models = (task.model_name, task.facts.model)
+        if model not in (None, *models):
+            raise UnknownNameError(unknown_name_message("model", str(model), models))
+        return task
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a file as Python does where it lies: as a module of its name, with its folder on the path of modules.
+
+    So other processes can import it, too.
+
+    Raises:
+        InvalidValueError: if there is no such file, or no module can have its name.
+        RegistryError: if it cannot be imported.
+    """
+    place, name = path.resolve(), path.stem
+    if not place.is_file():
+        raise InvalidValueError(f"Expected a file of Python, got {path}: no such file.")
+    if not name.isidentifier():
+        raise InvalidValueError(f"Expected a file named as a module can be, got {path.name}. Rename it.")
+    if str(place.parent) not in sys.path:
+        sys.path.append(str(place.parent))
+    try:
+        found = find_spec(name)
+    except ValueError:  # a module without a spec, such as a script that runs
+        found = None
+    if found is None or found.origin is None or Path(found.origin).resolve() != place:
+        raise InvalidValueError(f"A module {shown(name, form=repr)} is installed already. Rename {path}.")
+    return _imported(name)
+
+
+def _installed_or_here(name: str) -> ModuleType:
+    """Import a module that is installed, or lies below the working directory."""
+    if not name or any(not part.isidentifier() for part in name.split(".")):
+        raise InvalidValueError(f"Expected FILE.py, FILE.py:NAME, MODULE or MODULE:NAME, got {shown(name, form=repr)}.")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # at the end, for the folder of an installed package would hide the package
+    return _imported(name)
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except DphpoBenchError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise RegistryError(f"Cannot import {shown(name)}: {type(error).__name__}: {shown(error, 300)}.") from None
+
+
+def _tasks_at(place: str) -> "list[Task | type[Task]]":
+    where, _, name = (place, "", "") if place.endswith(SUFFIX) or ":" not in place else place.rpartition(":")
+    module = import_file(Path(where)) if where.endswith(SUFFIX) else _installed_or_here(where)
+    candidates = {key: one for key, one in vars(module).items() if _is_task(one, module)}
+    if name:
+        return [_named(module, name, candidates)]
+    if not candidates:
+        raise InvalidValueError(
+            f"{place} defines no task: neither an ArrayTask nor a subclass of Task. Name a function that returns one: "
+            f"{place}:FUNCTION."
+        )
+    return list({id(one): one for one in candidates.values()}.values())
+
+
+def _is_task(one: Any, module: ModuleType) -> bool:
+    if isinstance(one, type) and issubclass(one, Task):
+        return one.__module__ == module.__name__ and not isabstract(one) and hasattr(one, "name")
+    return isinstance(one, Task)
+
+
+def _named(module: ModuleType, name: str, candidates: Mapping[str, Any]) -> Task | type[Task]:
+    found = getattr(module, name, None)
+    if found is None:
+        raise UnknownNameError(unknown_name_message(f"task in {module.__name__}", name, candidates))
+    if callable(found) and not isinstance(found, type | Task):
+        try:
+            found = found()
+        except DphpoBenchError:
+            raise
+        except Exception as error:  # whatever a function of somebody's raises
+            raise RegistryError(f"{name}() raises {type(error).__name__}: {shown(error, 300)}.") from None
+    if not (isinstance(found, Task) or (isinstance(found, type) and issubclass(found, Task))):
+        raise InvalidValueError(
+            f"Expected {name} of {module.__name__} to be a task, got {shown(type(found).__name__)}."
+        )
+    return found

@@ -1,0 +1,122 @@
+"""Which method, at my ε, for my kind of task: distances to the oracle, for each kind, each setting and each ε."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from dphpo_bench.leaderboard.board import Answer, Contestant, Estimate, Part, Place
+from dphpo_bench.leaderboard.contestants import Cell, Entry, cross_entropy, mean_over, median
+from dphpo_bench.leaderboard.findings import UNTUNED
+
+ALL_KINDS = "all tasks"
+
+
+def answers_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Answer, ...]:
+    """Answers for all counted tables of a metric, for those of each kind, and for each setting; each ε, then all."""
+    found = []
+    for subject, chosen in _subjects(cells, counted):
+        targets = sorted({cell.target for cell in chosen})
+        for target in (*targets, None) if len(targets) > 1 else targets:
+            one = _answer(subject, target, [cell for cell in chosen if target in (None, cell.target)])
+            if one.places:
+                found.append(one)
+    return tuple(found)
+
+
+def _subjects(cells: Sequence[Cell], counted: Sequence[Cell]) -> Iterator[tuple[str, list[Cell]]]:
+    """What readers may ask about, and its tables, which share a metric; several settings first, then each of them."""
+    measures = sorted({cell.setting.measure for cell in counted})
+    kinds = sorted({cell.setting.kind for cell in counted} - {""})
+    seen: set[tuple[int, ...]] = set()
+    for kind in ("", *kinds):
+        for measure in measures:
+            chosen = [cell for cell in counted if cell.setting.measure == measure and kind in ("", cell.setting.kind)]
+            alike = tuple(map(id, chosen))
+            if len({cell.setting for cell in chosen}) > 1 and alike not in seen:
+                seen.add(alike)
+                yield f"{kind or ALL_KINDS}{f' by {measure.title}' if len(measures) > 1 else ''}", chosen
+    for title in dict.fromkeys(cell.title for cell in cells):
+        yield title, [cell for cell in cells if cell.title == title]
+
+
+def _answer(subject: str, target: float | None, cells: Sequence[Cell]) -> Answer:
+    oracles = [cell.oracle for cell in cells if cell.oracle]
+    untuned = [cell.untuned for cell in cells if cell.untuned]
+    anchor, anchors = ("the oracle", oracles) if len(oracles) == len(cells) else (UNTUNED, untuned)
+    inside = Counter(who for cell in cells for who in cell.by_contestant)
+    places = []
+    if len(anchors) == len(cells):
+        for who, tables in inside.items():
+            own = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
+            lead = mean_over(own, anchors) if tables == len(cells) and own[0] is not anchors[0] else None
+            if lead:
+                places.append(_place(who, lead, cells, own, anchors))
+    # Who has no interval, for want of a second seed, is not put first.
+    places.sort(key=lambda place: (place.lead.low is None, -round(place.lead.mean, 9), place.contestant.label))
+    ranked = [place for place in places if not place.contestant.reference]
+    return Answer(
+        subject=subject,
+        epsilon=target,
+        measure=cells[0].setting.measure,
+        anchor=anchor,
+        settings=tuple(dict.fromkeys(cell.title for cell in cells)),
+        tables=len(cells),
+        places=tuple(_with_ties(ranked, cells)),
+        references=tuple(place for place in places if place.contestant.reference),
+        absent=tuple((who, tables) for who, tables in inside.items() if tables < len(cells) and not who.reference),
+    )
+
+
+def _place(
+    who: Contestant, lead: Estimate, cells: Sequence[Cell], own: Sequence[Entry], anchors: Sequence[Entry]
+) -> Place:
+    untuned = [cell.untuned for cell in cells if cell.untuned]
+    against = mean_over(own, untuned) if len(untuned) == len(cells) else None
+    costs = [(_examples(entry), _examples(cell.untuned)) for entry, cell in zip(own, cells, strict=True)]
+    return Place(
+        contestant=who,
+        lead=lead,
+        parts=tuple(sorted(_parts(cells, own, anchors), key=lambda part: (-round(part.value, 9), part.name))),
+        untuned=_sign(against),
+        tied=False,
+        cross_entropy=mean_over(own, [], cross_entropy),
+        calibration=mean_over(anchors, own, cross_entropy),
+        cost=median(examples / once for examples, once in costs if examples and once),
+        tuning_share=median(run.tuning_share for entry in own for run in entry.finished) or 0.0,
+    )
+
+
+def _parts(cells: Sequence[Cell], own: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
+    """By table; by seed if there is only one table."""
+    if len(cells) == 1:
+        for seed in sorted(set(own[0].runs) & set(anchors[0].runs)):
+            yield Part(f"seed {seed}", (own[0].score(seed) or 0.0) - (anchors[0].score(seed) or 0.0))
+        return
+    one_setting = len({cell.title for cell in cells}) == 1
+    one_target = len({cell.target for cell in cells}) == 1
+    for cell, entry, anchor in zip(cells, own, anchors, strict=True):
+        lead = mean_over([entry], [anchor])
+        if lead:
+            at = f"ε = {cell.target:g}"
+            yield Part(at if one_setting else cell.title if one_target else f"{cell.title}, {at}", lead.mean)
+
+
+def _with_ties(places: Sequence[Place], cells: Sequence[Cell]) -> Iterator[Place]:
+    """The places, with marks for those that cannot be told from the first, seed by seed."""
+    if not places:
+        return
+    first = [cell.by_contestant[places[0].contestant] for cell in cells]
+    for place in places:
+        own = [cell.by_contestant[place.contestant] for cell in cells]
+        yield place if _sign(mean_over(own, first)) else replace(place, tied=True)
+
+
+def _sign(difference: Estimate | None) -> int:
+    """1 if it is above zero with 95 % confidence, −1 if below, else 0."""
+    if difference is None or difference.low is None or difference.high is None:
+        return 0
+    return (difference.low > 0) - (difference.high < 0)
+
+
+def _examples(entry: Entry | None) -> float | None:
+    return median(run.examples for run in entry.finished) if entry else None

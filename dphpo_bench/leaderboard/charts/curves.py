@@ -1,0 +1,151 @@
+"""Small pictures side by side, one for each contestant with its name above: the metric against ε, and what it released.
+
+Each has the same axes as its neighbours, so that no line crosses another and no legend is needed.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from dphpo_bench.leaderboard.board import Contestant, Estimate, PathPoint, Table
+from dphpo_bench.leaderboard.charts import frame
+from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
+from dphpo_bench.records.measure import Measure
+
+WIDTH = 860
+TOP, BOTTOM = 6.0, 84.0
+"""Between these percents of the height lies the metric, above the names of the ε."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A small picture: whose, and its marks, in percents of its width and height."""
+
+    contestant: Contestant
+    marks: Markup
+
+
+def metric_panels(tables: Sequence[Table]) -> list[Panel]:
+    """The metric of each contestant against ε, the best mean first, with the oracle's line behind; several ε only."""
+    measure = tables[0].measure
+    found: defaultdict[Contestant, dict[float, Estimate]] = defaultdict(dict)
+    for table in tables:
+        for row in table.everyone:
+            if row.utility:
+                found[row.contestant][table.epsilon] = row.utility
+    epsilons = sorted({epsilon for by_epsilon in found.values() for epsilon in by_epsilon})
+    if len(epsilons) < 2:
+        return []
+    own = {who: values for who, values in found.items() if not who.reference}
+    oracle = next((values for who, values in found.items() if who.method == "grid_oracle"), {})
+    if not own:
+        return []
+    means = [one.mean for one in oracle.values()]
+    shown = estimates_axis([one for values in own.values() for one in values.values()], *means)
+    y = Axis(shown.low, shown.high, start=BOTTOM, end=TOP)
+    x = log_axis(epsilons, 20, 88)
+
+    def best_first(who: Contestant) -> tuple[int, float, str]:
+        mean = sum(one.mean for one in own[who].values()) / len(own[who])
+        return -len(own[who]), -mean if measure.higher_is_better else mean, who.label
+
+    behind = _grid(y, measure) + _line(x, y, oracle, "oracle") + _names(x, epsilons)
+    return [Panel(who, behind + _line(x, y, own[who], "own", measure)) for who in sorted(own, key=best_first)]
+
+
+def path_panels(tables: Sequence[Table]) -> list[Panel]:
+    """The learning rates that contestants released while they trained, a line for each ε."""
+    found: defaultdict[Contestant, dict[float, list[PathPoint]]] = defaultdict(dict)
+    for table in tables:
+        for row in table.rows:
+            points = [point for point in row.path if 0 < point.learning_rate < math.inf]
+            if points:
+                found[row.contestant][table.epsilon] = points
+    everything = [point for by_epsilon in found.values() for points in by_epsilon.values() for point in points]
+    if not everything:
+        return []
+    y = log_axis([point.learning_rate for point in everything], 88, 8)
+    # The beginning, where most happens, is wide.
+    x = Axis(0, max(point.step for point in everything) + 1, math.sqrt, 16, 84)
+    epsilons = sorted({epsilon for by_epsilon in found.values() for epsilon in by_epsilon})
+    return [Panel(who, _rates(by_epsilon, epsilons, x, y)) for who, by_epsilon in found.items()]
+
+
+def to_svg(panels: Sequence[Panel], columns: int, each: int, title: str, note: str, description: str) -> str:
+    """Small pictures as a file, so many side by side, each of them so high."""
+    step = (WIDTH - 12) / columns
+    parts = []
+    for number, panel in enumerate(panels):
+        x, y = 12 + step * (number % columns), 56 + each * (number // columns)
+        parts.append(frame.text(round(x, 1), y + 14, panel.contestant.label, "name", 22))
+        parts.append(frame.place(round(x, 1), y + 20, round(step - 12, 1), each - 30, panel.marks))
+    height = 56 + each * math.ceil(len(panels) / columns) + 6
+    return frame.document(WIDTH, height, title, note, description, parts)
+
+
+def _grid(y: Axis, measure: Measure) -> Markup:
+    """Level lines, with their values at the left."""
+    marks = []
+    for value in ticks(y, 4):
+        at = y.at(value)
+        name = f"{100 * value:g}" if measure.share else f"{value:g}"
+        marks.append(Markup('<line class="grid" x1="14%" x2="100%" y1="{}%" y2="{}%"/>').format(at, at))
+        marks.append(_text(12, at, name, "tick", "end"))
+    return Markup("").join(marks)
+
+
+def _names(x: Axis, epsilons: Iterable[float]) -> Markup:
+    return Markup("").join(_text(x.at(one), 94, f"{one:g}", "tick") for one in epsilons)
+
+
+def _line(x: Axis, y: Axis, values: dict[float, Estimate], kind: str, measure: Measure | None = None) -> Markup:
+    """A line through the means; with a measure also dots, intervals, and the last value."""
+    places = [(x.at(epsilon), y.at(one.mean), one) for epsilon, one in sorted(values.items())]
+    marks = [
+        Markup('<line class="{}" x1="{}%" y1="{}%" x2="{}%" y2="{}%"/>').format(kind, *a[:2], *b[:2])
+        for a, b in pairwise(places)
+    ]
+    for at, mean, one in places if measure else ():
+        if one.low is not None and one.high is not None:
+            ends = y.at(one.low), y.at(one.high)
+            marks.append(Markup('<line class="interval" x1="{}%" x2="{}%" y1="{}%" y2="{}%"/>').format(at, at, *ends))
+        marks.append(Markup('<circle class="own" cx="{}%" cy="{}%" r="2.5"/>').format(at, mean))
+    return Markup("").join(marks)
+
+
+def _rates(by_epsilon: dict[float, list[PathPoint]], epsilons: Sequence[float], x: Axis, y: Axis) -> Markup:
+    marks = [_text(14, y.at(one), f"{one:g}".replace("e-0", "e-"), "tick", "end") for one in log_ticks(y, 5)]
+    marks += [_text(at, 98, name, "tick") for at, name in ((16, "0"), (84, f"{x.high - 1:,.0f} steps"))]
+    ends: list[tuple[float, str, str]] = []
+    for epsilon, points in by_epsilon.items():
+        steps = [f"{x.at(one.step)},{y.at(a.learning_rate)}" for a, b in pairwise(points) for one in (a, b)]
+        shade = f"shade{1 + round(3 * epsilons.index(epsilon) / max(1, len(epsilons) - 1))}"
+        # Stretched to the picture, so that places are percents here, too; the width of the line is not.
+        marks.append(
+            Markup(
+                '<svg viewBox="0 0 100 100" preserveAspectRatio="none" overflow="visible">'
+                '<polyline class="path {}" points="{}"/></svg>'
+            ).format(shade, " ".join(steps))
+        )
+        ends.append((y.at(points[-1].learning_rate), f"ε = {epsilon:g}", shade))
+    ends.sort()
+    places = _apart([at for at, _, _ in ends])
+    marks += [_text(86, at, name, f"tick {shade}", "start") for at, (_, name, shade) in zip(places, ends, strict=True)]
+    return Markup("").join(marks)
+
+
+def _apart(places: Iterable[float], least: float = 10.0, last: float = 92.0) -> list[float]:
+    """Ascending places, moved so that each is at least so far from the one before, and none is below the last."""
+    found: list[float] = []
+    for place in places:
+        found.append(max(place, found[-1] + least) if found else place)
+    return [round(place - max(0.0, found[-1] - last), 1) for place in found]
+
+
+def _text(x: float, y: float, words: str, kind: str, anchor: str = "middle") -> Markup:
+    mark = Markup('<text class="{}" x="{}%" y="{}%" dy="0.35em" text-anchor="{}">{}</text>')
+    return mark.format(kind, x, y, anchor, words)

@@ -1,0 +1,178 @@
+"""The forest plot of an answer: distances to the oracle with their intervals, and the cost beside them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from dphpo_bench.leaderboard.board import Answer, Place
+from dphpo_bench.leaderboard.charts import frame
+from dphpo_bench.leaderboard.charts.marks import interval, tick, upright
+from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
+from dphpo_bench.leaderboard.columns import change_text
+from dphpo_bench.leaderboard.findings import sentences
+from dphpo_bench.records.measure import Measure
+
+WIDTH, NAMES, PLOT, ROW = 860, 190, 400, 20
+KINDS = {1: "better", 0: "alike", -1: "worse"}
+
+
+@dataclass(frozen=True)
+class Forest:
+    """The marks of an answer, row by row.
+
+    Attributes:
+        answer: what is drawn.
+        lead: the axis of distances to the anchor.
+        calibration: the same of cross entropies; None if nobody measured them.
+        cost: the axis of costs; None if nobody's is known.
+        untuned: the distance of untuned `auto_clipping`, which has a line; None if it is not there or the anchor.
+    """
+
+    answer: Answer
+    lead: Axis
+    calibration: Axis | None
+    cost: Axis | None
+    untuned: float | None
+
+    @classmethod
+    def of(cls, answer: Answer) -> "Forest":
+        """The marks of this answer, which has at least one place."""
+        calibrations = [place.calibration for place in answer.everyone if place.calibration]
+        costs = [place.cost for place in answer.everyone if place.cost]
+        untuned = [place.lead.mean for place in answer.places if place.contestant.method == "auto_clipping"]
+        return cls(
+            answer,
+            estimates_axis(
+                [place.lead for place in answer.everyone],
+                0.0,
+                *(part.value for place in answer.everyone for part in place.parts),
+            ),
+            estimates_axis(calibrations, 0.0, start=4, end=96) if calibrations else None,
+            log_axis([1.0, *costs]) if costs else None,
+            untuned[0] if len(untuned) == 1 else None,
+        )
+
+    def scale(self) -> Markup:
+        """The axis above the rows: ticks, and the names of the two lines."""
+        found = [tick(self.lead, one, _round(one, self.answer.measure)) for one in _values(self.lead)]
+        # The line of the untuned is usually left of the oracle's: their names point away from each other.
+        before = self.untuned is None or self.untuned <= 0
+        names = [(0.0, self.answer.anchor.removeprefix("the "), "start" if before else "end", "oracle")]
+        if self.untuned is not None:
+            names.append((self.untuned, "untuned", "end" if before else "start", "untuned"))
+        for value, name, anchor, kind in names:
+            found.append(
+                Markup('<text x="{}%" y="13" text-anchor="{}" class="{}">{}</text>').format(
+                    self.lead.at(value), anchor, kind, name
+                )
+            )
+        return Markup("").join(found)
+
+    def lines(self) -> Markup:
+        """What stands behind the marks of each row: the ticks, the oracle, the untuned."""
+        values = [(one, "grid") for one in _values(self.lead)]
+        values += [(self.untuned, "untuned")] if self.untuned is not None else []
+        return Markup("").join(upright(self.lead.at(one), kind) for one, kind in (*values, (0.0, "zero")))
+
+    def row(self, place: Place) -> Markup:
+        """The marks of one row: each part, the interval, the mean."""
+        parts = (upright(self.lead.at(part.value), "part", 25) for part in place.parts if len(place.parts) > 1)
+        kind = "reference" if place.contestant.reference else KINDS[place.untuned]
+        return Markup("").join([*parts, interval(self.lead, place.lead, kind)])
+
+    def calibration_scale(self) -> Markup:
+        """The axis of differences of cross entropy, of which only the oracle's line has a name."""
+        if self.calibration is None:
+            return Markup("")
+        return tick(self.calibration, 0.0, "0")
+
+    def calibration_row(self, place: Place) -> Markup:
+        """The mark of the cross entropy of one row."""
+        if self.calibration is None or place.calibration is None:
+            return Markup("")
+        kind = "reference" if place.contestant.reference else "alike"
+        return upright(self.calibration.at(0.0), "zero") + interval(self.calibration, place.calibration, kind)
+
+    def cost_scale(self) -> Markup:
+        """The axis of costs."""
+        if self.cost is None:
+            return Markup("")
+        return Markup("").join(tick(self.cost, one, f"{one:g}") for one in log_ticks(self.cost, 4))
+
+    def cost_row(self, place: Place) -> Markup:
+        """The mark of the cost of one row: a line from one untuned run."""
+        if self.cost is None or not place.cost:
+            return Markup("")
+        line = Markup('<line class="cost" x1="{}%" x2="{}%" y1="50%" y2="50%"/>')
+        dot = Markup('<circle class="cost" cx="{}%" cy="50%" r="3.5"/>').format(self.cost.at(place.cost))
+        return line.format(self.cost.at(1.0), self.cost.at(place.cost)) + dot
+
+    def worst(self, place: Place) -> str:
+        """The part on which it did worst, such as "−5.1 seed 3"."""
+        if len(place.parts) < 2:
+            return ""
+        return f"{change_text(place.parts[-1].value, self.answer.measure)} {place.parts[-1].name}"
+
+    def number(self, place: Place) -> str:
+        """The mean distance, such as −3.2."""
+        return change_text(place.lead.mean, self.answer.measure)
+
+    def half(self, place: Place) -> str:
+        """Half of its interval, such as ± 0.9."""
+        if place.lead.high is None:
+            return ""
+        return f"± {change_text(place.lead.high - place.lead.mean, self.answer.measure).removeprefix('+')}"
+
+    @property
+    def unit(self) -> str:
+        """What the distances are."""
+        measure = self.answer.measure
+        return f"{measure.title}, points from" if measure.share else f"{measure.title}, difference from"
+
+
+def cross_entropy_text(place: Place) -> str:
+    """The cross entropy, such as 0.31."""
+    return f"{place.cross_entropy.mean:.2f}" if place.cross_entropy else ""
+
+
+def cost_text(place: Place) -> str:
+    """The cost, such as 1.8 ×."""
+    return f"{place.cost:,.{1 if place.cost < 10 else 0}f} ×" if place.cost else "–"
+
+
+def to_svg(answer: Answer) -> str:
+    """The forest plot as a file of its own."""
+    forest = Forest.of(answer)
+    costs = NAMES + PLOT + 90
+    heads = [
+        frame.place(NAMES, 56, PLOT, 34, forest.scale()),
+        frame.text(NAMES + PLOT + 14, 86, "± 95 %", "note"),
+        frame.text(costs, 68, "cost, untuned runs", "note"),
+        frame.place(costs, 56, WIDTH - costs - 12, 34, forest.cost_scale()),
+    ]
+    rows = [part for at, place in enumerate(answer.everyone) for part in _file_row(forest, place, 92 + ROW * at)]
+    note = (
+        f"{forest.unit} {answer.anchor}, right is better; line: 95 % interval. Against untuned: filled better, "
+        "hollow undecided, square worse."
+    )
+    title = f"Distance to {answer.anchor}: {answer.title}"
+    return frame.document(
+        WIDTH, 92 + ROW * len(answer.everyone) + 10, title, note, " ".join(sentences(answer)), [*heads, *rows]
+    )
+
+
+def _file_row(forest: Forest, place: Place, y: int) -> Iterator[Markup]:
+    kind = "reference" if place.contestant.reference else "tied" if place.tied else ""
+    yield frame.text(12, y + 14, place.contestant.label, kind)
+    yield frame.place(NAMES, y, PLOT, ROW, forest.lines() + forest.row(place))
+    yield frame.text(NAMES + PLOT + 10, y + 14, f"{forest.number(place)} {forest.half(place)}")
+    yield frame.place(NAMES + PLOT + 90, y, WIDTH - NAMES - PLOT - 102, ROW, forest.cost_row(place))
+
+
+def _round(value: float, measure: Measure) -> str:
+    return f"{100 * value if measure.share else value:g}".replace("-", "−")
+
+
+def _values(axis: Axis) -> list[float]:
+    return ticks(axis, 5)  # more would touch one another on a phone

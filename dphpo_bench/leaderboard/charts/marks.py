@@ -1,0 +1,39 @@
+"""Marks on an axis: ticks, upright lines, a mean with its interval. Places are percents, so that they stretch."""
+
+from markupsafe import Markup
+
+from dphpo_bench.leaderboard.board import Estimate
+from dphpo_bench.leaderboard.charts.scales import Axis
+
+
+def tick(axis: Axis, value: float, name: str) -> Markup:
+    """The words above a place; those at an edge stay inside."""
+    at = axis.at(value)
+    anchor = "start" if at < 3 else "end" if at > 97 else "middle"
+    return Markup('<text x="{}%" y="30" text-anchor="{}" class="tick">{}</text>').format(at, anchor, name)
+
+
+def upright(at: float, kind: str, inset: int = 0) -> Markup:
+    """A line from top to bottom, or shorter by `inset` percent at both ends."""
+    return Markup('<line class="{}" x1="{}%" x2="{}%" y1="{}%" y2="{}%"/>').format(kind, at, at, inset, 100 - inset)
+
+
+def interval(axis: Axis, estimate: Estimate, kind: str) -> Markup:
+    """The interval as a line, with an arrow where the axis cuts it off, and the mean as a dot or a square."""
+    marks = []
+    if estimate.low is not None and estimate.high is not None:
+        ends = axis.at(estimate.low), axis.at(estimate.high)
+        marks.append(Markup('<line class="interval {}" x1="{}%" x2="{}%" y1="50%" y2="50%"/>').format(kind, *ends))
+        for end, at, arrow in zip((estimate.low, estimate.high), ends, "‹›", strict=True):
+            if not axis.holds(end):
+                marks.append(
+                    Markup('<text class="cut" x="{}%" y="50%" dy="0.35em" text-anchor="middle">{}</text>').format(
+                        at, arrow
+                    )
+                )
+    at = axis.at(estimate.mean)
+    if kind == "worse":
+        dot = Markup('<rect class="dot {}" x="{}%" y="50%" width="8" height="8" transform="translate(-4 -4)"/>')
+    else:
+        dot = Markup('<circle class="dot {}" cx="{}%" cy="50%" r="4"/>')
+    return Markup("").join([*marks, dot.format(kind, at)])

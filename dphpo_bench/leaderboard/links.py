@@ -1,0 +1,91 @@
+"""Where readers find what a row is made of: the paper and source of its method, its records, what repeats them."""
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import quote
+
+from dphpo_bench.base.text import value_text
+from dphpo_bench.contract import registry
+from dphpo_bench.contract.method import Method
+from dphpo_bench.leaderboard.board import Row
+from dphpo_bench.leaderboard.submissions import Run
+
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Which of the project's files lie beside a leaderboard, so that links to them lead somewhere.
+
+    A pure function of a board would not know: on a stranger's board there may be neither documents nor sources.
+    """
+
+    present: frozenset[str] = frozenset()
+
+    @classmethod
+    def beside(cls, folder: Path) -> "Paths":
+        """The documents and sources that this leaderboard's folder has beside it."""
+        root = folder.absolute().parent
+        found = ("docs/scoring.md", "CONTRIBUTING.md", *(f"methods/{name}.py" for name in registry.methods()))
+        return cls(frozenset(f"../{name}" for name in found if (root / name).is_file()))
+
+    def link(self, name: str) -> str | None:
+        """The address of a file of the project, relative to the leaderboard; None if it is not there."""
+        return f"../{name}" if f"../{name}" in self.present else None
+
+
+@dataclass(frozen=True)
+class About:
+    """What this project says of a method of its own.
+
+    Attributes:
+        summary: one line.
+        reference: paper and section.
+        paper: its address, if the method's documentation names one.
+        source: the file in the repository.
+    """
+
+    summary: str
+    reference: str
+    paper: str | None
+    source: str
+
+
+@cache
+def about(method: str) -> About | None:
+    """What this project says of the method; None for a stranger's, whatever is installed on the machine that builds."""
+    cls = _own_methods().get(method)
+    if cls is None:
+        return None
+    named = _ARXIV.search(f"{cls.reference} {cls.__doc__}")
+    paper = f"https://arxiv.org/abs/{named[1]}" if named else None
+    return About(cls.summary, cls.reference, paper, f"methods/{method}.py")
+
+
+def record_links(row: Row) -> list[tuple[int, str]]:
+    """Seeds and addresses of the records of a row, which lie below `results` beside the page."""
+    return [(seed, f"results/{quote(path)}") for seed, path in row.records]
+
+
+def command_of(run: Run) -> str:
+    """What repeats the run: parameters that are the method's defaults are left out where the method is known."""
+    cls = _own_methods().get(run.method)
+    defaults = cls().parameters if cls else {}
+    words = ["dphpo-bench", "run", "-m", run.method, "-t", run.setting.task, "--model", run.setting.model]
+    words += ["--epsilon", f"{run.target:g}", "--delta", repr(run.setting.delta), "--seed", str(run.seed)]
+    for name, value in json.loads(run.parameters).items():
+        if name not in defaults or defaults[name] != value:
+            words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
+    text = shlex.join(words)
+    return text if text.isprintable() else ""
+
+
+@cache
+def _own_methods() -> dict[str, type[Method]]:
+    own = f"dphpo-bench {version('dphpo-bench')}"
+    return {name: found.cls for name, found in registry.methods().items() if found.origin == own}

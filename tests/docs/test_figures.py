@@ -1,0 +1,27 @@
+"""Figures are what their script draws from the board's table, and all of them are."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+pytest.importorskip("jinja2")
+spec = importlib.util.spec_from_file_location("draw", DOCS / "figures/draw.py")
+assert spec
+assert spec.loader
+draw = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(draw)
+
+
+@pytest.mark.parametrize("name", draw.FIGURES)
+def test_figures_show_the_board_of_today(name: str) -> None:
+    shown = (DOCS / f"figures/{name}.svg").read_text(encoding="utf-8")
+    assert shown == draw.FIGURES[name]() + "\n", "Draw the figures again: python docs/figures/draw.py"
+
+
+def test_every_figure_of_the_pages_is_drawn_by_the_script() -> None:
+    texts = [path.read_text() for path in (*DOCS.glob("*.md"), DOCS.parent / "README.md")]
+    shown = {name for text in texts for name in re.findall(r"!\[[^]]*\]\((?:docs/)?figures/([\w.]+)\)", text)}
+    assert shown == {f"{name}.svg" for name in draw.FIGURES} == {path.name for path in DOCS.glob("figures/*.svg")}

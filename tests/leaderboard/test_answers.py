@@ -1,0 +1,147 @@
+"""Which method, at my ε, for my kind of task: distances, ties, parts, and the sentences about them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from dphpo_bench.leaderboard.board import Answer, Board, Place
+from dphpo_bench.leaderboard.findings import sentences
+from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.records.record import RunRecord
+from tests.leaderboard.submitted import make_record, read, submit
+
+PICTURES = {"n_records": 1000, "inputs": {"shape": [1, 8, 8], "dtype": "float", "vocabulary": None}}
+TABLES = {"n_records": 1000, "inputs": {"shape": [20], "dtype": "float", "vocabulary": None}}
+UNTUNED, ORACLE = [0.80, 0.82, 0.81, 0.80], [0.90, 0.91, 0.91, 0.93]
+BEST, NEXT, LAST = [0.91, 0.90, 0.90, 0.92], [0.90, 0.905, 0.88, 0.93], [0.70, 0.72, 0.71, 0.68]
+
+
+def runs(method: str, accuracies: Sequence[float | None], **more: Any) -> list[RunRecord]:
+    found = [make_record(method, seed=seed, accuracy=one, **more) for seed, one in enumerate(accuracies)]
+    nats = {"cross_entropy": more.pop("nats", 0.5)}
+    return [
+        record if record.status != "ok" else record.model_copy(update={"metrics": record.metrics | nats})
+        for record in found
+    ]
+
+
+def table(**more: Any) -> list[RunRecord]:
+    """Five methods on one task at one ε."""
+    return [
+        *runs("auto_clipping", UNTUNED, **more),
+        *runs("grid_oracle", ORACLE, **more),
+        *runs("hyfreedp", BEST, examples=1500.0, **more),
+        *runs("mechanic", NEXT, **more),
+        *runs("dowg", LAST, **more),
+    ]
+
+
+def board(folder: Path, *records: RunRecord) -> Board:
+    submit(folder, *records)
+    submissions = read(folder)
+    assert submissions.rejected == ()
+    return score(submissions)
+
+
+def place_of(answer: Answer, label: str) -> Place:
+    (found,) = (place for place in answer.everyone if place.contestant.label == label)
+    return found
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Answer:
+    (answer,) = board(tmp_path_factory.mktemp("single"), *table()).answers
+    return answer
+
+
+def test_distances_are_paired_by_seed(single: Answer) -> None:
+    assert (single.subject, single.epsilon, single.anchor, single.tables) == ("toy (linear)", 1.0, "the oracle", 1)
+    assert [place.contestant.method for place in single.places] == ["hyfreedp", "mechanic", "auto_clipping", "dowg"]
+    assert single.references == ()  # the oracle is the line that others are measured from
+    best = single.places[0]
+    expected = stats.ttest_rel(BEST, ORACLE).confidence_interval(0.95)
+    assert best.lead.mean == pytest.approx(-0.005)
+    assert (best.lead.low, best.lead.high) == pytest.approx((expected.low, expected.high))
+    assert (best.cost, best.tuning_share) == (1.5, 0.25)
+
+
+def test_the_worst_seed_is_as_visible_as_the_best(single: Answer) -> None:
+    parts = single.places[0].parts
+    assert [part.name for part in parts] == ["seed 0", "seed 1", "seed 2", "seed 3"]
+    assert [part.value for part in parts] == pytest.approx([0.01, -0.01, -0.01, -0.01])
+
+
+def test_who_is_better_than_untuned_and_who_ties_with_the_first(single: Answer) -> None:
+    told = {place.contestant.method: (place.untuned, place.tied) for place in single.places}
+    assert told == {"hyfreedp": (1, True), "mechanic": (1, True), "auto_clipping": (0, False), "dowg": (-1, False)}
+
+
+def test_the_sentences_say_so(single: Answer) -> None:
+    assert sentences(single) == [
+        "hyfreedp is 0.5 points behind the oracle [−2.1, +1.1], at worst −1.0 (seed 3), "
+        "for the cost of 1.5 untuned runs.",
+        "mechanic cannot be told from it with 95 % confidence.",
+        "dowg is last, 21.0 points behind the oracle, at worst −25.0 (seed 3).",
+    ]
+
+
+def test_calibration_stands_beside_accuracy(tmp_path: Path) -> None:
+    records = [*runs("grid_oracle", ORACLE, nats=0.4), *runs("hyfreedp", BEST, nats=0.7), *runs("dowg", [0.5, None])]
+    (answer,) = board(tmp_path, *records).answers
+    own = place_of(answer, "hyfreedp")
+    assert own.cross_entropy is not None
+    assert own.calibration is not None
+    assert (own.cross_entropy.mean, own.calibration.mean) == pytest.approx((0.7, -0.3))
+    failing = place_of(answer, "dowg")  # a failed run counts as the worst value, and has no cross entropy
+    assert failing.parts[-1].value == pytest.approx(-0.91)
+    assert failing.cross_entropy is not None
+    assert failing.cross_entropy.high is None
+
+
+def test_kinds_of_tasks_and_budgets(tmp_path: Path) -> None:
+    records = [
+        record
+        for task, facts in (("toy", PICTURES), ("more", PICTURES), ("rows", TABLES))
+        for target in (1.0, 3.0)
+        for record in table(task=task, facts=facts, target=target)
+    ]
+    answers = board(tmp_path, *records).answers
+    subjects = ["all tasks", "pictures", "more (linear)", "rows (linear)", "toy (linear)"]
+    assert list(dict.fromkeys(answer.subject for answer in answers)) == subjects
+    assert [answer.epsilon for answer in answers] == [1.0, 3.0, None] * 5
+    everything = {(answer.subject, answer.epsilon): answer for answer in answers}
+    pictures = everything["pictures", 3.0]
+    assert (pictures.tables, pictures.settings) == (2, ("more (linear)", "toy (linear)"))
+    assert {part.name for part in pictures.places[0].parts} == {"more (linear)", "toy (linear)"}
+    assert {part.name for part in everything["toy (linear)", None].places[0].parts} == {"ε = 1", "ε = 3"}
+    assert {part.name for part in everything["pictures", None].places[0].parts} >= {"toy (linear), ε = 1"}
+
+
+def test_metrics_are_not_averaged_and_who_is_absent_is_named(tmp_path: Path) -> None:
+    values = {"hyfreedp": [4.5, 4.6], "mechanic": [4.7, 4.4], "auto_clipping": [5.0, 5.1], "grid_oracle": [4.0, 4.2]}
+    errors = [
+        record
+        for method, found in values.items()
+        for record in runs(method, found, task="line", metric="mean_squared_error", higher_is_better=False)
+    ]
+    answers = board(tmp_path, *table(), *table(task="more")[:-4], *errors).answers
+    assert [answer.subject for answer in answers] == [
+        "all tasks by accuracy", "line (linear)", "more (linear)", "toy (linear)"
+    ]  # fmt: skip
+    assert [(who.method, tables) for who, tables in answers[0].absent] == [("dowg", 1)]
+    line = answers[1]
+    assert place_of(line, "auto_clipping").lead.mean == pytest.approx(-0.95)  # a larger error is worse
+    assert sentences(line)[0].startswith("hyfreedp is 0.450 of mean squared error behind the oracle [")
+
+
+def test_without_an_oracle_the_untuned_run_is_the_anchor(tmp_path: Path) -> None:
+    (answer,) = board(
+        tmp_path, *runs("auto_clipping", UNTUNED), *runs("hyfreedp", BEST), *runs("dp_sgd", [0.99])
+    ).answers
+    assert answer.anchor == "untuned auto_clipping"
+    # A single run has no interval; it is not put first.
+    assert [place.contestant.method for place in answer.places] == ["hyfreedp", "dp_sgd"]
+    assert board(tmp_path / "other", *runs("hyfreedp", BEST)).answers == ()
