@@ -5,6 +5,7 @@ from .base.errors import DataError as DataError
 from .base.errors import DphpoBenchError as DphpoBenchError
 from .base.errors import InvalidValueError as InvalidValueError
 from .base.errors import OverBudgetError as OverBudgetError
+from .base.progress import SilentProgress as SilentProgress
 from .base.tensors import Records as Records
 from .comparison.compare import compare as compare
 from .comparison.result import Comparison as Comparison

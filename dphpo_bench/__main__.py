@@ -1,6 +1,6 @@
-"""`python -m dphpo_bench` is `dphpo-bench`."""
+"""`python -m dphpo_bench` is the command line."""
 
-from dphpo_bench.cli.commands import main
+from dphpo_bench.cli.entry import main
 
 if __name__ == "__main__":
     main()

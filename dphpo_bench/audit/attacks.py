@@ -25,7 +25,8 @@ from dphpo_bench.audit.arguments import ATTACKS, AttackName, checked_canaries
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
 from dphpo_bench.base.errors import AuditError
-from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.progress import Progress
+from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
@@ -160,7 +161,7 @@ def audit(
         seed: of canaries, coins and runs; None draws one that is not kept.
         source: where data are found; default: environment, then the hub.
         device: "auto", "cpu", "cuda" or another torch device.
-        progress: where long work reports to.
+        progress: where long work reports to; default: standard error.
         plans: where plans are kept; None makes new ones.
 
     Raises:
@@ -171,7 +172,7 @@ def audit(
     from dphpo_bench.data.source import DataSource
 
     canaries = checked_canaries(task, canaries, attacks=attacks, runs=runs, confidence=confidence)
-    progress = progress or SilentProgress()
+    progress = progress or TerminalProgress()
     device = resolve_device(device)
     seed = secrets.randbits(128) if seed is None else seed
     source = source or DataSource.resolve(progress=progress)

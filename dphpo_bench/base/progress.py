@@ -14,7 +14,7 @@ class Progress(Protocol):
     """Where long work reports to."""
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
-        """Open a display of `total` units; the context yields an `Advance`."""
+        """Open a display of `total` units, 0 if nobody knows how many; the context yields an `Advance`."""
         ...
 
     def note(self, text: str) -> None:
@@ -22,7 +22,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Reports nothing; the default of the library."""
+    """Reports nothing; for whoever asks for it."""
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Open nothing."""

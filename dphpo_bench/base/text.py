@@ -73,3 +73,13 @@ def finite_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: finite_json(one) for name, one in value.items()}
     return [finite_json(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def duration_text(seconds: float) -> str:
+    """Such as "45 s", "3 min" or "2 h 10 min"."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"

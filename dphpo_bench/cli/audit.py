@@ -57,7 +57,7 @@ def audit_command(
     canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
 
     from dphpo_bench.audit.attacks import audit, recorded
-    from dphpo_bench.cli.progress import make_progress
+    from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import audit_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.seeds import default_seed

@@ -94,7 +94,7 @@ def run_command(
 
     Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the method exceeded its plan, 130 interrupted.
     """
-    from dphpo_bench.cli.progress import make_progress
+    from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.run import run
@@ -139,12 +139,16 @@ def plan_command(
     model: options.ModelOption = None,
     settings: options.SetOption = None,
     as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
 ) -> None:
     """Show what a run would release and cost, and its ε. Reads no data."""
+    from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import plan_json, plan_tables
     from dphpo_bench.harness.plan import plan
 
-    checked = plan(*options.resolve(method, task, model, epsilon, delta, settings, task_file))
+    asked = options.resolve(method, task, model, epsilon, delta, settings, task_file)
+    with make_progress(quiet).track("Planning", 0):
+        checked = plan(*asked)
     if as_json:
         show_json(plan_json(checked))
     else:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.base.text import one_line
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, show, show_json
-from dphpo_bench.cli.progress import make_progress
 
 if TYPE_CHECKING:
     from dphpo_bench.records.reading import Result

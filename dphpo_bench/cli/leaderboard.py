@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.cli.options import QuietOption
 from dphpo_bench.cli.output import say, show_json
-from dphpo_bench.cli.progress import make_progress
 
 EXTRA = ("jinja2",)
 MAX_LISTED = 20

@@ -14,15 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import one_line
-from dphpo_bench.cli.progress import make_progress
+from dphpo_bench.base.terminal import make_progress
+from dphpo_bench.base.text import duration_text, one_line
 from dphpo_bench.cli.sweep_progress import SweepDisplay, changed_parameters, print_summary, stock_text
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.driver import Stock, Summary, sweep, take_stock
 from dphpo_bench.sweep.dry_run import PlannedCells, plan_all, total_seconds
-from dphpo_bench.sweep.estimates import duration_text
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
 
 

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dphpo_bench.base.text import one_line
+from dphpo_bench.base.text import duration_text, one_line
 from dphpo_bench.harness import repeating
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, device_of
 from dphpo_bench.sweep.driver import Stock, Summary, log_path
-from dphpo_bench.sweep.estimates import Estimates, Kind, duration_text, kind_of
+from dphpo_bench.sweep.estimates import Estimates, Kind, kind_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.progress import SilentProgress
-from dphpo_bench.base.text import one_line, shown, value_text, varying_names
+from dphpo_bench.base.text import duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.board import Estimate
 from dphpo_bench.leaderboard.columns import NOTHING, measure_text
@@ -22,7 +22,6 @@ from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.records.tables import frame
-from dphpo_bench.sweep.estimates import duration_text
 
 if TYPE_CHECKING:
     import pandas as pd

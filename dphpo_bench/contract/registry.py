@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
@@ -135,7 +135,13 @@ def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[Plu
 
 
 def _origin(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "unknown distribution"
+    return _named(point.dist) if point.dist else "unknown distribution"
+
+
+@cache
+def _named(distribution: Distribution) -> str:
+    metadata = distribution.metadata  # parsed anew each time it is asked for
+    return f"{metadata['Name']} {metadata['Version']}"
 
 
 def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.data.datasets import CACHE_VARIABLE, DATA_VARIABLE, Dataset, Split, download_command
 
 
@@ -40,7 +41,7 @@ class DataSource:
         Args:
             data_dir: a local mirror; default: the environment variable DPHPO_BENCH_DATA, else downloads.
             cache_dir: default: the environment variable DPHPO_BENCH_CACHE, else the platform's cache folder.
-            progress: default: silent.
+            progress: default: on standard error, for people.
         """
         data_dir = data_dir or os.environ.get(DATA_VARIABLE)
         cache_dir = cache_dir or os.environ.get(CACHE_VARIABLE)
@@ -51,7 +52,7 @@ class DataSource:
         return cls(
             data_dir=Path(data_dir).expanduser() if data_dir else None,
             cache_dir=Path(cache_dir).expanduser(),
-            progress=progress or SilentProgress(),
+            progress=progress or TerminalProgress(),
         )
 
     @property

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import DataError, DphpoBenchError, InvalidValueError, RecordError, SealedDataError
-from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import make_method, make_task
@@ -85,7 +86,7 @@ def run(
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or another torch device.
-        progress: where long work reports to.
+        progress: where long work reports to; default: standard error. `SilentProgress()` for nothing.
         plans: where plans are kept; None makes a new one.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
@@ -95,7 +96,7 @@ def run(
         RunFailedError: if the run failed, went over its budget or could not be verified; its record is written before.
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
-    setup = Setup(seed, secure_noise, progress=progress or SilentProgress())
+    setup = Setup(seed, secure_noise, progress=progress or TerminalProgress())
     method = make_method(method) if isinstance(method, str) else method
     task = make_task(task) if isinstance(task, str) else task
     if seed is not None:
@@ -105,10 +106,10 @@ def run(
         store.check_writable()
     setup = replace(setup, device=resolve_device(device))
     seconds: dict[str, float] = {}
-    with timed(seconds, "plan"):
+    with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
         checked = plan(method, task, budget, plans=plans)
     source = source or DataSource.resolve(progress=setup.progress)
-    with timed(seconds, "data"):
+    with timed(seconds, "data"), setup.progress.track("Preparing the data", 0):
         task.prepare(source)
         train = task.load_train(source)
         identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
@@ -126,7 +127,7 @@ def run(
     identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
     if attempt.outcome:
-        with timed(seconds, "test"):
+        with timed(seconds, "test"), setup.progress.track("Testing", 0):
             attempt, metrics = _measured(attempt, task, source, setup)
     record = record_of(checked, identity, attempt, metrics, seconds, setup)
     path = store.write(record) if store else None

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_task
@@ -173,7 +174,7 @@ class _Job:
         self.identity = Identity.model_validate(job["identity"])
         self.budget = PrivacyBudget(self.identity.epsilon, self.identity.delta)
         self.device = str(job["device"])
-        self.source = DataSource.resolve(job["data_dir"], job["cache_dir"])
+        self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], SilentProgress())
         self.plans = PlanCache(self.source.cache_dir / "plans")
         torch.set_num_threads(job["threads"])
         self._luggage = str(job["luggage"])
@@ -204,6 +205,7 @@ def run_cell(job: str) -> str:
             given.budget,
             seed=given.identity.seed,
             source=given.source,
+            progress=SilentProgress(),
             device=given.device,
             plans=given.plans,
             check=False,

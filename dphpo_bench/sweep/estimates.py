@@ -50,13 +50,3 @@ class Estimates:
 def kind_of(identity: Identity) -> Kind:
     """The values that runs of about the same time share."""
     return identity.method, json.dumps(identity.parameters, sort_keys=True), identity.task, identity.model
-
-
-def duration_text(seconds: float) -> str:
-    """Such as "45 s", "3 min" or "2 h 10 min"."""
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"

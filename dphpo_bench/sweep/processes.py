@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, get_context, parent_process, resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from typing import IO, Any
@@ -123,12 +123,24 @@ def _context() -> ForkServerContext:
     return context
 
 
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """What is started meanwhile hears of no interrupt: it would print a traceback; whoever started it ends it."""
+    resource_tracker.ensure_running()  # else the server starts it, which unblocks interrupts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _fork(process: ForkServerProcess) -> None:
     """Start a process, with a new server if the old one was killed."""
     for attempt in range(_FORK_ATTEMPTS):
         try:
             with _FORKING, no_main_module():
-                with environment({"OPENBLAS_NUM_THREADS": "1"}):  # its threads would be lost in a fork
+                # Threads of OpenBLAS would be lost in a fork.
+                with environment({"OPENBLAS_NUM_THREADS": "1"}), _uninterrupted():
                     ensure_running()
                 process.start()
             return
@@ -234,6 +246,7 @@ def _serve(
 ) -> None:
     """Call the function in the new process and send its answer."""
     os.setsid()  # no interrupt from the terminal reaches the process, and its children can be killed with it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_die_with_parent, daemon=True).start()
     for standard in (1, 2):
         os.dup2(output.fileno(), standard)

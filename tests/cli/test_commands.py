@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dphpo_bench import read_record
+from dphpo_bench.cli import entry
 from dphpo_bench.contract import registry
 
 COMMAND = [sys.executable, "-m", "dphpo_bench"]
@@ -355,3 +356,19 @@ def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, main_here: Any
     assert code == 2
     assert "train.parquet" in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "dphpo_bench.cli.commands":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "dphpo_bench.cli.commands", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "Interrupted.\n"

@@ -1,11 +1,14 @@
 """Progress for people: bars inside bars on a terminal, few lines in a log."""
 
 import io
+import time
+from typing import Any
 
 import pytest
 
-from dphpo_bench.cli import progress as display
-from dphpo_bench.cli.progress import TerminalProgress
+import dphpo_bench as bench
+from dphpo_bench.base import terminal as display
+from dphpo_bench.base.terminal import TerminalProgress
 
 
 class Terminal(io.StringIO):
@@ -87,3 +90,40 @@ def test_a_bar_says_the_same(clock: list[float], monkeypatch: pytest.MonkeyPatch
         for clock[0], amount in ((60, 300), (100, 50), (140, 50)):
             advance(amount)
         assert progress._bars.tasks[0].time_remaining == 600 / (100 / 80)
+
+
+def test_a_log_names_a_phase_that_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = TerminalProgress()
+    with progress.track("Planning", 0):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(display, "SHORT_SECONDS", 0.01)
+    monkeypatch.setattr(display, "PHASE_SECONDS", 0.2)
+    with progress.track("Planning", 0):
+        time.sleep(0.5)
+        with progress.track("Decoding", 2) as advance:  # stands for itself, as without the phase
+            advance(2)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["Planning", "Planning: 0 s so far"]
+    assert next(line for line in lines if line.startswith("Decoding")) == "Decoding: 2"
+
+
+def test_a_terminal_shows_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    progress = TerminalProgress()
+    with progress.track("Preparing", 0), progress.track("Decoding", 2) as advance:
+        advance(2)
+    assert "Preparing" in terminal.getvalue()
+    assert "Decoding" in terminal.getvalue()
+
+
+def test_python_shows_long_work_unless_told_not_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_task: Any, budget: Any, fixed_noise: Any
+) -> None:
+    monkeypatch.setattr(display, "SHORT_SECONDS", 0.0)
+    for progress, shown in ((None, True), (bench.SilentProgress(), False)):
+        bench.run(fixed_noise(), tiny_task, budget, seed=0, progress=progress)
+        assert ("Planning fixed_noise on tiny" in capsys.readouterr().err) is shown

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.cli.listing import dataset_status
@@ -215,7 +217,11 @@ class TestStatus:
         path.parent.mkdir(parents=True)
         path.write_bytes(b"1234")
         row = dataset_status(Mnist(), downloads)[0]
-        assert (row["state"], row["bytes"], row["where"]) == ("downloaded", 4, str(path))
+        assert (row["state"], row["bytes"]) == (f"damaged: {path.name} is no parquet file", 4)
+        for count, state in ((60_000, "downloaded"), (59_999, "damaged: 59,999 rows instead of 60,000")):
+            parquet.write_table(pyarrow.table({"label": [0] * count}), path)
+            row = dataset_status(Mnist(), downloads)[0]
+            assert (row["state"], row["bytes"], row["where"]) == (state, path.stat().st_size, str(path))
 
     def test_mirror_that_lacks_it_says_how_to_fill_it(self, tmp_path: Path) -> None:
         row = dataset_status(Mnist(), DataSource.resolve(tmp_path, tmp_path / "cache"))[0]

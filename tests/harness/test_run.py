@@ -12,7 +12,7 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
-from dphpo_bench.cli.progress import TerminalProgress
+from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.harness import attempt
 from dphpo_bench.harness import run as harness
 from dphpo_bench.privacy.events import best_of, gaussian

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from dphpo_bench.base.text import duration_text
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.estimates import Estimates, duration_text, kind_of
+from dphpo_bench.sweep.estimates import Estimates, kind_of
 from tests.sweep.conftest import contents
 
 COMMAND = [sys.executable, "-m", "dphpo_bench"]

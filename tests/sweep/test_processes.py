@@ -319,3 +319,21 @@ def test_the_callers_script_is_not_run_again(tmp_path) -> None:
 def test_a_time_limit_may_be_long(processes) -> None:
     assert processes.call(echo, "a", Resources(time_limit_s=1e12)).text == "A"
     assert processes.call(echo, "a", Resources(time_limit_s=float("inf"))).text == "A"
+
+
+def test_an_interrupt_while_the_server_starts_is_its_own_affair(tmp_path: Path) -> None:
+    """The terminal sends it to the server, too, which is importing modules."""
+    code = (
+        "import os, signal, time, multiprocessing.forkserver as server\n"
+        "from dphpo_bench.sweep import processes\n"
+        "processes._context()\n"
+        "with processes._uninterrupted():\n"
+        "    server.ensure_running()\n"
+        "os.kill(server._forkserver._forkserver_pid, signal.SIGINT)\n"
+        "time.sleep(1)\n"
+        "assert os.waitpid(server._forkserver._forkserver_pid, os.WNOHANG) == (0, 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -28,6 +28,9 @@ Bound = Literal["profile", "layer_cake"]
 _ROUNDING = 2.2e-16
 _ROUNDING_BASE = 50
 
+_OFTEN = 100_000
+"""Compositions of more than this many equal parts are dense beyond doubt, and `dp_accounting` is told so."""
+
 _ROUGH_DELTA = 1e-7
 _MAX_INTERVAL = 20.0
 """Beyond this, ε is in the hundred thousands, and exponentials of the interval overflow."""
@@ -227,12 +230,15 @@ class _Composition:
         if interval > _MAX_INTERVAL:
             raise LossesTooLargeError
         native = {part: count for part, count in self.counts.items() if _is_native(part)}
+        often = {part: native.pop(part) for part in [*native] if _is_slow(part, native[part])}
         total = None
         if native:
-            accountant = pld.PLDAccountant(value_discretization_interval=interval)
-            total = accountant.compose(event_rules.from_multiset(native))._pld
+            total = _native(event_rules.from_multiset(native), interval)
         for part in sorted(self.counts.keys() - native.keys(), key=repr):
-            one = self._one_distribution(part, interval).self_compose(self.counts[part])
+            if part in often:
+                one = _dense(_native(part, interval)).self_compose(self.counts[part])
+            else:
+                one = self._one_distribution(part, interval).self_compose(self.counts[part])
             total = one if total is None else total.compose(one)
         return privacy_loss_distribution.identity(interval) if total is None else total
 
@@ -267,6 +273,25 @@ class _Composition:
         widest = max(one.largest for one in self.mechanisms.values())
         reach = max(widest, min(rough_epsilon, self._largest_sum))
         return max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4, 1e-7)
+
+
+def _native(event: DpEvent, interval: float) -> PrivacyLossDistribution:
+    """The distribution of an event by the PLD accountant of `dp_accounting`."""
+    return pld.PLDAccountant(value_discretization_interval=interval).compose(event)._pld
+
+
+def _dense(distribution: PrivacyLossDistribution) -> PrivacyLossDistribution:
+    """The same distribution, as its composition takes it in any case."""
+    remove, add = distribution._pmf_remove.to_dense_pmf(), distribution._pmf_add.to_dense_pmf()
+    return PrivacyLossDistribution(remove, None if distribution._symmetric else add)
+
+
+def _is_slow(event: DpEvent, count: int) -> bool:
+    """Whether `dp_accounting` takes long to see that the distribution becomes dense: it computes size ** count.
+
+    Gaussians that are not sampled are composed without that.
+    """
+    return count > _OFTEN and isinstance(event, dp_event.PoissonSampledDpEvent)
 
 
 def _is_native(event: DpEvent) -> bool:

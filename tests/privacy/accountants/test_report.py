@@ -1,6 +1,7 @@
 """The accountants: a conformance suite over (event × accountant), and agreement with other libraries."""
 
 import math
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from opacus.accountants.analysis import rdp as opacus_rdp
 from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
+from dphpo_bench.privacy.accountants import pld as own_pld
 from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
 from dphpo_bench.privacy.accountants.report import ACCOUNTANTS, epsilon, epsilon_by
 from dphpo_bench.privacy.events import (
@@ -482,3 +484,17 @@ def test_one_accountant_that_does_not_support_an_event() -> None:
         epsilon_by(gaussian(2), DELTA, "guess")
     with pytest.raises(InvalidValueError, match="delta"):
         epsilon_by(gaussian(2), 0, "pld")
+
+
+def test_many_releases_take_no_longer_than_few() -> None:
+    """`dp_accounting` computes size ** count, an integer of millions of digits, unless it is told that all is dense."""
+    start = time.process_time()
+    assert epsilon(repeat(poisson_sampled(0.356, gaussian(1200.0)), 8_000_000), 3e-4).by_accountant["pld"] < 3.2
+    assert time.process_time() - start < 8
+
+
+def test_what_is_told_to_be_dense_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = repeat(poisson_sampled(0.1, gaussian(8.0)), 300)
+    plain = epsilon(event, 1e-5).by_accountant
+    monkeypatch.setattr(own_pld, "_OFTEN", 10)
+    assert epsilon(event, 1e-5).by_accountant == pytest.approx(plain, rel=1e-9)

@@ -1,18 +1,23 @@
 """Progress for people: live bars on a terminal, plain lines elsewhere."""
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.progress import Advance, Progress, SilentProgress
+from dphpo_bench.base.text import duration_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
 LOG_SECONDS = 10.0
+SHORT_SECONDS, PHASE_SECONDS = 1.0, 30.0
+"""A log names a phase that takes longer than the first, and names it again each time the second has passed."""
+
 _ALWAYS = 10.0**9  # seconds; a rate over Rich's half a minute is none where a report takes longer
 
 
@@ -35,14 +40,14 @@ class TerminalProgress:
 
     @contextmanager
     def track(self, description: str, total: int) -> Iterator[Advance]:
-        """Open a display of `total` units."""
-        show = self._bar if sys.stderr.isatty() else self._lines
-        self._depth += 1
+        """Open a display of `total` units; 0 for a phase whose length nobody knows, and what is shown inside it."""
+        show = self._bar if sys.stderr.isatty() else self._lines if total else self._phase
+        self._depth += total > 0
         try:
             with show(description, total) as advance:
                 yield advance
         finally:
-            self._depth -= 1
+            self._depth -= total > 0
 
     def note(self, text: str) -> None:
         """Write a line."""
@@ -54,7 +59,7 @@ class TerminalProgress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         if self._bars is not None:
-            task = self._bars.add_task(description, total=total)
+            task = self._bars.add_task(description, total=total or None)
             try:
                 yield _advance(self._bars, task)
             finally:
@@ -62,10 +67,32 @@ class TerminalProgress:
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_ALWAYS) as self._bars:
+            task = self._bars.add_task(description, total=total or None)
             try:
-                yield _advance(self._bars, self._bars.add_task(description, total=total))
+                yield _advance(self._bars, task)
+                if not total:
+                    self._bars.update(task, total=1, completed=1)
             finally:
                 self._bars = None
+
+    @contextmanager
+    def _phase(self, description: str, total: int) -> Iterator[Advance]:
+        del total
+        start, over = time.monotonic(), threading.Event()
+
+        def tell() -> None:
+            if not over.wait(SHORT_SECONDS):
+                _write(description)
+                while not over.wait(PHASE_SECONDS):
+                    _write(f"{description}: {time.monotonic() - start:.0f} s so far")
+
+        teller = threading.Thread(target=tell, daemon=True)
+        teller.start()
+        try:
+            yield _nothing
+        finally:
+            over.set()
+            teller.join()
 
     @contextmanager
     def _lines(self, description: str, total: int) -> Iterator[Advance]:
@@ -92,9 +119,11 @@ class TerminalProgress:
 
 def _left(todo: int, done: int, seconds: float) -> str:
     """How long the rest takes, at the rate of what was done in these seconds; nothing if that is not known."""
-    from dphpo_bench.sweep.estimates import duration_text
-
     return f", about {duration_text(todo * seconds / done)} left" if todo > 0 and done > 0 else ""
+
+
+def _nothing(amount: int = 1) -> None:
+    del amount
 
 
 def _advance(bars: "Bars", task: "TaskID") -> Advance:
