@@ -1,7 +1,6 @@
 """The accountants: a conformance suite over (event × accountant), and agreement with other libraries."""
 
 import math
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -488,9 +487,9 @@ def test_one_accountant_that_does_not_support_an_event() -> None:
 
 def test_many_releases_take_no_longer_than_few() -> None:
     """`dp_accounting` computes size ** count, an integer of millions of digits, unless it is told that all is dense."""
-    start = time.process_time()
-    assert epsilon(repeat(poisson_sampled(0.356, gaussian(1200.0)), 8_000_000), 3e-4).by_accountant["pld"] < 3.2
-    assert time.process_time() - start < 8
+    found = epsilon(repeat(poisson_sampled(0.356, gaussian(1200.0)), 8_000_000), 3e-4).by_accountant
+    limit = 2.836  # of Gaussian DP (Dong, Roth and Su 2022), which so much noise reaches from above
+    assert limit < found["pld"] < 1.02 * limit < found["rdp"]
 
 
 def test_what_is_told_to_be_dense_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
