@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
@@ -151,4 +152,13 @@ def recorded(method: Method) -> "RunRecord":
     from dphpo_bench.harness.run import run
 
     budget = PrivacyBudget(EPSILON, DELTA)
-    return run(method, Blobs(), budget, seed=0, source=DataSource.resolve(), device="cpu", check=False).record
+    return run(
+        method,
+        Blobs(),
+        budget,
+        seed=0,
+        source=DataSource.resolve(),
+        device="cpu",
+        progress=SilentProgress(),
+        check=False,
+    ).record

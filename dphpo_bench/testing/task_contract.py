@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.single_run import SingleRun
@@ -127,7 +128,16 @@ class TaskContract(RecordsContract):
 
         excerpt, budget = Excerpt(task), PrivacyBudget(EPSILON, DELTA)
         plan(PlainDpSgd(), task, PrivacyBudget(EPSILON, min(DELTA, task.facts.default_delta)))
-        record = run(PlainDpSgd(), excerpt, budget, seed=0, source=self.source(), device="cpu", check=False).record
+        record = run(
+            PlainDpSgd(),
+            excerpt,
+            budget,
+            seed=0,
+            source=self.source(),
+            device="cpu",
+            progress=SilentProgress(),
+            check=False,
+        ).record
         expect(record.status == "ok", f"DP-SGD on the first {excerpt.facts.n_records} records failed: {record.error}")
         privacy = record.privacy
         expect(privacy is not None and privacy.epsilon <= EPSILON, f"DP-SGD overspent its budget of ε={EPSILON:g}.")

@@ -89,7 +89,7 @@ def test_another_parameter_data_or_code_is_another_cell(blobs, source, store, pl
     assert keys('{ name = "faulty", parameters = { sleep = 0.1 } }').isdisjoint(plain)
     code = plugin / "faulty_plugin.py"
     text = code.read_text()
-    code.write_text(text.replace("blobs-1", "blobs-2"))
+    code.write_text(text.replace("blobs-1", "blobs-10"))
     assert _keys_elsewhere(plugin) & plain == set()
     code.write_text(text.replace("0.0", "0.00"))
     assert _keys_elsewhere(plugin) & plain == set()
