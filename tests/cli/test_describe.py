@@ -85,6 +85,6 @@ def test_a_shell_completes_names(words: str, expected: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert expected in told.stdout.split(), told.stderr

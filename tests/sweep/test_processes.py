@@ -236,7 +236,7 @@ def test_closing_ends_what_runs_and_starts_nothing_more(tmp_path) -> None:
         future = threads.submit(processes.call, sleep_with_child, str(path), Resources())
         assert wait_for(path.exists)
         processes.close()
-        assert "killed by SIGKILL" in future.result(timeout=60).failure
+        assert "killed by SIGKILL" in future.result(timeout=240).failure
     assert wait_for(lambda: all(gone(int(pid)) for pid in path.read_text().split()))
     with pytest.raises(NotStartedError, match="closed"):
         processes.call(echo, "", Resources())
@@ -334,6 +334,6 @@ def test_an_interrupt_while_the_server_starts_is_its_own_affair(tmp_path: Path) 
         "assert os.waitpid(server._forkserver._forkserver_pid, os.WNOHANG) == (0, 0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
     )
     assert (done.returncode, done.stderr) == (0, "")

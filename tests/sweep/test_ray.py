@@ -264,24 +264,24 @@ class TestCalls:
 
     def test_a_killed_worker_is_replaced_and_leaves_no_process(self, executor: RayExecutor, tmp_path: Path) -> None:
         path = tmp_path / "pid"
-        assert executor.submit(kill_worker_once, str(path), Resources()).result(120).text == "second"
+        assert executor.submit(kill_worker_once, str(path), Resources()).result(240).text == "second"
         assert wait_until(lambda: is_gone(int(path.read_text())))
 
     @pytest.mark.slow
     def test_limits_hold_as_without_ray(self, executor: RayExecutor, tmp_path: Path) -> None:
         path = tmp_path / "pid"
-        late = executor.submit(sleep_long, str(path), Resources(time_limit_s=8)).result(120)
+        late = executor.submit(sleep_long, str(path), Resources(time_limit_s=8)).result(240)
         assert (late.text, late.failure, late.again) == (None, "Stopped after the time limit of 8 s.", False)
         assert is_gone(int(path.read_text()))
 
     def test_a_cell_that_is_killed_may_be_tried_again(self, executor: RayExecutor) -> None:
-        killed = executor.submit(kill_itself, "", Resources(time_limit_s=float("inf"))).result(120)
+        killed = executor.submit(kill_itself, "", Resources(time_limit_s=float("inf"))).result(240)
         assert killed.text is None
         assert killed.again
         assert "SIGKILL" in killed.failure
 
     def test_a_cell_does_not_load_ray(self, executor: RayExecutor) -> None:
-        assert executor.submit(main_module, "", Resources()).result(120).text == "False"
+        assert executor.submit(main_module, "", Resources()).result(240).text == "False"
 
     @pytest.mark.slow
     def test_a_node_may_join_later_and_every_call_sees_its_own_gpus(self, cluster: Any, executor: RayExecutor) -> None:
@@ -290,7 +290,7 @@ class TestCalls:
         try:
             assert wait_until(lambda: executor.capacity >= before + 4)
             needs = [Resources(gpus=1), Resources(gpus=2), Resources(gpus=0.5)]
-            answers = [executor.submit(gpus_and_server, "", need).result(120) for need in needs]
+            answers = [executor.submit(gpus_and_server, "", need).result(240) for need in needs]
             seen, servers = zip(*(json.loads(answer.text or "") for answer in answers), strict=True)
             assert [len(one.split(",")) for one in seen] == [1, 2, 1]
             assert len(set(servers)) == 1  # one worker for all, as starting one costs seconds
@@ -355,8 +355,8 @@ def test_what_goes_wrong_outside_the_cell_is_told_in_a_line(cluster: Any, monkey
     monkeypatch.setattr(ray_executor, "_call", refuse)
     with closing(RayExecutor(cluster.address, [Resources()])) as executor:
         with pytest.raises(NotStartedError, match=r"^No process could be started: no space\.?$"):
-            executor.submit(echo, "", Resources()).result(120)
-        answer = executor.submit(echo, "bug", Resources()).result(120)
+            executor.submit(echo, "", Resources()).result(240)
+        answer = executor.submit(echo, "bug", Resources()).result(240)
     assert answer.again
     assert answer.failure == "Ray: ZeroDivisionError: a bug"
 
@@ -382,7 +382,7 @@ from tests.sweep.test_ray import echo, sleep_long, wait_until
 
 if __name__ == "__main__":
     executor = RayExecutor(None, [Resources()])
-    answer = executor.submit(echo, "hello", Resources()).result(120)
+    answer = executor.submit(echo, "hello", Resources()).result(240)
     executor.submit(sleep_long, sys.argv[1], Resources())
     assert wait_until(Path(sys.argv[1]).exists, 60)
     if sys.argv[2] == "close":
