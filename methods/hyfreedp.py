@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
@@ -49,6 +49,12 @@ BEHIND = 3.0
 
 TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
+
+ASIDE = 0.35
+"""How far to both sides of a scale of the last layer, in its logarithm, losses are compared."""
+
+RESCALE, SETTLE = 0.7, 0.85
+"""The first stride of that logarithm, and by what the next ones are shorter."""
 
 
 class VotingRule:
@@ -111,8 +117,11 @@ class Voted:
         sample_rate: q.
         steps: T.
         noise_multiplier: of the gradients.
-        probe_rate: rate of the batches that are probed.
-        probe_noise: noise multiplier of each probed sum.
+        records: N.
+        vote_rate: of the batches that vote.
+        look_rate: of the batch before the first step, and of the one after the last.
+        deviation: standard deviation of the noise on a sum of clipped changes, relative to the clipping bound and the
+            expected number of records.
         probes: steps at which the records vote.
         optimizer: a `torch.optim` name.
     """
@@ -120,10 +129,35 @@ class Voted:
     sample_rate: float
     steps: int
     noise_multiplier: float
-    probe_rate: float
-    probe_noise: float
+    records: int
+    vote_rate: float
+    look_rate: float
+    deviation: float
     probes: tuple[int, ...]
     optimizer: str
+
+    def noise(self, rate: float) -> float:
+        """The noise multiplier of a sum over a batch of this rate."""
+        return self.deviation * rate * self.records
+
+    def asked(self, rate: float, sums: int) -> "DpEvent":
+        """A batch of this rate, of which so many sums are released."""
+        return bench.poisson_sampled(rate, bench.repeat(bench.gaussian(self.noise(rate)), sums))
+
+    @property
+    def walk(self) -> "DpEvent":
+        """What is asked before the first step."""
+        return self.asked(self.look_rate, 2 * LOOKS)
+
+    @property
+    def vote(self) -> "DpEvent":
+        """What is asked at a probe."""
+        return self.asked(self.vote_rate, 2)
+
+    @property
+    def scale(self) -> "DpEvent":
+        """What is asked after the last step."""
+        return self.asked(self.look_rate, LOOKS)
 
 
 @dataclass(frozen=True)
@@ -137,24 +171,27 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
       at which it rises by 0.1 nats; the run starts at twice that, and stays between a quarter and 128 times it.
     - Then eight to twenty batches vote, see `VotingRule`.
+    - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
+      scaled down. Normalised gradients let margins grow without end; a scale mends the probabilities and leaves the
+      classes as they are (temperature scaling, Guo et al. 2017).
 
-    Released are clipped sums of changes of the loss: T × Poisson(q; Gaussian σ), Poisson(p; 16 × Gaussian σ_p) and
-    n × Poisson(p; 2 × Gaussian σ_p). All of it is one event, calibrated as such. σ_p is fixed beforehand from public
-    numbers: the noise on a mean is 0.02, or more where that would take more than `share`; then fewer batches vote, at
-    least eight.
+    Released are gradients, T × Poisson(q; Gaussian σ), and clipped sums of changes of the loss: Poisson(p; 16 ×
+    Gaussian σ_p) at first, n × Poisson(r; 2 × Gaussian σ_r) as votes, Poisson(p; 8 × Gaussian σ_p) at last. All of it
+    is one event, calibrated as such. σ_p/p = σ_r/r is fixed beforehand from public numbers: the noise on a mean is 0.02
+    of the bound, or more where that would take more than `share`; then fewer batches vote, at least eight.
 
     The other parameters are those of every `TrainingMethod`.
 
     Attributes:
         share: the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), about twice their
             share of ε.
-        probe_size: expected number of records in a probe; at most a batch.
+        probe_size: expected number of records that are asked at a time; those that vote are at most a batch.
         clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         optimizer: a `torch.optim` name; "task" takes the task's.
     """
 
     name = "hyfreedp"
-    version = 3
+    version = 4
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
@@ -169,31 +206,31 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         """The noise of probes, then that of gradients, for the whole training at once."""
         facts = self.scheduled(facts)
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
-        probe_rate = min(rate, self.probe_size / records)
+        vote_rate, look_rate = min(rate, self.probe_size / records), min(1.0, self.probe_size / records)
         alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
-        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large. An error here makes probes more or less
-        # accurate; it never changes ε, which is calibrated below.
-        for_one = probe_rate * alone / rate / math.sqrt(self.share * steps)
-        clear = CLEAR * probe_rate * records
-        votes = bench.within((FEWEST, MOST), (clear / for_one) ** 2 / 2 - LOOKS)
+        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and sums over batches of other rates
+        # likewise. An error here makes probes more or less accurate; it never changes ε, which is calibrated below.
+        for_one = alone / (rate * math.sqrt(self.share * steps) * records)
+        votes = bench.within((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
         apart = max(1, int(steps / votes))
         probes = tuple(range(max(2, apart), steps, apart))
-        asked = 2 * (LOOKS + len(probes))
-        probe_noise = max(clear, for_one * math.sqrt(asked))
-        walk, vote = self.kinds(probe_rate, probe_noise)
-        asking = bench.compose(walk, bench.repeat(vote, len(probes)))
+        asked = 3 * LOOKS + 2 * len(probes)
+        deviation = max(CLEAR, for_one * math.sqrt(asked))
+        optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
+        planned = Voted(rate, steps, 0.0, records, vote_rate, look_rate, deviation, probes, optimizer)
+        asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.scale)
         noise = bench.calibrate(lambda noise: bench.compose(bench.dp_sgd_event(rate, steps, noise), asking), budget)
         training = bench.dp_sgd_event(rate, steps, noise)
-        optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
-        forward = 3 * (LOOKS + len(probes)) * probe_rate * records
+        forward = (5 * LOOKS * look_rate + 3 * len(probes) * vote_rate) * records
         return bench.Plan(
             budget=budget,
             event=bench.compose(training, asking),
             training_event=training,
-            parameters=Voted(rate, steps, noise, probe_rate, probe_noise, probes, optimizer),
+            parameters=replace(planned, noise_multiplier=noise),
             releases=(
                 bench.Release("clipped gradient sum", steps, noise, rate),
-                bench.Release("clipped sum of loss changes", asked, probe_noise, probe_rate),
+                bench.Release("clipped sum of loss changes", 2 * len(probes), planned.noise(vote_rate), vote_rate),
+                bench.Release("clipped sum of loss changes", 3 * LOOKS, planned.noise(look_rate), look_rate),
             ),
             cost=bench.Cost(runs=1, steps=steps, examples=rate * records * steps + forward),
         )
@@ -205,7 +242,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         update = bench.UpdateRule(planned.optimizer, weights)
         recent = bench.WeightAverage(weights, 0.99)
         step_kind = bench.poisson_sampled(planned.sample_rate, bench.gaussian(planned.noise_multiplier))
-        _, vote_kind = self.kinds(planned.probe_rate, planned.probe_noise)
+        vote_noise = planned.noise(planned.vote_rate)
         rule: VotingRule | None = None
         path: list[dict[str, float]] = []
         for step in bench.training_steps(session, planned.steps, [model], [self.averaging]):
@@ -214,29 +251,29 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
             rule = rule or self.first_rule(planned, session, model, direction)
             if step in planned.probes:
                 stretch = [weight.detach() - mean for weight, mean in zip(weights, recent.average, strict=True)]
-                batch = session.sample(vote_kind, "votes")
-                behind, ahead = batch.loss_changes(model, stretch, (1.0, -1.0), TINY, planned.probe_noise)
+                batch = session.sample(planned.vote, "votes")
+                behind, ahead = batch.loss_changes(model, stretch, (1.0, -1.0), TINY, vote_noise)
                 last, next_one = behind / TINY, -ahead / TINY
                 rule.observe(last, next_one, step / planned.steps)
                 path.append({"step": step, "learning_rate": rule.learning_rate, "last": last, "next": next_one})
             update.apply(direction, rule.learning_rate)
             recent.update()
-        return bench.Outcome(model, {"learning_rate": rule.learning_rate if rule else math.nan, "path": path})
+        released = {"learning_rate": rule.learning_rate if rule else math.nan, "path": path}
+        return bench.Outcome(model, {**released, "scale": self.scaled(planned, session, model)})
 
     def first_rule(
         self, planned: Voted, session: "bench.Session", model: "nn.Module", direction: "Sequence[Tensor]"
     ) -> VotingRule:
         """The rule at its first rate, which the noise decides that the initial weights can bear."""
-        batch = session.sample(self.kinds(planned.probe_rate, planned.probe_noise)[0], "walk")
-        deviation = planned.probe_noise / (planned.probe_rate * session.facts.n_records)
-        felt = FALLBACK / FIRST
+        batch, noise = session.sample(planned.walk, "walk"), planned.noise(planned.look_rate)
+        deviation, felt = planned.deviation, FALLBACK / FIRST
         if deviation <= UNSEEN:
             draws = normal_like(direction, session.uniform("walk"))
 
             def rise(size: float) -> float:
                 # Both ways: what is linear cancels, so that a lucky direction does not pass for a harmless one.
                 steps = (size, -size)
-                return sum(batch.loss_changes(model, next(draws), steps, BOUND, planned.probe_noise)) / 2
+                return sum(batch.loss_changes(model, next(draws), steps, BOUND, noise)) / 2
 
             # Noise on two clipped sums must not pass for a rise, or the run starts far too low. The rise is quadratic.
             clear = max(FELT, 2 * BOUND * deviation / math.sqrt(2))
@@ -245,11 +282,21 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
             felt = size / (math.sqrt(planned.steps) * root_mean_square(direction))
         return VotingRule(FIRST * felt, (SMALLEST * felt, LARGEST * felt), deviation)
 
-    @staticmethod
-    def kinds(rate: float, noise: float) -> "tuple[DpEvent, DpEvent]":
-        """The batch that is asked before the first step, and those that vote."""
-        walk, vote = (bench.repeat(bench.gaussian(noise), asked) for asked in (2 * LOOKS, 2))
-        return bench.poisson_sampled(rate, walk), bench.poisson_sampled(rate, vote)
+    def scaled(self, planned: Voted, session: "bench.Session", model: "nn.Module") -> float:
+        """Scale the last layer to where the loss is least, and tell by how much."""
+        batch, noise, logarithm = session.sample(planned.scale, "scale"), planned.noise(planned.look_rate), 0.0
+        if planned.deviation > UNSEEN:
+            return 1.0
+        last = last_layer(model)
+        for look in range(LOOKS):
+            multiply(last, math.exp(ASIDE))
+            direction = [weight.detach() * any(weight is one for one in last) for weight in bench.trainable(model)]
+            (change,) = batch.loss_changes(model, direction, (1 - math.exp(-2 * ASIDE),), BOUND, noise)
+            seen = abs(change) > 2 * BOUND * planned.deviation
+            stride = math.copysign(RESCALE * SETTLE**look, change) if seen else 0.0
+            multiply(last, math.exp(stride - ASIDE))
+            logarithm += stride
+        return math.exp(logarithm)
 
 
 def bearable(rise: "Callable[[float], float]", limit: float) -> float:
@@ -280,3 +327,18 @@ def root_mean_square(tensors: "Sequence[Tensor]") -> float:
     """Of all entries; never 0."""
     total = sum(tensor.double().square().sum().item() for tensor in tensors)
     return max(math.sqrt(total / sum(tensor.numel() for tensor in tensors)), 1e-12)
+
+
+def last_layer(model: "nn.Module") -> "Sequence[Tensor]":
+    """The trained weights of the last module that has any of its own: as a rule, what makes the outputs."""
+    owned = ([one for one in layer.parameters(recurse=False) if one.requires_grad] for layer in model.modules())
+    return [weights for weights in owned if weights][-1]
+
+
+def multiply(tensors: "Sequence[Tensor]", factor: float) -> None:
+    """Multiply weights in place."""
+    import torch
+
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.mul_(factor)

@@ -138,13 +138,13 @@ class Scaled(nn.Module):
         return self.linear(inputs) * self.scale
 
 
-def first_rate(scale: float, probe_noise: float) -> float:
+def first_rate(scale: float, deviation: float) -> float:
     class Task(TinyTask):
         def build_model(self) -> nn.Module:
             return Scaled(scale)
 
     method, task = HyFreeDP(), Task()
-    planned = replace(method.plan(task.facts, bench.PrivacyBudget(8.0, 1e-4)).parameters, probe_noise=probe_noise)
+    planned = replace(method.plan(task.facts, bench.PrivacyBudget(8.0, 1e-4)).parameters, deviation=deviation)
     session = session_on(task, task.load_train(bench.DataSource.resolve()))
     model = session.build_model()
     direction = [torch.ones_like(weight) for weight in model.parameters()]
@@ -153,11 +153,45 @@ def first_rate(scale: float, probe_noise: float) -> float:
 
 def test_the_first_rate_is_what_the_initial_weights_bear() -> None:
     """Weights that count ten times as much bear a tenth of the noise."""
-    assert first_rate(1.0, 0.01) / first_rate(10.0, 0.01) == pytest.approx(10, rel=0.25)
+    assert first_rate(1.0, 1e-4) / first_rate(10.0, 1e-4) == pytest.approx(10, rel=0.25)
 
 
 def test_where_the_budget_buys_no_look_the_rate_is_a_public_one() -> None:
-    assert first_rate(1.0, 1e4) == FALLBACK
+    assert first_rate(1.0, 1e2) == FALLBACK
+
+
+class TwoLayers(TinyTask):
+    """The blobs, by a network that first copies its inputs."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3))
+
+
+def scaled(sure: float, deviation: float) -> float:
+    """The scale that is found for the Bayes-optimal classifier with margins so many times too large."""
+    method, task = HyFreeDP(), TwoLayers()
+    planned = replace(method.plan(task.facts, bench.PrivacyBudget(8.0, 1e-4)).parameters, deviation=deviation)
+    session = session_on(task, task.load_train(bench.DataSource.resolve()))
+    model = session.build_model()
+    copied, last = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
+    with torch.no_grad():
+        copied.weight.copy_(torch.eye(5))
+        last.weight.copy_(2 * sure * torch.eye(3, 5))  # the difference of two centres: they have unit covariance
+        copied.bias.zero_()
+        last.bias.zero_()
+    scale = method.scaled(planned, session, model)
+    assert torch.equal(copied.weight, torch.eye(5))
+    assert last.weight[0, 0].item() == pytest.approx(2 * sure * scale, rel=1e-4)
+    return scale
+
+
+@pytest.mark.parametrize("sure", [0.3, 1.0, 5.0, 20.0])
+def test_the_last_layer_is_scaled_until_it_is_as_sure_as_it_is_right(sure: float) -> None:
+    assert abs(math.log(scaled(sure, 1e-4) * sure)) < 0.35
+
+
+def test_where_the_budget_buys_no_look_it_is_not_scaled() -> None:
+    assert scaled(20.0, 1e2) == 1
 
 
 def test_root_mean_square_is_of_all_entries() -> None:
