@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from dphpo_bench.leaderboard.answers import answers_of
+from dphpo_bench.leaderboard.answers import answers_of, subjects_of
 from dphpo_bench.leaderboard.board import Board, Estimate, Ranks, Row, Table
+from dphpo_bench.leaderboard.claims import claims_of
 from dphpo_bench.leaderboard.contestants import (
     Cell,
     Draws,
@@ -39,11 +40,13 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     tables = tuple(_table(cell, draws[cell.setting], replays) for cell in cells)
     counted = counted_tables(list(zip(cells, tables, strict=True)), standard)
     overalls = overalls_of(counted, draws)
+    subjects = subjects_of(cells, [cell for cell, _ in counted])
     return Board(
         findings=findings([table for _, table in counted], overalls),
         overalls=overalls,
         tables=tables,
-        answers=answers_of(cells, [cell for cell, _ in counted]),
+        answers=answers_of(subjects),
+        claims=claims_of(subjects, [cell for cell, _ in counted]),
         missing=missing_tables([cell for cell, _ in counted], standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
@@ -73,7 +76,7 @@ def _table(cell: Cell, draws: Draws, replays: Replays) -> Table:
         delta=cell.setting.delta,
         setting=cell.title,
         measure=cell.setting.measure,
-        kind=cell.setting.kind,
+        kinds=cell.setting.kinds,
         rows=tuple(row for row in rows if not row.contestant.reference),
         references=tuple(row for row in rows if row.contestant.reference),
     )
