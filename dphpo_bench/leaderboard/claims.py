@@ -77,12 +77,13 @@ def _claims(tested: _Tested, chances: Sequence[float], level: float) -> Claims:
         for (better, worse, lead), chance in zip(tested.pairs, chances, strict=True)
     ]
     undecided = [lead for (_, _, lead), pair in zip(tested.pairs, pairs, strict=True) if not pair.told_apart]
+    tasks = len({cell.setting for cell in subject.cells})
     return Claims(
         subject=subject.name,
         epsilon=tested.epsilon,
         measure=subject.measure,
-        tasks=len({cell.setting for cell in subject.cells}),
+        tasks=tasks,
         order=tuple(tested.order),
         pairs=tuple(pairs),
-        power=power_of([lead for _, _, lead in tested.pairs], undecided, tested.seeds, level),
+        power=power_of([lead for _, _, lead in tested.pairs], undecided, tested.seeds, tasks, level),
     )

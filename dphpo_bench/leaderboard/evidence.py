@@ -37,9 +37,9 @@ class Power:
 
     Attributes:
         seeds: of the tables, the fewest of any.
-        smallest: the lead that so many seeds show in four of five boards, at the median spread of all pairs.
-        seeds_for_point: how many seeds show a lead of 0.01; None for more than are tried.
-        tasks_for_point: how many tasks like these show it with the seeds that there are; None likewise.
+        smallest: the lead that is told apart in four of five boards like this one, for the pair of median error.
+        seeds_for_point: how many seeds show a lead of 0.01 for this pair; None for more than are tried.
+        tasks_for_point: how many tasks, each with seeds of its own, show it; None likewise.
         by_seeds: numbers of seeds, and how many of the undecided pairs each of them would settle.
         by_tasks: the same of numbers of tasks.
     """

@@ -13,6 +13,7 @@ from itertools import count
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
+from dphpo_bench.leaderboard import verdicts
 from dphpo_bench.leaderboard.board import Board, OverallRow, Row
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.frame import Chart
@@ -45,6 +46,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "code": code,
         "prose": prose,
         "line": _line,
+        "html": lambda text: html.escape(one_line(text, MAX_TEXT)),
         "cell": _cell,
         "image": _image,
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
@@ -53,6 +55,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
     row_terms = _terms(of_rows(board.measure))
     page = environment.get_template("README.md").render(
         board=board,
+        verdicts=verdicts,
         charts=charts,
         settings=settings_of(board),
         paths=paths or Paths(),
