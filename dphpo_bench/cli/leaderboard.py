@@ -9,7 +9,8 @@ import typer
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.terminal import make_progress
-from dphpo_bench.cli.options import QuietOption
+from dphpo_bench.base.text import escaped
+from dphpo_bench.cli.options import JsonOption, QuietOption
 from dphpo_bench.cli.output import say, show_json
 
 EXTRA = ("jinja2",)
@@ -32,12 +33,13 @@ def build_command(
 ) -> None:
     """Write README.md, leaderboard.csv, index.html and plots from all records; ε is computed again from the ledgers.
 
-    The same records give the same files, byte by byte. Records that do not pass are listed with the reason.
+    The same records give the same files, byte by byte. Records that do not pass are listed with the reason. Findings in
+    findings.toml whose figures are not those of the board are named, and left out.
 
-    Exit code: 0 done, 1 stale (--check), 2 a mistake in the call.
+    Exit code: 0 done, 1 stale or a wrong finding (--check), 2 a mistake in the call.
     """
     _check_extra()
-    from dphpo_bench.leaderboard.build import render, stale, write
+    from dphpo_bench.leaderboard.build import render, stale, with_written, write
     from dphpo_bench.leaderboard.replays import read_checked
     from dphpo_bench.leaderboard.scoring import score
     from dphpo_bench.leaderboard.standard import Standard
@@ -46,13 +48,17 @@ def build_command(
     submissions = read_checked([folder / "results"], _cache(), progress)
     suite = folder / STANDARD
     standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
-    files = render(score(submissions, standard), folder)
+    board, wrong = with_written(score(submissions, standard), folder)
+    files = render(board, folder)
+    for line in wrong:
+        say(f"Wrong: {line}")
     if check:
         old = stale(folder, files)
         for name in old:
             say(f"Stale: {folder / name}")
         if old:
             say(f"{len(old)} of {len(files)} files are stale. Run dphpo-bench leaderboard build {folder}.")
+        if old or wrong:
             raise typer.Exit(1)
         say(f"{len(files)} files are up to date.")
         return
@@ -92,6 +98,31 @@ def validate_command(
         raise typer.Exit(1)
     if not submissions.runs:
         raise InvalidValueError("Expected at least one record, got none. Name records or folders of them.")
+
+
+@app.command("query")
+def query_command(
+    query: Annotated[str, typer.Argument(help="SQL that reads the table board: SELECT ... FROM board ...")],
+    folder: Annotated[Path, typer.Option(help="The leaderboard.")] = Path("leaderboard"),
+    as_json: JsonOption = False,
+) -> None:
+    """Ask leaderboard.csv: a row for each contestant on each task at each ε. Shares and their gaps lie in 0 to 1.
+
+    Exit code: 0 done, 2 a mistake in the call.
+    """
+    from dphpo_bench.leaderboard.written import ask
+
+    path = folder / "leaderboard.csv"
+    try:
+        table = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
+    names, rows = ask(table, query)
+    if as_json:
+        show_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        for row in rows:
+            say("\t".join("" if value is None else escaped(str(value)) for value in row))
 
 
 def _check_extra() -> None:

@@ -255,10 +255,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two that the data support, as plain text, with a title of a few words."""
+    """A sentence or two that the data support, as plain text, with a title of a few words.
+
+    `commands` recompute the figures of one that a person wrote.
+    """
 
     title: str
     text: str
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

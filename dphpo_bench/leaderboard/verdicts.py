@@ -22,8 +22,8 @@ def summary(board: Board) -> str:
     """How many pairs are told apart, and how sure that is."""
     pairs, told = (sum(len(found) for found in each) for each in zip(*map(_sizes, board.claims), strict=True))
     return (
-        f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {told:,} tell "
-        f"who is better. The chance that any of these is wrong is at most {100 * FAMILY_ERROR:g} %, all of them counted "
+        f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {told:,} "
+        f"tell who is better. The chance that any of these is wrong is at most {100 * FAMILY_ERROR:g} %, all counted "
         "together (Holm). A pair that is not named is undecided, which does not mean equal."
     )
 
