@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
+from dphpo_bench.leaderboard.board import FEW_SEEDS
 from dphpo_bench.leaderboard.contestants import Cell, mean_of
 from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Pair
 from dphpo_bench.leaderboard.power import power_of
@@ -26,6 +27,7 @@ class _Tested:
 def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell]) -> tuple[Claims, ...]:
     """The claims about the subjects of several settings; where there are none, about each setting that counts.
 
+    They are about those who are in all tables of a subject, at every ε, with at least three seeds.
     Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
     """
     several = [subject for subject in subjects if subject.several]
@@ -51,12 +53,8 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell]) -> tuple[Cla
 
 def _tested(subject: Subject, target: float) -> _Tested:
     cells = subject.at(target)
-    everywhere = [
-        who
-        for who, entry in cells[0].by_contestant.items()
-        if not who.reference and all(who in cell.by_contestant and cell.by_contestant[who].ranked for cell in cells)
-    ]
-    entries = {who: [cell.by_contestant[who] for cell in cells] for who in everywhere}
+    complete = [who for who in cells[0].by_contestant if all(_takes_part(who, cell) for cell in subject.cells)]
+    entries = {who: [cell.by_contestant[who] for cell in cells] for who in complete}
     means = {who: mean for who, own in entries.items() if (mean := mean_of(own, []))}
     order = sorted(means, key=lambda who: (-round(means[who].value, 9), who.label))
     pairs = []
@@ -68,6 +66,11 @@ def _tested(subject: Subject, target: float) -> _Tested:
             )
     seeds = min((len(entry.runs) for own in entries.values() for entry in own), default=0)
     return _Tested(subject, target, order, pairs, seeds)
+
+
+def _takes_part(who: Contestant, cell: Cell) -> bool:
+    """Whether claims are about it: more of them need more evidence each, so a run or two do not make any."""
+    return who in cell.by_contestant and not who.reference and len(cell.by_contestant[who].runs) >= FEW_SEEDS
 
 
 def _claims(tested: _Tested, chances: Sequence[float], level: float) -> Claims:
