@@ -88,10 +88,6 @@ class Claims:
         """Whom this one beats."""
         return [pair.worse for pair in self.told_apart if pair.better == who]
 
-    def beating(self, who: Contestant) -> list[Contestant]:
-        """Who beats this one."""
-        return [pair.better for pair in self.told_apart if pair.worse == who]
-
 
 @dataclass(frozen=True)
 class Variation:

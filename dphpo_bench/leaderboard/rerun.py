@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dphpo_bench.base.errors import DphpoBenchError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.board import Refused
 from dphpo_bench.leaderboard.questions import Workshop
@@ -14,6 +14,7 @@ from dphpo_bench.leaderboard.submissions import ROUNDING, Run
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell
+from dphpo_bench.sweep.executors import visible_gpus
 from dphpo_bench.sweep.resources import Resources
 
 PATIENCE = 10
@@ -67,12 +68,13 @@ def repeats(runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop) -> t
     for run in runs:
         files = (root / run.path if root.is_dir() else root for root in roots)
         record = read_record(next(file for file in files if file.is_file() and file.stem == run.key))
+        resources = _resources(record)
         try:
-            cell = workshop.again(record.identity)
+            if resources.gpus and not visible_gpus():
+                raise InvalidValueError(f"It ran on {record.environment['device']}, and there is none here.")
+            found.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
         except DphpoBenchError as error:
             refused.append(Refused(run.path, str(error)))
-            continue
-        found.append(Repeat(run.path, record, replace(cell, resources=_resources(record))))
     return found, refused
 
 

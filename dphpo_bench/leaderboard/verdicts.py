@@ -8,6 +8,7 @@ from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import NOTHING, change_text
 from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Power, Variation
 from dphpo_bench.leaderboard.power import MOST_SEEDS, MOST_TASKS
+from dphpo_bench.leaderboard.values import Contestant
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,16 @@ def count_text(claims: Claims) -> str:
 
 def victories(claims: Claims) -> list[str]:
     """A sentence for each contestant that beats another, the best mean first."""
-    beaten = [(who.label, [one.label for one in claims.beaten(who)]) for who in claims.order]
-    return [f"{who} beats {', '.join(names)}." for who, names in beaten if names]
+    return [f"{who.label} beats {_whom(claims, who)}." for who in claims.order if claims.beaten(who)]
+
+
+def _whom(claims: Claims, who: Contestant) -> str:
+    """Whom it beats, or whom it does not beat, whichever are fewer."""
+    beaten = claims.beaten(who)
+    others = [one.label for one in claims.order if one != who and one not in beaten]
+    if len(others) < len(beaten):
+        return f"all others but {', '.join(others)}" if others else "all others"
+    return ", ".join(one.label for one in claims.order if one in beaten)
 
 
 def stability(board: Board) -> list[str]:

@@ -156,6 +156,8 @@ def test_pairs_are_told_apart_or_not(board: Board) -> None:
     lead = next(pair.lead for pair in claims.pairs if {pair.better.label, pair.worse.label} == {"hyfreedp", "dowg"})
     assert lead.mean == pytest.approx(0.28, abs=0.005)
     assert verdicts.victories(claims)[-1] == "auto_clipping beats dowg."
+    first, second = (who.label for who in claims.order[:2])
+    assert verdicts.victories(claims)[0] == f"{first} beats all others but {second}."
     assert "6 comparisons, of which 5 tell who is better" in verdicts.summary(board)
 
 
