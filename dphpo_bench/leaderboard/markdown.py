@@ -46,7 +46,6 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "code": code,
         "prose": prose,
         "line": _line,
-        "html": lambda text: html.escape(one_line(text, MAX_TEXT)),
         "cell": _cell,
         "image": _image,
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
