@@ -4,7 +4,9 @@ in a git repository what is validated and when a pull request is opened."""
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import typer
 import yaml
 
 from dphpo_bench.cli.commands import app
+from tests.leaderboard.submitted import make_record, submit
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / ".github" / "scripts"
@@ -84,11 +87,14 @@ class Repository:
         return self.call("git", *arguments).stdout
 
     def call(self, *command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            command, cwd=self.path, env=self.environment | environment, capture_output=True, text=True, check=False
-        )
+        done = self.ended(*command, **environment)
         assert done.returncode in (0, 123), done.stderr
         return done
+
+    def ended(self, *command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command, cwd=self.path, env=self.environment | environment, capture_output=True, text=True, check=False
+        )
 
     def write(self, name: str, content: str) -> None:
         path = self.path / name
@@ -287,3 +293,39 @@ def test_an_open_pull_request_is_updated(repository: Repository) -> None:
     assert repository.proposed() == "M\tleaderboard/README.md\n"
     assert repository.git("show", "origin/leaderboard-refresh:leaderboard/README.md") == "# Second\n"
     assert repository.git("rev-list", "--count", "origin/main..origin/leaderboard-refresh").strip() == "1"
+
+
+@pytest.mark.slow
+def test_a_pull_request_with_records_of_a_strangers_method(repository: Repository, tmp_path: Path) -> None:
+    """With the real command, which does not know the method: its records count, and the board is the stranger's."""
+    program = tmp_path / "bin" / "dphpo-bench"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m dphpo_bench "$@"\n')
+    repository.environment["DPHPO_BENCH_CACHE"] = str(tmp_path / "cache")
+    results = repository.path / "leaderboard" / "results"
+    shutil.rmtree(results)
+    methods = ("auto_clipping", "grid_oracle", "hyfreedp")
+    submit(results, *(make_record(one, seed=seed, accuracy=0.8) for one in methods for seed in range(2)))
+    repository.call("dphpo-bench", "leaderboard", "build", "-q")
+    repository.commit()
+
+    repository.git("checkout", "--quiet", "-b", "proposal")
+    mine = [make_record("strange", seed=seed, accuracy=0.85, parameters={"depth": 3}) for seed in range(2)]
+    paths = submit(results, *mine)
+    repository.commit()
+    check = ["dphpo-bench", "leaderboard", "build", "--check", "-q"]
+    assert repository.ended(*check).returncode == 1  # the board is part of the pull request
+    repository.call("dphpo-bench", "leaderboard", "build", "-q")
+    repository.commit()
+    repository.git("checkout", "--quiet", "main")
+    repository.git("merge", "--quiet", "--no-ff", "--no-edit", "proposal")
+    script = str(SCRIPTS / "validate-changed-records")
+    validated = repository.ended(script, "HEAD^1")
+    assert (validated.returncode, validated.stdout) == (0, "2 records pass, 0 are rejected.\n")
+    assert repository.ended(*check).returncode == 0
+    assert ",strange," in (repository.path / "leaderboard" / "leaderboard.csv").read_text()
+
+    paths[0].write_text(paths[0].read_text().replace("3.75", "0.75"))  # less noise than the ε that it claims
+    repository.commit()
+    lied = repository.ended(script, "HEAD^1")
+    assert lied.returncode == 123  # of xargs
+    assert f"Rejected: {paths[0].relative_to(repository.path)}: its ledger costs ε = " in lied.stdout

@@ -1,16 +1,24 @@
-"""The commands `leaderboard build` and `leaderboard validate`."""
+"""The commands `leaderboard build`, `leaderboard validate` and `leaderboard query`."""
 
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.terminal import make_progress
-from dphpo_bench.cli.options import QuietOption
-from dphpo_bench.cli.output import say, show_json
+from dphpo_bench.base.text import duration_text, escaped
+from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
+from dphpo_bench.cli.output import complain, say, show_json
+
+if TYPE_CHECKING:
+    from dphpo_bench.leaderboard.submissions import Run
 
 EXTRA = ("jinja2",)
 MAX_LISTED = 20
@@ -32,12 +40,13 @@ def build_command(
 ) -> None:
     """Write README.md, leaderboard.csv, index.html and plots from all records; ε is computed again from the ledgers.
 
-    The same records give the same files, byte by byte. Records that do not pass are listed with the reason.
+    The same records give the same files, byte by byte. Records that do not pass are listed with the reason. Findings in
+    findings.toml whose figures are not those of the board are named, and left out.
 
-    Exit code: 0 done, 1 stale (--check), 2 a mistake in the call.
+    Exit code: 0 done, 1 stale or a wrong finding (--check), 2 a mistake in the call.
     """
     _check_extra()
-    from dphpo_bench.leaderboard.build import render, stale, write
+    from dphpo_bench.leaderboard.build import render, stale, with_written, write
     from dphpo_bench.leaderboard.replays import read_checked
     from dphpo_bench.leaderboard.scoring import score
     from dphpo_bench.leaderboard.standard import Standard
@@ -46,13 +55,17 @@ def build_command(
     submissions = read_checked([folder / "results"], _cache(), progress)
     suite = folder / STANDARD
     standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
-    files = render(score(submissions, standard), folder)
+    board, wrong = with_written(score(submissions, standard), folder)
+    files = render(board, folder)
+    for line in wrong:
+        say(f"Wrong: {line}")
     if check:
         old = stale(folder, files)
         for name in old:
             say(f"Stale: {folder / name}")
         if old:
             say(f"{len(old)} of {len(files)} files are stale. Run dphpo-bench leaderboard build {folder}.")
+        if old or wrong:
             raise typer.Exit(1)
         say(f"{len(files)} files are up to date.")
         return
@@ -68,30 +81,115 @@ def build_command(
 @app.command("validate")
 def validate_command(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")],
+    rerun: Annotated[int, typer.Option(min=0, metavar="N", help="Run N of them again, and compare their metrics.")] = 0,
+    data_dir: DataDirOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Check records as the leaderboard will: types, sizes, place, and ε computed again from the ledger.
 
     The place is what a file's last two folders say: <task>/<method>/<key>.json. Whether a run took place cannot be
-    checked.
+    checked, but by --rerun: it repeats a run of each method, then a second one, the cheapest first. The same kind of
+    processor, with the same threads, gives the same metrics; another one may differ a little.
 
-    Exit code: 0 all pass, 1 some do not, 2 a mistake in the call.
+    Exit code: 0 all pass, 1 some do not, or differ, 2 a mistake in the call.
     """
     from dphpo_bench.leaderboard.replays import read_checked
 
     submissions = read_checked(paths, _cache(), make_progress(quiet))
+    if not (submissions.runs or submissions.rejected):
+        raise InvalidValueError("Expected at least one record, got none. Name records or folders of them.")
+    told = _rerun(submissions.runs, paths, rerun, data_dir, quiet) if rerun and submissions.runs else []
     if as_json:
-        show_json({"passed": len(submissions.runs), "rejected": [asdict(one) for one in submissions.rejected]})
+        rejected = [asdict(one) for one in submissions.rejected]
+        again = {"repeated": told} if rerun else {}
+        show_json({"passed": len(submissions.runs), "rejected": rejected, **again})
     else:
         for refused in submissions.rejected:
             say(f"Rejected: {refused.path}: {refused.reason}")
         failed = f" ({len(submissions.failed)} of them failed runs)" if submissions.failed else ""
         say(f"{len(submissions.runs)} records pass{failed}, {len(submissions.rejected)} are rejected.")
-    if submissions.rejected:
+        _say_repeated(told)
+    if submissions.rejected or any(one["outcome"] not in ("same", "not repeated") for one in told):
         raise typer.Exit(1)
-    if not submissions.runs:
-        raise InvalidValueError("Expected at least one record, got none. Name records or folders of them.")
+
+
+def _rerun(
+    runs: "Sequence[Run]", paths: list[Path], count: int, data_dir: Path | None, quiet: bool
+) -> list[dict[str, Any]]:
+    """Repeat so many runs; for each its path, the outcome, and what differs."""
+    from dphpo_bench.cli.sweep import make_executor, run_cells
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.leaderboard.questions import Workshop
+    from dphpo_bench.leaderboard.rerun import choose, compared, repeats
+    from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.resources import Resources
+
+    source = DataSource.resolve(data_dir)
+    made, refused = repeats(choose(runs, count), paths, Workshop(source, Resources()))
+    told: list[dict[str, Any]] = [
+        {"path": one.path, "outcome": "not repeated", "reason": one.reason, "differences": []} for one in refused
+    ]
+    if not made:
+        reason = refused[0].reason if refused else "their methods or tasks are not installed."
+        raise InvalidValueError(f"None of these records can be repeated here: {reason}")
+    if not quiet:
+        seconds = sum(sum(one.record.seconds.values()) for one in made)
+        methods = len({one.record.identity.method for one in made})
+        complain(f"Repeating {len(made)} records of {methods} methods, which took {duration_text(seconds)} in all.")
+    cells = [one.cell for one in made]
+    with TemporaryDirectory() as folder, closing(make_executor("process", None, None, cells)) as executor:
+        store = RecordStore(Path(folder))
+        run_cells(cells, store, executor, source, retry_failed=False, quiet=quiet)
+        for one in made:
+            found = compared(one, store)
+            failure, differences = (found, []) if isinstance(found, str) else ("", found)
+            outcome = "failed" if failure else "differs" if differences else "same"
+            told.append({"path": one.path, "outcome": outcome, "reason": failure,
+                         "differences": [asdict(each) for each in differences]})  # fmt: skip
+    return told
+
+
+def _say_repeated(told: list[dict[str, Any]]) -> None:
+    for one in told:
+        metrics = ", ".join(
+            f"{each['metric']} {each['recorded']:.6g}, now {each['repeated']:.6g}, "
+            f"{each['repeated'] - each['recorded']:+.2g}"
+            for each in one["differences"]
+        )
+        if one["outcome"] != "same":
+            say(f"{one['outcome'].capitalize()}: {one['path']}: {one['reason'] or metrics}")
+    outcomes = Counter(one["outcome"] for one in told)
+    if told:
+        repeated = len(told) - outcomes["not repeated"]
+        say(
+            f"{repeated} runs repeated: {outcomes['same']} give the same metrics, {repeated - outcomes['same']} do not."
+        )
+
+
+@app.command("query")
+def query_command(
+    query: Annotated[str, typer.Argument(help="SQL that reads the table board: SELECT ... FROM board ...")],
+    folder: Annotated[Path, typer.Option(help="The leaderboard.")] = Path("leaderboard"),
+    as_json: JsonOption = False,
+) -> None:
+    """Ask leaderboard.csv: a row for each contestant on each task at each ε. Shares and their gaps lie in 0 to 1.
+
+    Exit code: 0 done, 2 a mistake in the call.
+    """
+    from dphpo_bench.leaderboard.written import ask
+
+    path = folder / "leaderboard.csv"
+    try:
+        table = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
+    names, rows = ask(table, query)
+    if as_json:
+        show_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        for row in rows:
+            say("\t".join("" if value is None else escaped(str(value)) for value in row))
 
 
 def _check_extra() -> None:

@@ -2,44 +2,79 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dphpo_bench.leaderboard.board import Answer, Contestant, Estimate, Part, Place
 from dphpo_bench.leaderboard.contestants import Cell, Entry, cross_entropy, mean_over, median
 from dphpo_bench.leaderboard.findings import UNTUNED
+from dphpo_bench.records.measure import SEVERAL, Measure
 
 ALL_KINDS = "all tasks"
 
 
-def answers_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Answer, ...]:
-    """Answers for all counted tables of a metric, for those of each kind, and for each setting; each ε, then all."""
+@dataclass(frozen=True)
+class Subject:
+    """What readers may ask about: some tables, whose values can be averaged."""
+
+    name: str
+    measure: Measure
+    cells: tuple[Cell, ...]
+
+    @property
+    def several(self) -> bool:
+        """Whether it is about several settings."""
+        return len({cell.setting for cell in self.cells}) > 1
+
+    def at(self, target: float | None) -> list[Cell]:
+        """The tables at this ε; None for all."""
+        return [cell for cell in self.cells if target in (None, cell.target)]
+
+    @property
+    def targets(self) -> list[float]:
+        """The ε of its tables."""
+        return sorted({cell.target for cell in self.cells})
+
+
+def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
+    """Answers for each subject: at each ε, then for all."""
     found = []
-    for subject, chosen in _subjects(cells, counted):
-        targets = sorted({cell.target for cell in chosen})
-        for target in (*targets, None) if len(targets) > 1 else targets:
-            one = _answer(subject, target, [cell for cell in chosen if target in (None, cell.target)])
+    for subject in subjects:
+        for target in (*subject.targets, None) if len(subject.targets) > 1 else subject.targets:
+            one = _answer(subject, target)
             if one.places:
                 found.append(one)
     return tuple(found)
 
 
-def _subjects(cells: Sequence[Cell], counted: Sequence[Cell]) -> Iterator[tuple[str, list[Cell]]]:
-    """What readers may ask about, and its tables, which share a metric; several settings first, then each of them."""
-    measures = sorted({cell.setting.measure for cell in counted})
-    kinds = sorted({cell.setting.kind for cell in counted} - {""})
-    seen: set[tuple[int, ...]] = set()
+def subjects_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Subject, ...]:
+    """All counted tables, those of each kind that has several settings, then each setting.
+
+    Tables of several metrics are averaged if all of these are shares, else only those of one metric.
+    """
+    kinds = sorted({kind for cell in counted for kind in cell.setting.kinds})
+    found: dict[tuple[int, ...], Subject] = {}
     for kind in ("", *kinds):
-        for measure in measures:
-            chosen = [cell for cell in counted if cell.setting.measure == measure and kind in ("", cell.setting.kind)]
-            alike = tuple(map(id, chosen))
-            if len({cell.setting for cell in chosen}) > 1 and alike not in seen:
-                seen.add(alike)
-                yield f"{kind or ALL_KINDS}{f' by {measure.title}' if len(measures) > 1 else ''}", chosen
-    for title in dict.fromkeys(cell.title for cell in cells):
-        yield title, [cell for cell in cells if cell.title == title]
+        chosen = [cell for cell in counted if kind in ("", *cell.setting.kinds)]
+        for subject in _averaged(kind or ALL_KINDS, chosen):
+            if subject.several:
+                found.setdefault(tuple(map(id, subject.cells)), subject)
+    titles = dict.fromkeys(cell.title for cell in cells)
+    single = ([cell for cell in cells if cell.title == title] for title in titles)
+    return (*found.values(), *(Subject(one[0].title, one[0].setting.measure, tuple(one)) for one in single))
 
 
-def _answer(subject: str, target: float | None, cells: Sequence[Cell]) -> Answer:
+def _averaged(name: str, cells: Sequence[Cell]) -> Iterator[Subject]:
+    measures = sorted({cell.setting.measure for cell in cells})
+    if len(measures) > 1 and all(measure.share and measure.higher_is_better for measure in measures):
+        yield Subject(name, SEVERAL, tuple(cells))
+        return
+    for measure in measures:
+        alike = tuple(cell for cell in cells if cell.setting.measure == measure)
+        yield Subject(f"{name} by {measure.title}" if len(measures) > 1 else name, measure, alike)
+
+
+def _answer(subject: Subject, target: float | None) -> Answer:
+    cells = subject.at(target)
     oracles = [cell.oracle for cell in cells if cell.oracle]
     untuned = [cell.untuned for cell in cells if cell.untuned]
     anchor, anchors = ("the oracle", oracles) if len(oracles) == len(cells) else (UNTUNED, untuned)
@@ -55,9 +90,9 @@ def _answer(subject: str, target: float | None, cells: Sequence[Cell]) -> Answer
     places.sort(key=lambda place: (place.lead.low is None, -round(place.lead.mean, 9), place.contestant.label))
     ranked = [place for place in places if not place.contestant.reference]
     return Answer(
-        subject=subject,
+        subject=subject.name,
         epsilon=target,
-        measure=cells[0].setting.measure,
+        measure=subject.measure,
         anchor=anchor,
         settings=tuple(dict.fromkeys(cell.title for cell in cells)),
         tables=len(cells),

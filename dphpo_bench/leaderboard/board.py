@@ -7,57 +7,16 @@ strangers' texts: whoever writes Markdown or HTML escapes them.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dphpo_bench.leaderboard.evidence import Claims as Claims
+from dphpo_bench.leaderboard.evidence import Pair as Pair
+from dphpo_bench.leaderboard.evidence import Variation as Variation
+from dphpo_bench.leaderboard.values import Contestant as Contestant
+from dphpo_bench.leaderboard.values import Estimate as Estimate
+from dphpo_bench.leaderboard.values import PathPoint as PathPoint
+from dphpo_bench.leaderboard.values import Ranks as Ranks
 from dphpo_bench.records.measure import Measure
 
 FEW_SEEDS = 3
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have."""
-
-    mean: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The best and the worst of the middle 95 % of the ranks that resampling gives to a contestant; 1 is best."""
-
-    low: int
-    high: int
-
-
-@dataclass(frozen=True)
-class PathPoint:
-    """What a method that adapts while it trains released at one step, counted from 0.
-
-    `loss_bound` is the clipping threshold of the privatised losses, if it released one.
-    """
-
-    step: int
-    learning_rate: float
-    loss_bound: float | None
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A method with its parameters: what is ranked.
-
-    Attributes:
-        method: its name.
-        label: the name, and the parameters in which contestants of this method differ.
-        parameters: all parameters, as compact JSON.
-        end_to_end_private: whether its ε covers tuning.
-        reference: whether it is a line to compare with rather than a method to choose.
-    """
-
-    method: str
-    label: str
-    parameters: str
-    end_to_end_private: bool
-    reference: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +97,7 @@ class Table:
     """All contestants on one task at one target ε, best first, with the references apart.
 
     `setting` is the task, the model, and whatever else tells this setting from others. Tables at other ε share it.
-    `kind` is what the inputs are, such as "pictures"; empty if nobody told.
+    `kinds` are what the records are and what is trained, such as "pictures" and "networks"; empty if nobody told.
     """
 
     task: str
@@ -149,7 +108,7 @@ class Table:
     measure: Measure
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
-    kind: str = ""
+    kinds: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -296,10 +255,14 @@ class Refused:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence or two that the data support, as plain text, with a title of a few words."""
+    """A sentence or two that the data support, as plain text, with a title of a few words.
+
+    `commands` recompute the figures of one that a person wrote.
+    """
 
     title: str
     text: str
+    commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -316,6 +279,8 @@ class Board:
         failed: records of failed runs, with their errors.
         superseded: number of records of older versions of a method or a task.
         records: number of records that were read, good or bad.
+        claims: who beats whom, for each subject and ε that the claims are about.
+        variations: what would become of the order if the board were made in other ways, for each ε.
     """
 
     findings: tuple[Finding, ...]
@@ -327,6 +292,8 @@ class Board:
     superseded: int
     records: int
     answers: tuple[Answer, ...] = ()
+    claims: tuple[Claims, ...] = ()
+    variations: tuple[Variation, ...] = ()
 
     @property
     def measure(self) -> Measure | None:

@@ -1,6 +1,7 @@
 """All files of the leaderboard, from the records beside them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from dphpo_bench.base.errors import InvalidValueError
@@ -11,8 +12,20 @@ from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
+from dphpo_bench.leaderboard.written import FILE, held, read_written
 
 PLOTS = "plots"
+
+
+def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
+    """The board with the findings that a person wrote, before the others; and a line for each whose figures are wrong.
+
+    Raises:
+        InvalidValueError: if their file cannot be read.
+    """
+    path = folder / FILE
+    findings, wrong = held(read_written(path), table_csv.to_csv(board), path)
+    return replace(board, findings=(*findings, *board.findings)), wrong
 
 
 def render(board: Board, folder: Path) -> dict[str, str]:

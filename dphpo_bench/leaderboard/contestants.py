@@ -13,7 +13,7 @@ from itertools import count, groupby
 from dphpo_bench.base.text import one_line, value_text, varying_names
 from dphpo_bench.leaderboard.board import Contestant, Estimate
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
-from dphpo_bench.leaderboard.statistics import Integers, Scores, draw, mean_interval
+from dphpo_bench.leaderboard.statistics import Integers, Mean, Scores, draw, mean_of_tables
 from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, Setting
 
 MIN_SEEDS_TO_RANK = 2
@@ -241,15 +241,34 @@ def paired(*entries: Entry | None) -> Iterable[tuple[float, ...]]:
 def mean_over(
     entries: Sequence[Entry], others: Sequence[Entry], value: Callable[[Entry, int], float | None] = Entry.score
 ) -> Estimate | None:
-    """The mean value of the entries less that of the others, for each seed that all have, averaged over these seeds."""
-    everyone = (*entries, *others)
-    by_seed = []
-    for seed in sorted(set.intersection(*(set(entry.runs) for entry in everyone))):
-        found = [one for one in (value(entry, seed) for entry in everyone) if one is not None]
-        if len(found) == len(everyone):
-            own, other = found[: len(entries)], found[len(entries) :]
-            by_seed.append(statistics.fmean(own) - (statistics.fmean(other) if other else 0.0))
-    return mean_interval(by_seed) if by_seed else None
+    """The estimate of `mean_of`."""
+    found = mean_of(entries, others, value)
+    return found.estimate if found else None
+
+
+def mean_of(
+    entries: Sequence[Entry], others: Sequence[Entry], value: Callable[[Entry, int], float | None] = Entry.score
+) -> Mean | None:
+    """The mean value of the entries, less that of the others, each over the seeds that both have in their table.
+
+    Args:
+        entries: of one contestant, one in each table.
+        others: likewise in the same tables; empty for none.
+        value: of an entry's seed.
+
+    Returns:
+        None if there is a table without such a seed.
+    """
+    if others:
+        tables = [_differences(*pair, value) for pair in zip(entries, others, strict=True)]
+    else:
+        tables = [{seed: one for seed in entry.runs if (one := value(entry, seed)) is not None} for entry in entries]
+    return mean_of_tables(tables) if all(tables) else None
+
+
+def _differences(own: Entry, other: Entry, value: Callable[[Entry, int], float | None]) -> dict[int, float]:
+    both = ((seed, value(own, seed), value(other, seed)) for seed in own.runs if seed in other.runs)
+    return {seed: first - second for seed, first, second in both if first is not None and second is not None}
 
 
 def cross_entropy(entry: Entry, seed: int) -> float | None:

@@ -13,6 +13,7 @@ from itertools import count
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
+from dphpo_bench.leaderboard import verdicts
 from dphpo_bench.leaderboard.board import Board, OverallRow, Row
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.frame import Chart
@@ -53,6 +54,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
     row_terms = _terms(of_rows(board.measure))
     page = environment.get_template("README.md").render(
         board=board,
+        verdicts=verdicts,
         charts=charts,
         settings=settings_of(board),
         paths=paths or Paths(),

@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dphpo_bench.leaderboard import verdicts
 from dphpo_bench.leaderboard.board import Answer, Board, Contestant, Row, Table
 from dphpo_bench.leaderboard.charts import curves
 from dphpo_bench.leaderboard.charts.collection import settings_of
@@ -74,6 +75,7 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
         board=board,
         forests=[Forest.of(answer) for answer in board.answers],
         sentences=sentences,
+        verdicts=verdicts,
         subjects=_subjects(board),
         default=default_answer(board),
         epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),

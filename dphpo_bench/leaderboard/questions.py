@@ -146,6 +146,18 @@ class Workshop:
         Raises:
             InvalidValueError: if this machine's method or task is another than the run's.
         """
+        same = self.again(identity)
+        key = (identity.method, compact_json(identity.parameters), identity.task, identity.model, same.budget)
+        if key not in self._plans:
+            self._plans[key] = plan(same.method, same.task, same.budget, plans=self._kept).plan
+        return self._plans[key]
+
+    def again(self, identity: Identity) -> Cell:
+        """The same run.
+
+        Raises:
+            InvalidValueError: if this machine's method or task is another than the run's.
+        """
         method = make_method(identity.method, identity.parameters)
         task, of_task = self._task(identity)
         budget = PrivacyBudget(identity.epsilon, identity.delta)
@@ -157,10 +169,7 @@ class Workshop:
                     f"Its {name} is {shown(told, 60)}, here it is {shown(found, 60)}: another method or task. "
                     "Run it again."
                 )
-        key = (identity.method, compact_json(identity.parameters), identity.task, identity.model, budget)
-        if key not in self._plans:
-            self._plans[key] = plan(method, task, budget, plans=self._kept).plan
-        return self._plans[key]
+        return Cell(method, task, budget, identity, self._resources)
 
     def cell(self, of: Identity, parameters: Mapping[str, Any]) -> Cell:
         """An extra run beside a run, with these parameters."""

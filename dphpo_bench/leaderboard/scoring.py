@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-from dphpo_bench.leaderboard.answers import answers_of
+from dphpo_bench.leaderboard.answers import answers_of, subjects_of
 from dphpo_bench.leaderboard.board import Board, Estimate, Ranks, Row, Table
+from dphpo_bench.leaderboard.claims import claims_of
 from dphpo_bench.leaderboard.contestants import (
     Cell,
     Draws,
@@ -23,6 +24,7 @@ from dphpo_bench.leaderboard.findings import findings
 from dphpo_bench.leaderboard.links import command_of
 from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
 from dphpo_bench.leaderboard.replays import Replays
+from dphpo_bench.leaderboard.sensitivity import variations_of
 from dphpo_bench.leaderboard.split import REPLAY, Split
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import mean_interval, middle_ranks, ratio_interval
@@ -39,12 +41,17 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     tables = tuple(_table(cell, draws[cell.setting], replays) for cell in cells)
     counted = counted_tables(list(zip(cells, tables, strict=True)), standard)
     overalls = overalls_of(counted, draws)
+    counted_cells = [cell for cell, _ in counted]
+    subjects = subjects_of(cells, counted_cells)
+    claims = claims_of(subjects, counted_cells)
     return Board(
         findings=findings([table for _, table in counted], overalls),
         overalls=overalls,
         tables=tables,
-        answers=answers_of(cells, [cell for cell, _ in counted]),
-        missing=missing_tables([cell for cell, _ in counted], standard),
+        answers=answers_of(subjects),
+        claims=claims,
+        variations=variations_of(claims, subjects, counted_cells),
+        missing=missing_tables(counted_cells, standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
         superseded=superseded,
@@ -73,7 +80,7 @@ def _table(cell: Cell, draws: Draws, replays: Replays) -> Table:
         delta=cell.setting.delta,
         setting=cell.title,
         measure=cell.setting.measure,
-        kind=cell.setting.kind,
+        kinds=cell.setting.kinds,
         rows=tuple(row for row in rows if not row.contestant.reference),
         references=tuple(row for row in rows if row.contestant.reference),
     )

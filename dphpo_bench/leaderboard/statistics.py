@@ -5,7 +5,8 @@ changes, and ranks compare whole numbers.
 """
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist, fmean
@@ -24,13 +25,96 @@ Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Mean:
+    """A mean of measured values.
+
+    Attributes:
+        value: the mean.
+        error: its standard error; None if too little is known.
+        freedom: degrees of freedom of this error.
+    """
+
+    value: float
+    error: float | None = None
+    freedom: float = 0.0
+
+    @property
+    def estimate(self) -> Estimate:
+        """With Student's t interval."""
+        if self.error is None:
+            return Estimate(self.value)
+        half = _t(self.freedom) * self.error
+        return Estimate(self.value, self.value - half, self.value + half)
+
+    @property
+    def chance(self) -> float:
+        """The p-value of a two-sided t-test of zero; 1 without an error to compare with."""
+        from scipy.special import stdtr
+
+        if self.error is None or not self.value:
+            return 1.0
+        return 2 * float(stdtr(self.freedom, -abs(self.value) / self.error)) if self.error else 0.0
+
+
 def mean_interval(values: Sequence[float]) -> Estimate:
     """The mean of independent values with Student's t interval; a single value has no interval."""
-    middle, count = fmean(values), len(values)
-    if count < 2:
-        return Estimate(middle)
-    half = _t(count) * math.sqrt(_covariance(values, values) / count)
-    return Estimate(middle, middle - half, middle + half)
+    return mean_of_tables([dict(enumerate(values))]).estimate
+
+
+def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
+    """The mean over tables, each the mean over its own seeds, which may be other ones in other tables.
+
+    Values of one seed may depend on each other: the same seed draws the same trials everywhere. Tables with the same
+    seeds are averaged seed by seed, which gives Student's t interval if all have the same ones. Else the variances of
+    these groups are added, with the covariances over the seeds that two of them share, if those are above zero. The
+    degrees of freedom are those of Welch and Satterthwaite, but one less than there are seeds, for each set of groups
+    that have seeds in common, is the most.
+
+    Args:
+        tables: values by seed; at least one table, and one value in each.
+    """
+    alike: defaultdict[tuple[int, ...], list[Mapping[int, float]]] = defaultdict(list)
+    for table in tables:
+        alike[tuple(sorted(table))].append(table)
+    shares = [len(group) / len(tables) for group in alike.values()]
+    by_seed = [{seed: fmean(table[seed] for table in group) for seed in seeds} for seeds, group in alike.items()]
+    value = math.fsum(share * fmean(group.values()) for share, group in zip(shares, by_seed, strict=True))
+    if min(map(len, by_seed)) < 2:
+        return Mean(value)
+    own = [
+        share**2 * _covariance([*group.values()], [*group.values()]) / len(group)
+        for share, group in zip(shares, by_seed, strict=True)
+    ]
+    shared = (
+        2 * shares[i] * shares[j] * _covariance_of_means(by_seed[i], by_seed[j])
+        for j in range(len(by_seed))
+        for i in range(j)
+    )
+    most = float(len(set().union(*alike)) - _separate(alike))
+    below = math.fsum(each**2 / (len(group) - 1) for each, group in zip(own, by_seed, strict=True))
+    freedom = min(most, math.fsum(own) ** 2 / below) if len(own) > 1 and below else most
+    return Mean(value, math.sqrt(math.fsum([*own, *shared])), freedom)
+
+
+def holm(chances: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Adjusted p-values of Holm (1979), with weights: the chance of a single wrong claim among all is at most α.
+
+    Args:
+        chances: p-values, however they depend on each other.
+        weights: positive; the larger, the more of the error a test may have.
+
+    Returns:
+        In the same order; those up to α are claims.
+    """
+    order = sorted(range(len(chances)), key=lambda place: chances[place] / weights[place])
+    adjusted = [1.0] * len(chances)
+    left, reached = math.fsum(weights), 0.0
+    for place in order:
+        reached = max(reached, chances[place] / weights[place] * left)
+        adjusted[place] = min(1.0, reached)
+        left -= weights[place]
+    return adjusted
 
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate | None:
@@ -47,7 +131,7 @@ def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -
     if count < 2:
         return None
     top, bottom = fmean(numerators), fmean(denominators)
-    scale = _t(count) ** 2 / count
+    scale = _t(count - 1) ** 2 / count
     leading = bottom**2 - scale * _covariance(denominators, denominators)
     if bottom <= 0 or leading <= 0:
         return None
@@ -146,12 +230,36 @@ def _covariance(first: Sequence[float], second: Sequence[float]) -> float:
     return math.fsum(products) / (len(first) - 1)
 
 
+def _separate(groups: Iterable[Sequence[int]]) -> int:
+    """How many sets of groups there are that have no seed in common."""
+    found: list[set[int]] = []
+    for group in groups:
+        meeting = [one for one in found if one & set(group)]
+        found = [one for one in found if one not in meeting] + [set(group).union(*meeting)]
+    return len(found)
+
+
+def _covariance_of_means(first: Mapping[int, float], second: Mapping[int, float]) -> float:
+    """That of two means over seeds, by the seeds in both; not below zero, the cautious side."""
+    both = sorted(set(first) & set(second))
+    if not both:
+        return 0.0
+    if len(both) == 1:  # no covariance can be seen: the largest that there may be
+        spreads = _covariance([*first.values()], [*first.values()]) * _covariance(
+            [*second.values()], [*second.values()]
+        )
+        covariance = math.sqrt(spreads)
+    else:
+        covariance = _covariance([first[seed] for seed in both], [second[seed] for seed in both])
+    return max(0.0, covariance) * len(both) / (len(first) * len(second))
+
+
 @cache
-def _t(count: int) -> float:
-    """The quantile of Student's t distribution for the mean of so many values."""
+def _t(freedom: float) -> float:
+    """The quantile of Student's t distribution that ends its middle 95 %."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
 
 
 @cache
@@ -159,4 +267,4 @@ def _widening(count: int) -> float:
     """The factor by which deviations of resampled means of so many values are widened; 1 for a single value."""
     if count < 2:
         return 1.0
-    return math.sqrt(count / (count - 1)) * _t(count) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    return math.sqrt(count / (count - 1)) * _t(count - 1) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

@@ -20,6 +20,7 @@ from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.text import compact_json, escaped, one_line
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.board import PathPoint, Refused
+from dphpo_bench.leaderboard.kinds import kinds_of
 from dphpo_bench.leaderboard.recompute import Claim, recompute
 from dphpo_bench.leaderboard.split import REPLAY
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
@@ -60,7 +61,7 @@ class Setting:
     Attributes:
         facts: a hash of all public facts of the task.
         seen: whether the model starts from a public one that was trained on the task's records.
-        kind: what its inputs are, by the facts; empty if they do not tell.
+        kinds: what its records are, and what is trained; empty if the facts do not tell.
     """
 
     task: str
@@ -71,7 +72,7 @@ class Setting:
     facts: str
     measure: Measure = field(repr=False)
     seen: bool = False
-    kind: str = field(default="", repr=False)  # of the facts, and no part of a setting's random stream
+    kinds: tuple[str, ...] = field(default=(), repr=False)  # of the facts, and no part of a setting's random stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,20 +211,6 @@ def _has_seen(facts: Mapping[str, Any]) -> bool:
     return any(not isinstance(one, dict) or one.get("has_seen_records") is not False for one in told)
 
 
-def _kind(facts: Mapping[str, Any]) -> str:
-    """What the inputs of the model are, as far as public facts tell."""
-    match facts.get("inputs"):
-        case {"dtype": "int"} if facts.get("kind") == "tokens":
-            return "text to write"
-        case {"dtype": "int", "vocabulary": int()}:
-            return "texts"
-        case {"shape": [_, _, *_]}:
-            return "pictures"
-        case {"shape": [_]}:
-            return "tables and fixed features"
-    return ""
-
-
 def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
     value = metrics.get("cross_entropy", math.nan)
     return value if 0 <= value <= MAX_METRIC else None
@@ -262,7 +249,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
             hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
             measure,
             _has_seen(identity.facts),
-            _kind(identity.facts),
+            kinds_of(identity.facts),
         ),
         target=identity.epsilon,
         method=identity.method,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "roc_auc", "token_accuracy"})
+SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "roc_auc", "token_accuracy", "several metrics"})
 """Metrics between 0 and 1, which are shown in percent."""
 
 TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
@@ -40,6 +40,8 @@ class Measure:
 
 
 ACCURACY = Measure()
+SEVERAL = Measure("several metrics")
+"""Of tables that each have a share of their own, all of which are better if higher. No record can have this name."""
 
 
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:

@@ -106,27 +106,29 @@ def cells_of(
             "task": {task.name for task, _ in tasks},
             "model": {task.model_name for task, _ in tasks},
             "epsilon": set(suite.epsilons),
-            "seed": set(suite.seeds),
+            "seed": {seed for task, _ in tasks for seed in suite.seeds_of(task)},
         },
     )
     methods = [(method, hints) for method, hints in suite.made_methods() if wanted.accepts("method", method.name)]
-    seeds = [seed for seed in suite.seeds if wanted.accepts("seed", seed)]
-    count = len(methods) * len(tasks) * len(suite.epsilons) * len(seeds)
+    of_tasks = [[seed for seed in suite.seeds_of(task) if wanted.accepts("seed", seed)] for task, _ in tasks]
+    count = len(methods) * len(suite.epsilons) * sum(map(len, of_tasks))
     if count > MAX_CELLS:
         raise InvalidValueError(f"Expected at most {MAX_CELLS:,} cells, got up to {count:,}. Choose some with --only.")
-    first: list[Cell] = []
-    for task, task_hints in tasks:
-        if not (wanted.accepts("task", task.name) and wanted.accepts("model", task.model_name)):
+    groups: list[tuple[Cell, list[int]]] = []
+    for (task, task_hints), seeds in zip(tasks, of_tasks, strict=True):
+        if not (seeds and wanted.accepts("task", task.name) and wanted.accepts("model", task.model_name)):
             continue
         of_task = task_identity(task, task.facts, source)
         for budget in suite.budgets(task):
             if wanted.accepts("epsilon", budget.epsilon):
                 for method, method_hints in methods:
                     resources = suite.resources_of(method_hints, task_hints)
-                    first.append(cell_of(method, task, of_task, budget, seeds[0], resources))
-    if not first:
+                    groups.append((cell_of(method, task, of_task, budget, seeds[0], resources), seeds))
+    if not groups:
         raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
-    return with_seeds(first, seeds)
+    most = max(len(seeds) for _, seeds in groups)
+    # Seeds vary slowest; see `with_seeds`.
+    return [one for at in range(most) for cell, seeds in groups for one in with_seeds([cell], seeds[at : at + 1])]
 
 
 def cell_of(

@@ -74,11 +74,17 @@ class MethodEntry(_Entry):
     resources: ResourceHints = ResourceHints()
 
 
+Seeds = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=2**128)], ...], Field(min_length=1, max_length=MAX_SEEDS, strict=False)
+]
+
+
 class TaskEntry(_Entry):
-    """A task with some of its models; without any, the first one."""
+    """A task with some of its models, without any the first one; and with seeds of its own, without any the suite's."""
 
     name: str
     models: Annotated[tuple[str, ...], _SOME] | None = None
+    seeds: Seeds | None = None
     resources: ResourceHints = ResourceHints()
 
 
@@ -91,7 +97,7 @@ class Suite(_Entry):
         tasks: names, or tables of a name, models and resources.
         epsilons: target ε of the whole procedure.
         delta: target δ; None: each task's N^-1.1.
-        seeds: one run each.
+        seeds: one run each; a task may have its own.
         resources: needs of every cell; the largest value of suite, method and task counts.
     """
 
@@ -100,9 +106,7 @@ class Suite(_Entry):
     tasks: Annotated[tuple[Annotated[TaskEntry, BeforeValidator(_named)], ...], _SOME]
     epsilons: Annotated[tuple[float, ...], _SOME]
     delta: float | None = None
-    seeds: Annotated[
-        tuple[Annotated[int, Field(ge=0, lt=2**128)], ...], Field(min_length=1, max_length=MAX_SEEDS, strict=False)
-    ]
+    seeds: Seeds
     resources: ResourceHints = ResourceHints()
 
     def made_methods(self) -> list[tuple[Method, ResourceHints]]:
@@ -152,11 +156,15 @@ class Suite(_Entry):
         self.made_methods()
         for task, _ in self.made_tasks(make_task):
             self.budgets(task)
-        seen: set[int] = set()
-        for index, seed in enumerate(self.seeds):
-            with _at("seeds", index):
-                _refuse_twice(f"seed {seed}", seed in seen)
-            seen.add(seed)
+        _refuse_seeds_twice(self.seeds, "seeds")
+        for place, entry in enumerate(self.tasks):
+            _refuse_seeds_twice(entry.seeds or (), "tasks", place, "seeds")
+
+    def seeds_of(self, task: Task) -> tuple[int, ...]:
+        """The seeds of the runs on this task with its model."""
+        alike = [entry for entry in self.tasks if entry.name == task.name]
+        named = [entry for entry in alike if task.model_name in (entry.models or ())]
+        return (named or alike)[0].seeds or self.seeds
 
     def resources_of(self, *entries: ResourceHints) -> Resources:
         """The needs of a cell of this method and this task."""
@@ -278,6 +286,14 @@ def _fails(name: str, parameters: Mapping[str, Any]) -> bool:
     except Exception:  # whatever a plug-in raises; all parameters together are tried again
         return True
     return False
+
+
+def _refuse_seeds_twice(seeds: Sequence[int], *place: str | int) -> None:
+    seen: set[int] = set()
+    for index, seed in enumerate(seeds):
+        with _at(*place, index):
+            _refuse_twice(f"seed {seed}", seed in seen)
+        seen.add(seed)
 
 
 def _refuse_twice(what: str, again: bool) -> None:

@@ -7,16 +7,19 @@ that charts and tables made of them can be judged by eye.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import mean
 
 from dphpo_bench.leaderboard.board import (
     Answer,
     Board,
+    Claims,
     Contestant,
     Estimate,
     Finding,
     Overall,
     OverallRow,
+    Pair,
     Part,
     PathPoint,
     Place,
@@ -24,7 +27,9 @@ from dphpo_bench.leaderboard.board import (
     Refused,
     Row,
     Table,
+    Variation,
 )
+from dphpo_bench.leaderboard.evidence import Power
 from dphpo_bench.records.measure import ACCURACY
 
 EPSILONS = (1.0, 3.0, 8.0)
@@ -287,7 +292,15 @@ def hostile_board() -> Board:
         for text in (HOSTILE[0], HOSTILE[1], HOSTILE[4])
         for epsilon in (1.0, 3.0)
     ]
-    return board(tables, [Finding(text, text) for text in HOSTILE], [Refused(f"{text}.json", text) for text in HOSTILE])
+    findings = [Finding(text, text, (text,)) for text in HOSTILE]
+    made = board(tables, findings, [Refused(f"{text}.json", text) for text in HOSTILE])
+    who = [row.contestant for row in tables[0].rows]
+    pairs = tuple(Pair(*two, estimate(0.1, 0.05), 0.01) for two in pairwise(who))
+    claims = Claims(
+        HOSTILE[0], 1.0, ACCURACY, 2, tuple(who), pairs, Power(5, 0.02, None, 9, ((10, 1),), ((4, 1), (8, 2)))
+    )
+    variation = Variation(1.0, HOSTILE[1], tuple((one, 1) for one in who), len(pairs), 1, 0, HOSTILE[4])
+    return replace(made, claims=(claims,), variations=(variation,))
 
 
 def crowded_board(contestants: int = 40) -> Board:

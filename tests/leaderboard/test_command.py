@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -138,6 +138,67 @@ def test_validate(leaderboard, records: Path, tmp_path: Path) -> None:
     assert "Expected at least one record" in nothing.stderr
 
 
+def test_query_asks_the_csv(leaderboard, records: Path) -> None:
+    assert "Cannot read leaderboard/leaderboard.csv" in leaderboard("query", "SELECT 1").stderr
+    leaderboard("build", "-q")
+    query = "SELECT label, COUNT(*) AS tables FROM board WHERE NOT reference GROUP BY label"
+    assert leaderboard("query", query).stdout == "auto_clipping\t2\nhyfreedp\t2\n"
+    assert json.loads(leaderboard("query", query, "--json").stdout)[0] == {"label": "auto_clipping", "tables": 2}
+    done = leaderboard("query", "DROP TABLE board")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_a_wrong_finding_fails_the_check_and_is_left_out(leaderboard, records: Path) -> None:
+    (records / "findings.toml").write_text(
+        "[[finding]]\ntitle = 'Right'\ntext = 'hyfreedp has 86 %.'\n[finding.figures]\n"
+        "'86 %' = \"SELECT 100 * mean FROM board WHERE method = 'hyfreedp' AND epsilon_target = 1\"\n"
+        "[[finding]]\ntitle = 'Wrong'\ntext = 'hyfreedp has 87 %.'\n[finding.figures]\n"
+        "'87 %' = \"SELECT 100 * mean FROM board WHERE method = 'hyfreedp' AND epsilon_target = 1\"\n"
+    )
+    built = leaderboard("build", "-q")
+    assert built.returncode == 0
+    line = "Wrong: leaderboard/findings.toml, finding 2: it says '87 %', the board gives 86: SELECT 100 * mean FROM"
+    assert built.stdout.startswith(line)
+    page, readme = ((records / name).read_text() for name in ("index.html", "README.md"))
+    for text in (page, readme):
+        assert "86 %" in text
+        assert "87 %" not in text
+        assert "dphpo-bench leaderboard query" in text
+    checked = leaderboard("build", "--check", "-q")
+    assert checked.returncode == 1
+    assert checked.stdout.splitlines()[0].startswith(line)
+    assert "Stale" not in checked.stdout
+
+
+@pytest.mark.slow
+def test_rerun_repeats_real_runs(leaderboard, tmp_path: Path) -> None:
+    results = Path(__file__).parents[2] / "leaderboard" / "results"
+    original = sorted((results / "digits" / "auto_clipping").glob("*.json"))[0]
+    folder = tmp_path / "results" / "digits" / "auto_clipping"
+    folder.mkdir(parents=True)
+    path = folder / original.name
+    path.write_bytes(original.read_bytes())
+    good = leaderboard("validate", "results", "--rerun", "3", "-q")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.endswith("1 runs repeated: 1 give the same metrics, 0 do not.\n")
+    changed = json.loads(path.read_text())
+    changed["metrics"]["accuracy"] = 0.5
+    path.write_text(json.dumps(changed))
+    bad = leaderboard("validate", "results", "--rerun", "1")
+    assert bad.returncode == 1
+    assert f"Differs: digits/auto_clipping/{path.name}: accuracy 0.5, now 0." in bad.stdout
+    assert "Repeating 1 records of 1 methods, which took " in bad.stderr
+    told = json.loads(leaderboard("validate", "results", "--rerun", "1", "--json", "-q").stdout)
+    assert [one["outcome"] for one in told["repeated"]] == ["differs"]
+
+
+def test_a_record_of_an_unknown_method_cannot_be_repeated(leaderboard, tmp_path: Path) -> None:
+    submit(tmp_path / "results", make_record("strange"))
+    done = leaderboard("validate", "results", "--rerun", "1", "-q")
+    assert done.returncode == 2
+    assert done.stderr == "None of these records can be repeated here: their methods or tasks are not installed.\n"
+
+
 def test_mistakes_are_one_line(leaderboard) -> None:
     done = leaderboard("build", "nowhere")
     assert done.returncode == 2
@@ -179,8 +240,8 @@ def test_a_thousand_mutated_records_make_a_harmless_board(tmp_path: Path) -> Non
 
     shape = _shape(files["index.html"])
     board_without_records = boards.sample_board()
-    expected = _shape(to_html(board_without_records))
-    assert [each for each in shape if each[0] == "script"] == [each for each in expected if each[0] == "script"]
+    expected = _shape(to_html(board_without_records)) + _shape(to_html(replace(board_without_records, answers=())))
+    assert [each for each in shape if each[0] == "script"] == [("script", ())]
     assert set(shape) <= set(expected)
     for name, content in files.items():
         if name.endswith(".svg"):

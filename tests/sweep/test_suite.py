@@ -98,6 +98,25 @@ def test_a_mistake_names_line_and_key(load, old: str, new: str, line: int, key: 
     assert "\n" not in message
 
 
+def test_a_task_may_have_seeds_of_its_own(load, tmp_path) -> None:
+    own = '{ name = "mnist", models = ["linear", "cnn"], seeds = [7, 8, 9, 10],'
+    suite = load(SUITE.replace('{ name = "mnist", models = ["linear", "cnn"],', own))
+    source = DataSource.resolve(tmp_path, tmp_path)
+    cells = cells_of(suite, source)
+    seeds = {(cell.identity.model, cell.identity.task): set[int]() for cell in cells}
+    for cell in cells:
+        seeds[cell.identity.model, cell.identity.task].add(cell.identity.seed)
+    assert seeds == {
+        ("linear", "digits"): {0, 1, 2},
+        ("linear", "mnist"): {7, 8, 9, 10},
+        ("cnn", "mnist"): {7, 8, 9, 10},
+    }
+    assert [cell.identity.seed for cell in cells[:18]] == [0] * 6 + [7] * 12  # each one's first seed comes first
+    assert {cell.identity.task for cell in cells_of(suite, source, ["seed=8"])} == {"mnist"}
+    with pytest.raises(InvalidValueError, match=r"line 12, tasks\[1\].seeds\[1\]: seed 7 is there twice"):
+        load(SUITE.replace('{ name = "mnist",', '{ name = "mnist", seeds = [7, 7],'))
+
+
 @pytest.mark.parametrize("missing", ["methods", "tasks", "epsilons", "seeds"])
 def test_a_missing_key_is_named(load, missing: str) -> None:
     rest = {"methods": '["dp_sgd"]', "tasks": '["digits"]', "epsilons": "[1]", "seeds": "[0]"}

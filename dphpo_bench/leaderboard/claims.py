@@ -1,0 +1,92 @@
+"""Who beats whom: all pairs of contestants, paired by seed, with one chance of error for all claims together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
+from dphpo_bench.leaderboard.board import FEW_SEEDS
+from dphpo_bench.leaderboard.contestants import Cell, mean_of
+from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Pair
+from dphpo_bench.leaderboard.power import power_of
+from dphpo_bench.leaderboard.statistics import Mean, holm
+from dphpo_bench.leaderboard.values import Contestant
+
+
+@dataclass(frozen=True)
+class _Tested:
+    """The pairs of a subject at one ε, before the claims of others are known."""
+
+    subject: Subject
+    epsilon: float
+    order: list[Contestant]
+    pairs: list[tuple[Contestant, Contestant, Mean]]
+    seeds: int
+
+
+def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell]) -> tuple[Claims, ...]:
+    """The claims about the subjects of several settings; where there are none, about each setting that counts.
+
+    They are about those who are in all tables of a subject, at every ε, with at least three seeds.
+    Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
+    """
+    several = [subject for subject in subjects if subject.several]
+    titles = {cell.title for cell in counted}
+    chosen = several or [subject for subject in subjects if subject.name in titles]
+    tested = [_tested(subject, target) for subject in chosen for target in subject.targets]
+    tested = [one for one in tested if one.pairs]
+    levels = [one.subject.name.startswith(ALL_KINDS) for one in tested]
+    sizes = {level: sum(len(one.pairs) for one, of in zip(tested, levels, strict=True) if of == level)
+             for level in levels}  # fmt: skip
+    weights = [1 / sizes[level] / len(sizes) for one, level in zip(tested, levels, strict=True) for _ in one.pairs]
+    adjusted = holm([mean.chance for one in tested for _, _, mean in one.pairs], weights)
+    undecided = sum(weight for weight, chance in zip(weights, adjusted, strict=True) if chance > FAMILY_ERROR)
+    found, at = [], 0
+    for one, level in zip(tested, levels, strict=True):
+        chances = adjusted[at : at + len(one.pairs)]
+        at += len(one.pairs)
+        # What Holm's procedure asks of the next pair.
+        next_level = FAMILY_ERROR / sizes[level] / len(sizes) / undecided if undecided else FAMILY_ERROR
+        found.append(_claims(one, chances, next_level))
+    return tuple(found)
+
+
+def _tested(subject: Subject, target: float) -> _Tested:
+    cells = subject.at(target)
+    complete = [who for who in cells[0].by_contestant if all(_takes_part(who, cell) for cell in subject.cells)]
+    entries = {who: [cell.by_contestant[who] for cell in cells] for who in complete}
+    means = {who: mean for who, own in entries.items() if (mean := mean_of(own, []))}
+    order = sorted(means, key=lambda who: (-round(means[who].value, 9), who.label))
+    pairs = []
+    for first, second in combinations(order, 2):
+        lead = mean_of(entries[first], entries[second])
+        if lead and lead.error is not None:
+            pairs.append(
+                (first, second, lead) if lead.value >= 0 else (second, first, replace(lead, value=-lead.value))
+            )
+    seeds = min((len(entry.runs) for own in entries.values() for entry in own), default=0)
+    return _Tested(subject, target, order, pairs, seeds)
+
+
+def _takes_part(who: Contestant, cell: Cell) -> bool:
+    """Whether claims are about it: more of them need more evidence each, so a run or two do not make any."""
+    return who in cell.by_contestant and not who.reference and len(cell.by_contestant[who].runs) >= FEW_SEEDS
+
+
+def _claims(tested: _Tested, chances: Sequence[float], level: float) -> Claims:
+    subject = tested.subject
+    pairs = [
+        Pair(better, worse, lead.estimate, chance)
+        for (better, worse, lead), chance in zip(tested.pairs, chances, strict=True)
+    ]
+    undecided = [lead for (_, _, lead), pair in zip(tested.pairs, pairs, strict=True) if not pair.told_apart]
+    tasks = len({cell.setting for cell in subject.cells})
+    return Claims(
+        subject=subject.name,
+        epsilon=tested.epsilon,
+        measure=subject.measure,
+        tasks=tasks,
+        order=tuple(tested.order),
+        pairs=tuple(pairs),
+        power=power_of([lead for _, _, lead in tested.pairs], undecided, tested.seeds, tasks, level),
+    )

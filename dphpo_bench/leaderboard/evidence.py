@@ -1,0 +1,112 @@
+"""What a board claims of who beats whom, with the chance that any of it is wrong, and what would change it."""
+
+from dataclasses import dataclass
+
+from dphpo_bench.leaderboard.values import Contestant, Estimate
+from dphpo_bench.records.measure import Measure
+
+FAMILY_ERROR = 0.05
+"""The chance, at most, that any of all claims of a board is wrong."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two contestants on the same tables, seed by seed.
+
+    Attributes:
+        better: who is ahead, if only by luck.
+        worse: the other one.
+        lead: by how much, with its own 95 % interval.
+        chance: the adjusted p-value; up to `FAMILY_ERROR` it is a claim.
+    """
+
+    better: Contestant
+    worse: Contestant
+    lead: Estimate
+    chance: float
+
+    @property
+    def told_apart(self) -> bool:
+        """Whether the board claims that one beats the other."""
+        return self.chance <= FAMILY_ERROR
+
+
+@dataclass(frozen=True)
+class Power:
+    """What it takes to tell more pairs apart, if their spreads and leads are what was measured.
+
+    Attributes:
+        seeds: of the tables, the fewest of any.
+        smallest: the lead that is told apart in four of five boards like this one, for the pair of median error.
+        seeds_for_point: how many seeds show a lead of 0.01 for this pair; None for more than are tried.
+        tasks_for_point: how many tasks, each with seeds of its own, show it; None likewise.
+        by_seeds: numbers of seeds, and how many of the undecided pairs each of them would settle.
+        by_tasks: the same of numbers of tasks.
+    """
+
+    seeds: int
+    smallest: float
+    seeds_for_point: int | None
+    tasks_for_point: int | None
+    by_seeds: tuple[tuple[int, int], ...]
+    by_tasks: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All pairs of contestants on some tables at one ε.
+
+    Attributes:
+        subject: as in an answer.
+        epsilon: of the tables.
+        measure: of the tables.
+        tasks: how many settings there are.
+        order: the contestants, the best mean first.
+        pairs: each two of them.
+        power: what it takes to tell more apart; None if no spread is known.
+    """
+
+    subject: str
+    epsilon: float
+    measure: Measure
+    tasks: int
+    order: tuple[Contestant, ...]
+    pairs: tuple[Pair, ...]
+    power: Power | None
+
+    @property
+    def title(self) -> str:
+        """Subject and ε."""
+        return f"{self.subject}, ε = {self.epsilon:g}"
+
+    @property
+    def told_apart(self) -> tuple[Pair, ...]:
+        """The pairs of which the board claims that one beats the other."""
+        return tuple(pair for pair in self.pairs if pair.told_apart)
+
+    def beaten(self, who: Contestant) -> list[Contestant]:
+        """Whom this one beats."""
+        return [pair.worse for pair in self.told_apart if pair.better == who]
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What becomes of an order if the board is made in other ways.
+
+    Attributes:
+        epsilon: of the tables.
+        title: what is changed, such as "without one task".
+        firsts: who is first, and in how many of the ways; the most frequent one first.
+        pairs: how many pairs there are.
+        swapped: how many of them change places, in the way that changes most.
+        reversed: how many of those that are told apart change places, in the same way.
+        worst: the name of this way.
+    """
+
+    epsilon: float
+    title: str
+    firsts: tuple[tuple[Contestant, int], ...]
+    pairs: int
+    swapped: int
+    reversed: int
+    worst: str

@@ -1,0 +1,136 @@
+"""Does the order hold if the board is made in another way: without a task, without a seed, by another score?"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, median
+
+import numpy as np
+
+from dphpo_bench.leaderboard.answers import Subject
+from dphpo_bench.leaderboard.contestants import Cell, Entry, mean_over
+from dphpo_bench.leaderboard.evidence import Claims, Variation
+from dphpo_bench.leaderboard.statistics import ranks
+from dphpo_bench.leaderboard.values import Contestant
+
+ORACLE, NONPRIVATE = "the oracle", "nonprivate"
+
+Scores = Mapping[Contestant, float]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A board made in another way: its group, its name in the group, and the scores of the contestants there."""
+
+    group: str
+    name: str
+    scores: Scores
+
+
+def variations_of(
+    claims: Sequence[Claims], subjects: Sequence[Subject], counted: Sequence[Cell]
+) -> tuple[Variation, ...]:
+    """What becomes of the order of the first subject's claims, at each ε, in each group of ways."""
+    found = []
+    for one in claims:
+        if one.subject == claims[0].subject:
+            cells = next(subject for subject in subjects if subject.name == one.subject).at(one.epsilon)
+            others = [cell for cell in counted if cell.target == one.epsilon and cell not in cells]
+            complete = [cell for cell in others if all(who in cell.by_contestant for who in one.order)]
+            ways = list(_ways(cells, complete, one.order))
+            groups = dict.fromkeys(way.group for way in ways)
+            found += [_variation(one, group, [way for way in ways if way.group == group]) for group in groups]
+    return tuple(found)
+
+
+def _ways(cells: Sequence[Cell], others: Sequence[Cell], order: Sequence[Contestant]) -> Iterator[_Way]:
+    """The ways to make a board of these tables; scores without a unit can also be of tables of other metrics."""
+
+    def averaged(group: str, name: str, of: Callable[[Cell], Scores], chosen: Sequence[Cell] = cells) -> _Way:
+        scores = [of(cell) for cell in chosen]
+        return _Way(group, name, {who: fmean(each[who] for each in scores) for who in order})
+
+    settings = list(dict.fromkeys(cell.title for cell in cells))
+    for title in settings if len(settings) > 1 else ():
+        rest = [cell for cell in cells if cell.title != title]
+        yield averaged("without one task", f"without {title}", partial(_means, order=order), rest)
+    for at in range(max(len(_seeds(cell)) for cell in cells)):
+        yield averaged(
+            "without one seed of each task", f"without seed {at + 1}", partial(_means, order=order, left_out=at)
+        )
+    if len(settings) == 1 and not others:
+        return  # one table has one order, whatever it is measured by
+    yield averaged("by mean rank", "", partial(_ranks, order=order), [*cells, *others])
+    middles = [_means(cell, order) for cell in cells]
+    yield _Way("by the median task", "", {who: median(each[who] for each in middles) for who in order})
+    for top in (ORACLE, NONPRIVATE):
+        measured = [cell for cell in (*cells, *others) if _has_way(cell, top)]
+        if measured:
+            yield averaged(
+                f"by the share of the way from untuned to {top}", "", partial(_shares, order=order, top=top), measured
+            )
+
+
+def _seeds(cell: Cell) -> list[int]:
+    return sorted({seed for entry in cell.ranked for seed in entry.runs})
+
+
+def _mean(entry: Entry, without: int | None = None) -> float:
+    """Its mean score, without a seed if others are left."""
+    seeds = [seed for seed in entry.runs if seed != without] or list(entry.runs)
+    return fmean(score for seed in seeds if (score := entry.score(seed)) is not None)
+
+
+def _means(cell: Cell, order: Sequence[Contestant], left_out: int | None = None) -> Scores:
+    seeds = _seeds(cell)
+    without = None if left_out is None or left_out >= len(seeds) else seeds[left_out]
+    return {who: _mean(cell.by_contestant[who], without) for who in order}
+
+
+def _ranks(cell: Cell, order: Sequence[Contestant]) -> Scores:
+    """The negative of each rank, so that more is better."""
+    means = np.array([round(mean, 9) for mean in _means(cell, order).values()])
+    return dict(zip(order, (-ranks(means)).tolist(), strict=True))
+
+
+def _shares(cell: Cell, order: Sequence[Contestant], top: str) -> Scores:
+    assert cell.untuned is not None
+    start, end = _mean(cell.untuned), _mean(_top(cell, top)[0])
+    return {who: (mean - start) / (end - start) for who, mean in _means(cell, order).items()}
+
+
+def _top(cell: Cell, top: str) -> list[Entry]:
+    """The oracle or the run without privacy, if it is there."""
+    if top == ORACLE:
+        return [cell.oracle] if cell.oracle else []
+    return [entry for entry in cell.entries if entry.contestant.method == top][:1]
+
+
+def _has_way(cell: Cell, top: str) -> bool:
+    """Whether the distance from untuned is above zero with 95 % confidence, so that shares of it mean something."""
+    ends = _top(cell, top)
+    lead = mean_over(ends, [cell.untuned]) if ends and cell.untuned else None
+    return bool(lead and lead.low and lead.low > 0)
+
+
+def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
+    # Of equal ones, the first on the board.
+    firsts = Counter(max(claims.order, key=lambda who: round(way.scores[who], 9)) for way in ways)
+    worst = max(ways, key=lambda way: _changed(claims, way.scores))
+    swapped, wrong = _changed(claims, worst.scores)
+    return Variation(
+        epsilon=claims.epsilon,
+        title=group,
+        firsts=tuple(sorted(firsts.items(), key=lambda item: (-item[1], item[0].label))),
+        pairs=len(claims.pairs),
+        swapped=swapped,
+        reversed=wrong,
+        worst=worst.name if len(ways) > 1 else "",
+    )
+
+
+def _changed(claims: Claims, scores: Scores) -> tuple[int, int]:
+    """How many pairs change places, and how many of these are told apart."""
+    changed = [pair for pair in claims.pairs if round(scores[pair.better] - scores[pair.worse], 9) < 0]
+    return len(changed), sum(pair.told_apart for pair in changed)

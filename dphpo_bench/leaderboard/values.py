@@ -1,0 +1,51 @@
+"""The values that boards are made of: estimates, ranks, contestants."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The best and the worst of the middle 95 % of the ranks that resampling gives to a contestant; 1 is best."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """What a method that adapts while it trains released at one step, counted from 0.
+
+    `loss_bound` is the clipping threshold of the privatised losses, if it released one.
+    """
+
+    step: int
+    learning_rate: float
+    loss_bound: float | None
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A method with its parameters: what is ranked.
+
+    Attributes:
+        method: its name.
+        label: the name, and the parameters in which contestants of this method differ.
+        parameters: all parameters, as compact JSON.
+        end_to_end_private: whether its ε covers tuning.
+        reference: whether it is a line to compare with rather than a method to choose.
+    """
+
+    method: str
+    label: str
+    parameters: str
+    end_to_end_private: bool
+    reference: bool

@@ -1,0 +1,139 @@
+"""Who beats whom, does it hold, and what would settle the rest: sentences and small tables, as plain text."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.columns import NOTHING, change_text
+from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Power, Variation
+from dphpo_bench.leaderboard.power import MOST_SEEDS, MOST_TASKS
+from dphpo_bench.leaderboard.values import Contestant
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A small table of texts."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def summary(board: Board) -> str:
+    """How many pairs are told apart, and how sure that is."""
+    pairs, told = (sum(len(found) for found in each) for each in zip(*map(_sizes, board.claims), strict=True))
+    return (
+        f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {told:,} "
+        f"tell who is better. The chance that any of these is wrong is at most {100 * FAMILY_ERROR:g} %, all counted "
+        "together (Holm). A pair that is not named is undecided, which does not mean equal."
+    )
+
+
+def _sizes(claims: Claims) -> tuple[Sequence[object], Sequence[object]]:
+    return claims.pairs, claims.told_apart
+
+
+def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
+    """The claims, those of one subject together."""
+    return [(subject, list(found)) for subject, found in groupby(board.claims, key=lambda one: one.subject)]
+
+
+def count_text(claims: Claims) -> str:
+    """Such as "ε = 3: 5 of 276 pairs are told apart"."""
+    return f"ε = {claims.epsilon:g}: {len(claims.told_apart):,} of {len(claims.pairs):,} pairs are told apart"
+
+
+def victories(claims: Claims) -> list[str]:
+    """A sentence for each contestant that beats another, the best mean first."""
+    return [f"{who.label} beats {_whom(claims, who)}." for who in claims.order if claims.beaten(who)]
+
+
+def _whom(claims: Claims, who: Contestant) -> str:
+    """Whom it beats, or whom it does not beat, whichever are fewer."""
+    beaten = claims.beaten(who)
+    others = [one.label for one in claims.order if one != who and one not in beaten]
+    if len(others) < len(beaten):
+        return f"all others but {', '.join(others)}" if others else "all others"
+    return ", ".join(one.label for one in claims.order if one in beaten)
+
+
+def stability(board: Board) -> list[str]:
+    """For each ε, whether the order holds on boards that are made in other ways."""
+    return [_stability(claims, [one for one in board.variations if one.epsilon == claims.epsilon])
+            for claims in _first(board)]  # fmt: skip
+
+
+def _first(board: Board) -> list[Claims]:
+    return [one for one in board.claims if one.subject == board.claims[0].subject]
+
+
+def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
+    ways = sum(count for one in variations for _, count in one.firsts)
+    stays = sum(count for one in variations for who, count in one.firsts if who == claims.order[0])
+    worst = max(variations, key=lambda one: (one.swapped, one.reversed))
+    wrong = max(one.reversed for one in variations)
+    told = f", of the {len(claims.told_apart)} told apart {wrong or 'none'}" if claims.told_apart else ""
+    return (
+        f"At ε = {claims.epsilon:g}, {claims.order[0].label} is first on {stays} of {ways} boards made in another way; "
+        f"at most {worst.swapped} of {worst.pairs} pairs change places{told}."
+    )
+
+
+def stability_sheet(board: Board) -> Sheet:
+    """What becomes of the order, for each ε and each group of ways."""
+    rows = (
+        (
+            f"{one.epsilon:g}",
+            one.title,
+            ", ".join(f"{who.label} ({count})" if one.worst else who.label for who, count in one.firsts),
+            f"{one.swapped} of {one.pairs}{f' ({one.worst})' if one.worst else ''}",
+            str(one.reversed),
+        )
+        for one in board.variations
+    )
+    return Sheet(("ε", "the board made", "first (times)", "pairs that change places", "of those told apart"), (*rows,))
+
+
+def needs(board: Board) -> list[str]:
+    """For each ε, what it takes to tell more apart."""
+    found = []
+    for claims in _first(board):
+        power = claims.power
+        if power:
+            seen = change_text(power.smallest, claims.measure).lstrip("+")
+            points = _points(power) if claims.measure.share else ""
+            tasks = "task" if claims.tasks == 1 else "tasks"
+            found.append(
+                f"At ε = {claims.epsilon:g}, {power.seeds} seeds on {claims.tasks} {tasks} tell the typical pair apart "
+                f"if {seen}{' points' if claims.measure.share else ''} or more lie between them{points}."
+            )
+    return found
+
+
+def _points(power: Power) -> str:
+    seeds = _at_most(power.seeds_for_point, MOST_SEEDS)
+    return f"; for one point it takes {seeds} seeds, or {_at_most(power.tasks_for_point, MOST_TASKS)} tasks"
+
+
+def _at_most(count: int | None, most: int) -> str:
+    return f"more than {most}" if count is None else str(count)
+
+
+def needs_sheet(board: Board) -> Sheet:
+    """What it takes to tell more apart, for each subject and ε."""
+    known = [(one, one.power) for one in board.claims if one.power]
+    seeds = sorted({count for _, power in known for count, _ in power.by_seeds})
+    headers = ("tables", "undecided pairs", "typical lead seen", "seeds for a point", "tasks for a point")
+    more = (*(f"settled by {count} seeds" for count in seeds), "by twice the tasks", "by four times")
+    return Sheet((*headers, *more), tuple(tuple(_needs_row(claims, power, seeds)) for claims, power in known))
+
+
+def _needs_row(claims: Claims, power: Power, seeds: Sequence[int]) -> Iterator[str]:
+    yield claims.title
+    yield str(len(claims.pairs) - len(claims.told_apart))
+    yield change_text(power.smallest, claims.measure).lstrip("+")
+    yield _at_most(power.seeds_for_point, MOST_SEEDS) if claims.measure.share else NOTHING
+    yield _at_most(power.tasks_for_point, MOST_TASKS) if claims.measure.share else NOTHING
+    settled = dict(power.by_seeds)
+    yield from (str(settled.get(count, NOTHING)) for count in seeds)
+    yield from (str(count) for _, count in power.by_tasks)

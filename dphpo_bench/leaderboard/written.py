@@ -1,0 +1,149 @@
+"""Findings that a person wrote: sentences whose figures are held against the board's CSV.
+
+[[finding]]
+title = "Who is first"
+text = "On digits at ε = 3, hyfreedp is 0.5 points behind the oracle."
+[finding.figures]
+"0.5 points" = "SELECT 100 * gap_to_oracle FROM board WHERE label = 'hyfreedp' AND task = 'digits' AND ..."
+"""
+
+import csv
+import io
+import re
+import shlex
+import sqlite3
+import tomllib
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import one_line, shown
+from dphpo_bench.leaderboard.board import Finding
+
+FILE = "findings.toml"
+MAX_ROWS = 1000
+
+_NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.(?P<decimals>\d+))?")
+_VALUES = {"": None, "True": 1, "False": 0}
+_READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION})
+
+
+class Written(BaseModel):
+    """A finding.
+
+    Attributes:
+        title: a few words.
+        text: a sentence or two.
+        figures: words of the text with the query that gives them: a number, as exact as the words say it, or a text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    title: str
+    text: str
+    figures: Annotated[dict[str, str], Field(min_length=1)]
+
+    @property
+    def finding(self) -> Finding:
+        """With the commands that recompute its figures."""
+        return Finding(self.title, self.text, tuple(map(_command, self.figures.values())))
+
+
+def _command(query: str) -> str:
+    quoted = shlex.quote(query) if set(query) & set('"$`\\!') else f'"{query}"'
+    return f"dphpo-bench leaderboard query {quoted}"
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    finding: list[Written] = []
+
+
+def read_written(path: Path) -> list[Written]:
+    """The findings in a file; none if there is no file.
+
+    Raises:
+        InvalidValueError: if it cannot be read, or is not of this form.
+    """
+    try:
+        return _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).finding
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidValueError(f"{path}, {shown(place, 200)}: {shown(first['msg'], 300)}.") from None
+    except ValueError as error:
+        raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
+
+
+def wrong_figure(written: Written, table: str) -> str:
+    """What the first wrong figure says and what the board gives instead; empty if all are right.
+
+    Args:
+        written: the finding.
+        table: the board as CSV.
+    """
+    for words, query in written.figures.items():
+        if words not in written.text:
+            return f"{shown(words, form=repr)} is not in its text"
+        try:
+            _, rows = ask(table, query)
+        except InvalidValueError as error:
+            return f"{shown(words, form=repr)}: {error}"
+        if len(rows) != 1 or len(rows[0]) != 1 or rows[0][0] is None:
+            return f"{shown(words, form=repr)}: its query gives {len(rows)} rows rather than one value: {query}"
+        said, found = _said(words, rows[0][0])
+        if said != found:
+            return f"it says {shown(words, form=repr)}, the board gives {shown(found)}: {query}"
+    return ""
+
+
+def ask(table: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Names of columns, and at most `MAX_ROWS` rows, of a query in SQL to the table `board`.
+
+    Args:
+        table: the board as CSV; what is empty there is NULL, True is 1 and False is 0.
+        query: reads only.
+
+    Raises:
+        InvalidValueError: if it is not such a query.
+    """
+    header, *rows = csv.reader(io.StringIO(table))
+    marks = ", ".join("?" * len(header))
+    with closing(sqlite3.connect(":memory:")) as board:
+        board.execute(f"CREATE TABLE board ({', '.join(f'{name} NUMERIC' for name in header)})")
+        board.executemany(
+            f"INSERT INTO board VALUES ({marks})", ([_VALUES.get(cell, cell) for cell in row] for row in rows)
+        )
+        board.set_authorizer(lambda action, *_: sqlite3.SQLITE_OK if action in _READING else sqlite3.SQLITE_DENY)
+        try:
+            answer = board.execute(query)
+            names = [column[0] for column in answer.description or ()]
+            return names, answer.fetchmany(MAX_ROWS)
+        except sqlite3.Error as error:
+            raise InvalidValueError(f"Expected a query that reads the table board, got {query}: {error}.") from None
+
+
+def _said(words: str, value: Any) -> tuple[str, str]:
+    """What the words say and what they should say, to compare: numbers with as many decimals as the words have."""
+    number = _NUMBER.search(words)
+    if number is None or isinstance(value, str):
+        return words, str(value)
+    said = number[0].replace("−", "-").replace(",", "").removeprefix("+")
+    found = f"{float(value):.{len(number['decimals'] or '')}f}"
+    return said, found
+
+
+def held(written: Sequence[Written], table: str, path: Path) -> tuple[list[Finding], list[str]]:
+    """The findings whose figures are right, and a line for each other one."""
+    wrong = [wrong_figure(one, table) for one in written]
+    lines = [one_line(f"{path}, finding {at}: {reason}") for at, reason in enumerate(wrong, 1) if reason]
+    return [one.finding for one, reason in zip(written, wrong, strict=True) if not reason], lines

@@ -1,0 +1,69 @@
+"""Runs that are repeated: which ones, and what is compared."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.leaderboard.questions import Workshop
+from dphpo_bench.leaderboard.rerun import Difference, Repeat, choose, compared, repeats
+from dphpo_bench.records.store import RecordStore
+from dphpo_bench.sweep.cells import Cell
+from dphpo_bench.sweep.resources import Resources
+from tests.leaderboard.submitted import make_record, read, submit
+
+
+def test_one_of_each_method_before_another_the_cheapest_first(tmp_path: Path) -> None:
+    def timed(method: str, seed: int, seconds: float, accuracy: float | None = 0.9):
+        return make_record(method, "digits", seed=seed, accuracy=accuracy, seconds={"train": seconds})
+
+    submit(tmp_path, timed("hyfreedp", 0, 5), timed("hyfreedp", 1, 4), timed("auto_clipping", 0, 3),
+           timed("auto_clipping", 1, 2), timed("auto_clipping", 2, 1), timed("dowg", 0, 9),
+           timed("dowg", 1, 1, accuracy=None), timed("strange", 0, 1))  # fmt: skip
+    submit(tmp_path, make_record("dowg", "strange", seconds={"train": 0.1}))
+    runs = read(tmp_path).runs
+    found = [(run.method, run.seconds) for run in choose(runs, 5)]
+    assert found == [("auto_clipping", 1), ("hyfreedp", 4), ("dowg", 9), ("auto_clipping", 2), ("hyfreedp", 5)]
+    assert choose(runs[::-1], 5) == choose(runs, 5)
+    assert len(choose(runs, 100)) == 6
+
+
+def test_what_is_another_run_here_is_not_repeated(tmp_path: Path) -> None:
+    submit(tmp_path, make_record("auto_clipping", "digits"))
+    runs = read(tmp_path).runs
+    workshop = Workshop(DataSource.resolve(tmp_path, tmp_path), Resources())
+    made, refused = repeats(runs, [tmp_path], workshop)
+    assert made == []
+    assert [one.path for one in refused] == [runs[0].path]
+    assert "another method or task" in refused[0].reason
+
+
+def test_what_ran_on_another_device_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    submit(tmp_path, make_record("auto_clipping", "digits", environment={"device": "cuda:0"}))
+    workshop = Workshop(DataSource.resolve(tmp_path, tmp_path), Resources())
+    made, refused = repeats(read(tmp_path).runs, [tmp_path], workshop)
+    assert (made, refused[0].reason) == ([], "It ran on cuda:0, and there is none here.")
+
+
+@pytest.mark.parametrize(
+    ("metrics", "differences"),
+    [
+        ({"accuracy": 0.9, "cross_entropy": 0.5 + 1e-9}, []),
+        ({"accuracy": 0.8, "cross_entropy": 0.5}, [("accuracy", 0.9, 0.8)]),
+        ({"accuracy": 0.9}, [("cross_entropy", 0.5, math.nan)]),
+    ],
+)
+def test_metrics_are_compared(
+    tmp_path: Path, metrics: dict[str, float], differences: Sequence[tuple[str, float, float]]
+) -> None:
+    record = make_record("auto_clipping").model_copy(update={"metrics": {"accuracy": 0.9, "cross_entropy": 0.5}})
+    repeat = Repeat("path", record, Cell(None, None, None, record.identity, Resources()))  # type: ignore[arg-type]
+    store = RecordStore(tmp_path)
+    assert compared(repeat, store) == "it failed: it has no record"
+    store.write(record.model_copy(update={"metrics": metrics}))
+    assert repr(compared(repeat, store)) == repr([Difference(*one) for one in differences])
+    store.write(make_record("auto_clipping", accuracy=None))
+    assert compared(repeat, store) == "it failed: ValueError: it broke"
