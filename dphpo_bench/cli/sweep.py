@@ -100,7 +100,7 @@ def run_dry(
     """What a sweep would run, with the plans and their costs."""
     stock = take_stock(cells, store, retry_failed=retry_failed)
     with _terminable():
-        return stock, plan_all(stock, store, executor, source, make_progress(quiet))
+        return stock, plan_all(stock, executor, source, make_progress(quiet))
 
 
 def print_dry(stock: Stock, groups: Sequence[PlannedCells], workers: int) -> None:

@@ -61,6 +61,7 @@ class SweepDisplay:
 
     def stock(self, stock: Stock) -> None:
         """Show what there is to do."""
+        self._estimates = stock.times
         self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
         self._totals = Counter(cell.identity.method for cell in stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
@@ -119,7 +120,9 @@ class SweepDisplay:
 
     def _status(self) -> str:
         if self._phase:
-            return f"{self._phase} {duration_text(time.monotonic() - self._phase_start)}"
+            left = self._time_left()
+            so_far = f"{self._phase} {duration_text(time.monotonic() - self._phase_start)} so far"
+            return f"{so_far}; the runs after it: about {left}." if left else f"{so_far}."
         done, total = self._done.total(), self._totals.total()
         elapsed = max(time.monotonic() - self._start, 1e-9)
         parts = [
@@ -127,16 +130,19 @@ class SweepDisplay:
             f"{len(self._running)} running",
             f"{self._failed.total()} failed",
             f"{60 * done / elapsed:.3g} a minute",
-            self._time_left(),
+            f"about {left} left" if (left := self._time_left()) else "",
         ]
         return ", ".join(part for part in parts if part)
 
     def _time_left(self) -> str:
-        """An estimate from the cells that are left, every few seconds, since there may be many."""
+        """An estimate from the cells that are left, every few seconds, since there may be many; "" without any."""
         now = time.monotonic()
         if not self._left[1] or now - self._left[0] >= _ESTIMATE_SECONDS:
             total = self._estimates.total(self._todo)
-            text = "" if total is None else f"{duration_text(total / self._workers)} left"
+            known = (
+                (self._estimates.seconds(cell.identity) or 0.0, now - start) for cell, start in self._running.values()
+            )
+            text = "" if total is None else duration_text((total - sum(min(one) for one in known)) / self._workers)
             self._left = (now, text)
         return self._left[1]
 
