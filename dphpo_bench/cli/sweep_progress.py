@@ -4,11 +4,13 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.text import duration_text, one_line
-from dphpo_bench.harness import repeating
+from dphpo_bench.harness.repeating import Call
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, device_of
@@ -172,8 +174,10 @@ def stock_text(stock: Stock) -> str:
     return f"{total:,} cells: {len(stock.finished):,} finished, {failed}{len(stock.todo):,} to run{again}."
 
 
-def print_summary(summary: Summary, store: RecordStore, seconds: float, console: "Console") -> None:
-    """Print what was done, what failed, and how to look at it."""
+def print_summary(
+    summary: Summary, store: RecordStore, seconds: float, console: "Console", task_files: Mapping[str, str]
+) -> None:
+    """Print what was done, what failed, and how to look at it; `task_files` says where tasks lie, by their names."""
     stock, failures = summary.stock, summary.failures
     done = summary.run - len(failures)
     console.print(
@@ -186,7 +190,7 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
         log = log_path(store, record)
         if log.exists():
             console.print(f"  its output: {log}")
-        console.print(f"  alone: {command_of(cell)}", soft_wrap=True)
+        console.print(f"  alone: {command_of(cell, task_files)}", soft_wrap=True)
     if len(failures) > SHOWN_FAILURES:
         console.print(f"\n... and {len(failures) - SHOWN_FAILURES:,} more.")
     if failures or stock.failed:
@@ -195,11 +199,16 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
     console.print(f"\nRecords: {store.root} (dphpo-bench results {shlex.quote(str(store.root))})", soft_wrap=True)
 
 
-def command_of(cell: Cell) -> str:
+def command_of(cell: Cell, task_files: Mapping[str, str] = MappingProxyType({})) -> str:
     """The command that repeats one cell and leaves the sweep's record as it is."""
-    return repeating.command_of(
-        cell.identity, device=device_of(cell), threads=cell.resources.threads, results_dir="alone"
+    call = replace(
+        Call.of(cell.identity),
+        task_file=task_files.get(cell.identity.task),
+        device=device_of(cell),
+        threads=cell.resources.threads,
+        results_dir="alone",
     )
+    return str(call)
 
 
 def changed_parameters(cell: Cell) -> list[str]:

@@ -240,6 +240,8 @@ class _Composition:
                 one = composed_often(_native(part, interval), self.counts[part])
             else:
                 one = self._one_distribution(part, interval).self_compose(self.counts[part])
+            if _is_boundless(one):  # nothing finite is left to compose
+                raise LossesTooLargeError
             total = one if total is None else total.compose(one)
         return privacy_loss_distribution.identity(interval) if total is None else total
 
@@ -279,6 +281,11 @@ class _Composition:
 def _native(event: DpEvent, interval: float) -> PrivacyLossDistribution:
     """The distribution of an event by the PLD accountant of `dp_accounting`."""
     return pld.PLDAccountant(value_discretization_interval=interval).compose(event)._pld
+
+
+def _is_boundless(distribution: PrivacyLossDistribution) -> bool:
+    """Whether all of the losses are infinite, but for what rounding makes of them."""
+    return bool(max(distribution._pmf_remove._infinity_mass, distribution._pmf_add._infinity_mass) > 1 - 1e-12)
 
 
 def _is_slow(event: DpEvent, count: int) -> bool:

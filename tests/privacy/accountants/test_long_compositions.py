@@ -11,7 +11,8 @@ from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dphpo_bench.privacy.accountants import tilted
 from dphpo_bench.privacy.accountants.long_compositions import composed_often, epsilon_for_delta
 from dphpo_bench.privacy.accountants.report import epsilon
-from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
+from dphpo_bench.privacy.events import best_of, compose, gaussian, poisson_sampled, repeat
+from dphpo_bench.privacy.run_counts import geometric
 
 
 def steps(noise: float, rate: float, interval: float) -> PrivacyLossDistribution:
@@ -79,3 +80,14 @@ def test_millions_of_releases_against_another_transform(count: int) -> None:
     event = repeat(poisson_sampled(0.35, gaussian(noise)), count)
     finer = tilted.epsilon(event, 1e-5)
     assert finer <= epsilon(event, 1e-5).by_accountant["pld"] <= 1.03 * finer
+
+
+@pytest.mark.parametrize(("noise", "count"), [(1.0, 8000), (100.0, 8_000_000)])
+@pytest.mark.parametrize("coarseness", [1.0, 8.0])
+def test_a_selection_whose_losses_are_all_infinite_is_composed(noise: float, count: int, coarseness: float) -> None:
+    """Nothing is left to compose then; the library looked for its first point."""
+    trial = repeat(poisson_sampled(0.35, gaussian(noise)), count)
+    event = compose(best_of(trial, geometric(10)), gaussian(2.0))
+    found = epsilon(event, 1e-5, coarseness=coarseness).by_accountant
+    assert found["layer_cake"] > 100
+    assert found["rdp"] > 100
