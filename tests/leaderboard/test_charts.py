@@ -98,7 +98,7 @@ def test_same_bytes_in_another_process() -> None:
 def test_hostile_texts_are_text() -> None:
     for chart in drawn("hostile").values():
         root = parsed(chart)
-        allowed = ("svg", "style", "rect", "text", "line", "circle", "polyline")
+        allowed = ("svg", "style", "rect", "text", "line", "circle", "path", "polyline")
         assert {node.tag for node in root.iter()} <= {f"{SVG}{tag}" for tag in allowed}
         names = {name.lower() for node in root.iter() for name in node.attrib}
         assert not {name for name in names if name.startswith("on") or "href" in name or name == "style"}
