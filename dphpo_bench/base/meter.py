@@ -26,11 +26,6 @@ class Meter:
         """Give up: work was done that nobody counted."""
         self.total = 0.0
 
-    @property
-    def share(self) -> float | None:
-        """How much of it is done, in [0, 1]; None if that is not known."""
-        return min(self.done / self.total, 1.0) if self.done and self.total > 0 else None
-
     def seconds_left(self) -> float | None:
         """Seconds for the rest at the rate since the first report; None if that is not known."""
         if self._first is None or self.total <= 0:

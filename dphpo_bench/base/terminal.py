@@ -54,8 +54,8 @@ class TerminalProgress:
     @contextmanager
     def whole(self, meter: Meter) -> Iterator[Meter]:
         """Say how long the rest of the whole takes: a bar above the others, or the end of each line in a log."""
-        if self._meter is not None:
-            yield self._meter
+        if self._meter is not None or self._bars is not None:  # of other work, or inside it
+            yield self._meter or meter
             return
         self._meter = meter
         try:

@@ -289,7 +289,7 @@ def main() -> None:
         code = error.exit_code
     except typer.TyperException as error:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
-            complain(f"{reason} Try dphpo-bench --help.")
+            complain(f"{reason.rstrip('.')}. Try dphpo-bench --help.")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:

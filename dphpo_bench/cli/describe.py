@@ -35,21 +35,25 @@ def describe_command(
 ) -> None:
     """Describe a method: its parameters, what it tunes, its paper. Or a task: its models, facts, search space, data."""
     from dphpo_bench.contract.registry import methods, tasks
+    from dphpo_bench.contract.task_files import TaskFiles
 
     known_methods, known_tasks = methods(), tasks()
     if name is None and task_file is None:
         raise InvalidValueError("Missing argument METHOD|TASK, or --task-file FILE for a task of your own.")
-    if name in known_methods and model is None:
-        told = method_json(name, known_methods[name])
-        shown_by = _print_method
-    elif task_file is not None and name not in known_tasks:
+    own = {} if task_file is None else TaskFiles.of([task_file]).own
+    if task_file is not None and (name is None or name in own):
         told = task_json(options.resolve_task(name, model, task_file), task_file, task_file)
         shown_by = _print_task
+    elif name in known_methods and model is None:
+        told = method_json(name, known_methods[name])
+        shown_by = _print_method
     elif name in known_tasks:
         told = task_json(known_tasks[name].cls(model), known_tasks[name].origin)
         shown_by = _print_task
     else:
-        kind, known = ("task", {*known_tasks}) if model else ("method or task", {*known_methods, *known_tasks})
+        kind, known = (
+            ("task", {*known_tasks, *own}) if model else ("method or task", {*known_methods, *known_tasks, *own})
+        )
         raise UnknownNameError(unknown_name_message(kind, str(name), known))
     if as_json:
         show_json(told)

@@ -112,6 +112,9 @@ def test_why_a_run_lost(main_with_file: Any, tmp_path: Path) -> None:
         (("run", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py", "-t", "other"), "Unknown task 'other'"),
         (("run", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py", "--model", "mlp"), "Unknown model 'mlp'"),
         (("audit", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py:rows"), "to be a task, got Tensor"),
+        (("describe",), "Missing argument METHOD|TASK, or --task-file FILE"),
+        (("describe", "dp_sgd", "--task-file", "none.py"), "no such file"),
+        (("describe", "other", "--task-file", "rows_in_a_file.py"), "Unknown method or task 'other'"),
         (("sweep", "suite.toml"), "Unknown task 'file_rows'"),
         (
             ("sweep", "suite.toml", "--task-file", "rows_in_a_file.py", "--executor", "ray"),
