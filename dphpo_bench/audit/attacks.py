@@ -25,6 +25,7 @@ from dphpo_bench.audit.arguments import ATTACKS, AttackName, checked_canaries
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
 from dphpo_bench.base.errors import AuditError
+from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
@@ -180,15 +181,22 @@ def audit(
     train = task.load_train(source)
     shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
     claimed = 0.0
-    with progress.track("Audit", len(attacks) * runs) as advance:
+    with progress.whole(Meter(until="the bound")) as meter, progress.track("Audit", len(attacks) * runs) as advance:
         for name in attacks:
             checked: CheckedPlan | None = None  # the facts are the same in all runs of an attack
             for index in range(runs):
                 streams = Streams(seed).within("audit", task.name, name, str(index))
                 experiment = SETUPS[name](task, train, canaries, streams)
                 checked = checked or plan(method, experiment.task, budget, plans=plans)
+                meter.total = meter.total or len(attacks) * runs * checked.plan.cost.examples
                 claimed = max(claimed, checked.epsilon.epsilon)
-                setup = Setup(streams.derive("run"), device=device, progress=progress, observer=experiment.transcript)
+                setup = Setup(
+                    streams.derive("run"),
+                    device=device,
+                    progress=progress,
+                    meter=meter,
+                    observer=experiment.transcript,
+                )
                 attempt = execute(checked, experiment.task, experiment.records, setup)
                 if attempt.outcome is None:
                     raise AuditError(

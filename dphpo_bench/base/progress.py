@@ -3,6 +3,8 @@
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from dphpo_bench.base.meter import Meter
+
 
 class Advance(Protocol):
     """Callback that moves a progress display forward."""
@@ -17,6 +19,13 @@ class Progress(Protocol):
         """Open a display of `total` units, 0 if nobody knows how many; the context yields an `Advance`."""
         ...
 
+    def whole(self, meter: Meter) -> AbstractContextManager[Meter]:
+        """Show how long all the work takes that is counted while the context lasts.
+
+        The context yields the meter to count with: of long work inside other long work, it is the outer one's.
+        """
+        ...
+
     def note(self, text: str) -> None:
         """Say something once."""
 
@@ -28,6 +37,10 @@ class SilentProgress:
         """Open nothing."""
         del description, total
         return nullcontext(_ignore)
+
+    def whole(self, meter: Meter) -> AbstractContextManager[Meter]:
+        """Count all the same."""
+        return nullcontext(meter)
 
     def note(self, text: str) -> None:
         """Say nothing."""

@@ -4,9 +4,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
+from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Advance, Progress, SilentProgress
 from dphpo_bench.base.text import duration_text
 
@@ -31,12 +32,13 @@ class TerminalProgress:
 
     Work inside other work, such as the training of one of many trials, has a bar below the other's while it lasts. In
     a log it is silent unless it is long. Both forms say how long the rest takes, at the rate since the first report:
-    what comes before it is often done once.
+    what comes before it is often done once. While the whole is metered, they say it of the whole.
     """
 
     def __init__(self) -> None:
         self._bars: Bars | None = None
         self._depth = 0
+        self._meter: Meter | None = None
 
     @contextmanager
     def track(self, description: str, total: int) -> Iterator[Advance]:
@@ -49,27 +51,53 @@ class TerminalProgress:
         finally:
             self._depth -= total > 0
 
+    @contextmanager
+    def whole(self, meter: Meter) -> Iterator[Meter]:
+        """Say how long the rest of the whole takes: a bar above the others, or the end of each line in a log."""
+        if self._meter is not None or self._bars is not None:  # of other work, or inside it
+            yield self._meter or meter
+            return
+        self._meter = meter
+        try:
+            with self._bar(f"Until {meter.until}", 0) if sys.stderr.isatty() else nullcontext():
+                yield meter
+        finally:
+            self._meter = None
+
     def note(self, text: str) -> None:
         """Write a line."""
         _write(text)
 
+    def _advance(self, task: "TaskID") -> Advance:
+        bars = self._bars
+        assert bars is not None
+
+        def advance(amount: int = 1) -> None:
+            bars.update(task, advance=amount)
+            if self._meter is not None and self._meter.done:  # its bar is the first one
+                bars.update(bars.task_ids[0], completed=self._meter.done, total=self._meter.total or None)
+
+        return advance
+
+    def _left(self, todo: int, done: int, seconds: float) -> str:
+        """How long the rest takes, at the rate of what was done in these seconds; nothing if that is not known."""
+        if self._meter is not None and (left := self._meter.seconds_left()) is not None:
+            return f"about {duration_text(left)} left until {self._meter.until}"
+        return f"about {duration_text(todo * seconds / done)} left" if todo > 0 and done > 0 else ""
+
     @contextmanager
     def _bar(self, description: str, total: int) -> Iterator[Advance]:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
         if self._bars is not None:
             task = self._bars.add_task(description, total=total or None)
             try:
-                yield _advance(self._bars, task)
+                yield self._advance(task)
             finally:
                 self._bars.remove_task(task)
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_ALWAYS) as self._bars:
+        with _new_bars() as self._bars:
             task = self._bars.add_task(description, total=total or None)
             try:
-                yield _advance(self._bars, task)
+                yield self._advance(task)
                 if not total:
                     self._bars.update(task, total=1, completed=1)
             finally:
@@ -107,8 +135,8 @@ class TerminalProgress:
             first = first or (now, done)
             if now - last >= LOG_SECONDS:
                 last = now
-                left = _left(total - done, done - first[1], now - first[0])
-                _write(f"{description}: {done:,} of {total:,} after {now - start:.0f} s{left}")
+                left = self._left(total - done, done - first[1], now - first[0])
+                _write(f"{description}: {done:,} of {total:,} after {now - start:.0f} s{left and ', ' + left}")
 
         if self._depth == 1:
             _write(f"{description}: {total:,}")
@@ -117,20 +145,30 @@ class TerminalProgress:
             _write(f"{description}: done in {time.monotonic() - start:.1f} s")
 
 
-def _left(todo: int, done: int, seconds: float) -> str:
-    """How long the rest takes, at the rate of what was done in these seconds; nothing if that is not known."""
-    return f", about {duration_text(todo * seconds / done)} left" if todo > 0 and done > 0 else ""
+def _new_bars() -> "Bars":
+    """Bars with a count and the time left; for a phase of unknown length, and at the end, with the time it took."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+    from rich.text import Text
+
+    class Count(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text("" if (task.total or 1) == 1 else f"{task.completed:,.0f} of {task.total:,.0f}")
+
+    class Time(ProgressColumn):
+        max_refresh = 0.5
+
+        def render(self, task: Task) -> Text:
+            if task.total is None or task.finished:
+                return Text(duration_text(task.elapsed or 0))
+            return Text("" if task.time_remaining is None else f"about {duration_text(task.time_remaining)} left")
+
+    columns = (TextColumn("{task.description}"), BarColumn(30), Count(), Time())
+    return Progress(*columns, console=Console(stderr=True), speed_estimate_period=_ALWAYS)
 
 
 def _nothing(amount: int = 1) -> None:
     del amount
-
-
-def _advance(bars: "Bars", task: "TaskID") -> Advance:
-    def advance(amount: int = 1) -> None:
-        bars.update(task, advance=amount)
-
-    return advance
 
 
 def _write(line: str) -> None:

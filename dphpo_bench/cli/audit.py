@@ -57,9 +57,11 @@ def audit_command(
     canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
 
     from dphpo_bench.audit.attacks import audit, recorded
+    from dphpo_bench.base.meter import Meter
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import audit_table
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.plan import plan
     from dphpo_bench.harness.seeds import default_seed
     from dphpo_bench.records.store import RecordStore
 
@@ -67,22 +69,27 @@ def audit_command(
     source = DataSource.resolve(data_dir, progress=progress)
     store = RecordStore(results_dir)
     made_seed = options.parse_seed(seed, default_seed(made_task))
-    record = recorded(
-        made_method, made_task, budget, store, seed=made_seed, source=source, device=device, progress=progress
-    )
-    found = audit(
-        made_method,
-        made_task,
-        budget,
-        attacks=attacks,
-        canaries=canaries,
-        runs=runs,
-        confidence=confidence,
-        seed=made_seed,
-        source=source,
-        device=device,
-        progress=progress,
-    )
+    with progress.track(f"Planning {made_method.name} on {made_task.name}", 0):
+        work = plan(made_method, made_task, budget).plan.cost.examples
+    attacked = len(attacks) * runs * work
+    with progress.whole(Meter(work + attacked, "the bound")) as meter:
+        record = recorded(
+            made_method, made_task, budget, store, seed=made_seed, source=source, device=device, progress=progress
+        )
+        meter.total = meter.done + attacked  # there may have been a record
+        found = audit(
+            made_method,
+            made_task,
+            budget,
+            attacks=attacks,
+            canaries=canaries,
+            runs=runs,
+            confidence=confidence,
+            seed=made_seed,
+            source=source,
+            device=device,
+            progress=progress,
+        )
     path = store.write(record.model_copy(update={"audit": found.to_record()}))
     if as_json:
         show_json({**found.to_json(), "record": str(path)})

@@ -236,14 +236,16 @@ def sweep_command(
         raise InvalidValueError(
             "Expected --executor process with --task-file; install the task to run it on a cluster."
         )
-    make_task = TaskFiles.of(task_file or []).make
-    found = cells_of(load_suite(suite, make_task), source, only or [], make_task)
+    tasks = TaskFiles.of(task_file or [])
+    found = cells_of(load_suite(suite, tasks.make), source, only or [], tasks.make)
     with portable(found) as cells, closing(make_executor(executor, workers, address, cells)) as made:
         if not dry_run:
             for task, identity in {cell.identity.task: (cell.task, cell.identity) for cell in cells}.values():
                 warn_of_seeds(task, "the suite seeds its runs")
                 check_same_data(store.root, task, identity)
-            raise typer.Exit(run_sweep(cells, store, made, source, retry_failed=retry_failed, quiet=quiet))
+            raise typer.Exit(
+                run_sweep(cells, store, made, source, tasks.places, retry_failed=retry_failed, quiet=quiet)
+            )
         workers = made.capacity
         stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
     if as_json:
@@ -287,7 +289,7 @@ def main() -> None:
         code = error.exit_code
     except typer.TyperException as error:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
-            complain(f"{reason} Try dphpo-bench --help.")
+            complain(f"{reason.rstrip('.')}. Try dphpo-bench --help.")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:

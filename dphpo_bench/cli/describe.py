@@ -1,12 +1,13 @@
 """The command `describe`: a method or a task, for people."""
 
+import shlex
 from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dphpo_bench.base.errors import UnknownNameError
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import unknown_name_message, value_text
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import say, show, show_json
@@ -21,35 +22,43 @@ if TYPE_CHECKING:
 
 def describe_command(
     name: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="METHOD|TASK",
-            help="A name from `dphpo-bench list`.",
+            help="A name from `dphpo-bench list`, or of a task in --task-file.",
             autocompletion=options.method_and_task_names,
         ),
-    ],
+    ] = None,
+    task_file: options.TaskFileOption = None,
     model: options.ModelOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Describe a method: its parameters, what it tunes, its paper. Or a task: its models, facts, search space, data."""
     from dphpo_bench.contract.registry import methods, tasks
+    from dphpo_bench.contract.task_files import TaskFiles
 
     known_methods, known_tasks = methods(), tasks()
-    if name in known_methods and model is None:
+    if name is None and task_file is None:
+        raise InvalidValueError("Missing argument METHOD|TASK, or --task-file FILE for a task of your own.")
+    own = {} if task_file is None else TaskFiles.of([task_file]).own
+    if task_file is not None and (name is None or name in own):
+        told = task_json(options.resolve_task(name, model, task_file), task_file, task_file)
+        shown_by = _print_task
+    elif name in known_methods and model is None:
         told = method_json(name, known_methods[name])
-        if as_json:
-            show_json(told)
-        else:
-            _print_method(told)
+        shown_by = _print_method
     elif name in known_tasks:
-        told = task_json(name, known_tasks[name], model)
-        if as_json:
-            show_json(told)
-        else:
-            _print_task(told)
+        told = task_json(known_tasks[name].cls(model), known_tasks[name].origin)
+        shown_by = _print_task
     else:
-        kind, known = ("task", {*known_tasks}) if model else ("method or task", {*known_methods, *known_tasks})
-        raise UnknownNameError(unknown_name_message(kind, name, known))
+        kind, known = (
+            ("task", {*known_tasks, *own}) if model else ("method or task", {*known_methods, *known_tasks, *own})
+        )
+        raise UnknownNameError(unknown_name_message(kind, str(name), known))
+    if as_json:
+        show_json(told)
+    else:
+        shown_by(told)
 
 
 def method_json(name: str, found: "Registered[Method]") -> dict[str, Any]:
@@ -73,20 +82,21 @@ def method_json(name: str, found: "Registered[Method]") -> dict[str, Any]:
     }
 
 
-def task_json(name: str, found: "Registered[Task]", model: str | None) -> dict[str, Any]:
-    """A task as JSON values, with the facts for one of its models."""
+def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[str, Any]:
+    """A task as JSON values, with the facts for its model; `task_file` is where it lies if it is not registered."""
     from dphpo_bench.cli.listing import pretrained_models
     from dphpo_bench.contract.descriptions import explanation, search_space
 
-    task = found.cls(model)
-    facts = task.facts.to_json()
+    cls, facts = type(task), task.facts.to_json()
+    own = cls.__module__.startswith("dphpo_bench.recipes")  # whose documentation is not about this task
     return {
-        "task": name,
+        "task": task.name,
         "version": task.version,
-        "origin": found.origin,
+        "origin": origin,
+        "task_file": task_file,
         "summary": task.summary,
-        "explanation": explanation(found.cls),
-        "models": list(found.cls.models),
+        "explanation": [] if own else explanation(cls),
+        "models": list(cls.models) or [task.model_name],
         "model": facts.pop("model"),
         "public": task.public,
         "default_delta": task.facts.default_delta,
@@ -94,7 +104,7 @@ def task_json(name: str, found: "Registered[Task]", model: str | None) -> dict[s
         "facts": facts,
         "search_space": search_space(task.facts.search_space()),
         "metrics": [one.name for one in task.metrics],
-        "pretrained": pretrained_models(found.cls),
+        "pretrained": pretrained_models(cls),
         "datasets": [
             {"name": one.name, "licence": one.licence, "homepage": one.homepage, "published_at": one.published_at}
             for one in task.datasets
@@ -149,7 +159,11 @@ def _print_task(told: dict[str, Any]) -> None:
         facts.add_row(title, f"{one['name']}, {one['homepage']}; licence: {one['licence']}")
     facts.add_row("version", f"{told['version']}, from {told['origin']}")
     show(*_headed(told["task"], told, facts))
-    say(f"Where its data are: dphpo-bench data. A first run: dphpo-bench run -m hyfreedp -t {told['task']}")
+    first_run = f"A first run: dphpo-bench run -m hyfreedp -t {told['task']}"
+    if told["task_file"]:
+        say(f"{first_run} --task-file {shlex.quote(told['task_file'])}")
+    else:
+        say(f"Where its data are: dphpo-bench data. {first_run}")
 
 
 def _once(title: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dphpo_bench.base.text import shown
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, say, show_json
 
@@ -14,24 +15,42 @@ if TYPE_CHECKING:
 
 def show_command(
     record: Annotated[Path, typer.Argument(metavar="RECORD", help="A record, such as `run` writes.")],
+    task_file: options.TaskFileOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show one run: what it chose, its path, where ε went, the oracle's choice beside it, the command that repeats it.
 
-    The oracle's run is looked for in the same folder of results. Nothing is computed again, and no data are read.
+    The oracle's run is looked for in the same folder of results. Nothing is computed again. --task-file says where a
+    task of your own lies, which the command needs that repeats the run.
     """
     from dphpo_bench.cli.show_tables import record_json, record_lines
-    from dphpo_bench.harness.repeating import command_of_record
+    from dphpo_bench.harness.repeating import Call
     from dphpo_bench.records.store import read_record
 
     found = read_record(record)
     oracle = _oracle_of(found, record)
-    again = command_of_record(found)
+    again = str(Call.of_record(found, _place(found.identity.task, task_file)))
     if as_json:
         show_json(record_json(found, oracle, again))
         return
     for line in record_lines(found, oracle, again):
         say(line)
+
+
+def _place(task: str, task_file: str | None) -> str | None:
+    """Where the task lies that the command needs; None for a registered one.
+
+    Raises:
+        DphpoBenchError: if the file has no such task.
+    """
+    from dphpo_bench.contract.registry import tasks
+    from dphpo_bench.contract.task_files import TaskFiles
+
+    if task_file is not None:
+        TaskFiles.of([task_file]).make(task)
+    elif task not in tasks():
+        complain(f"The task {shown(task)} is not installed here: give --task-file for a command that repeats the run.")
+    return task_file
 
 
 def _oracle_of(record: "RunRecord", path: Path) -> "RunRecord | None":

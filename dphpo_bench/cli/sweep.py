@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -63,6 +63,7 @@ def run_sweep(
     store: RecordStore,
     executor: Executor,
     source: DataSource,
+    task_files: Mapping[str, str],
     *,
     retry_failed: bool,
     quiet: bool,
@@ -70,7 +71,7 @@ def run_sweep(
     """Run the cells, print a summary, and return the exit code: 0 if every cell has a record of status "ok", else 1."""
     start = time.monotonic()
     summary = run_cells(cells, store, executor, source, retry_failed=retry_failed, quiet=quiet)
-    print_summary(summary, store, time.monotonic() - start, _console())
+    print_summary(summary, store, time.monotonic() - start, _console(), task_files)
     return 1 if summary.failures or summary.stock.failed else 0
 
 
@@ -100,7 +101,7 @@ def run_dry(
     """What a sweep would run, with the plans and their costs."""
     stock = take_stock(cells, store, retry_failed=retry_failed)
     with _terminable():
-        return stock, plan_all(stock, store, executor, source, make_progress(quiet))
+        return stock, plan_all(stock, executor, source, make_progress(quiet))
 
 
 def print_dry(stock: Stock, groups: Sequence[PlannedCells], workers: int) -> None:

@@ -4,11 +4,13 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.text import duration_text, one_line
-from dphpo_bench.harness import repeating
+from dphpo_bench.harness.repeating import Call
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, device_of
@@ -61,6 +63,7 @@ class SweepDisplay:
 
     def stock(self, stock: Stock) -> None:
         """Show what there is to do."""
+        self._estimates = stock.times
         self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
         self._totals = Counter(cell.identity.method for cell in stock.todo)
         for reason in stock.damaged[:SHOWN_FAILURES]:
@@ -119,7 +122,9 @@ class SweepDisplay:
 
     def _status(self) -> str:
         if self._phase:
-            return f"{self._phase} {duration_text(time.monotonic() - self._phase_start)}"
+            left = self._time_left()
+            so_far = f"{self._phase} {duration_text(time.monotonic() - self._phase_start)} so far"
+            return f"{so_far}; the runs after it: about {left}." if left else f"{so_far}."
         done, total = self._done.total(), self._totals.total()
         elapsed = max(time.monotonic() - self._start, 1e-9)
         parts = [
@@ -127,16 +132,19 @@ class SweepDisplay:
             f"{len(self._running)} running",
             f"{self._failed.total()} failed",
             f"{60 * done / elapsed:.3g} a minute",
-            self._time_left(),
+            f"about {left} left" if (left := self._time_left()) else "",
         ]
         return ", ".join(part for part in parts if part)
 
     def _time_left(self) -> str:
-        """An estimate from the cells that are left, every few seconds, since there may be many."""
+        """An estimate from the cells that are left, every few seconds, since there may be many; "" without any."""
         now = time.monotonic()
         if not self._left[1] or now - self._left[0] >= _ESTIMATE_SECONDS:
             total = self._estimates.total(self._todo)
-            text = "" if total is None else f"{duration_text(total / self._workers)} left"
+            known = (
+                (self._estimates.seconds(cell.identity) or 0.0, now - start) for cell, start in self._running.values()
+            )
+            text = "" if total is None else duration_text((total - sum(min(one) for one in known)) / self._workers)
             self._left = (now, text)
         return self._left[1]
 
@@ -166,8 +174,10 @@ def stock_text(stock: Stock) -> str:
     return f"{total:,} cells: {len(stock.finished):,} finished, {failed}{len(stock.todo):,} to run{again}."
 
 
-def print_summary(summary: Summary, store: RecordStore, seconds: float, console: "Console") -> None:
-    """Print what was done, what failed, and how to look at it."""
+def print_summary(
+    summary: Summary, store: RecordStore, seconds: float, console: "Console", task_files: Mapping[str, str]
+) -> None:
+    """Print what was done, what failed, and how to look at it; `task_files` says where tasks lie, by their names."""
     stock, failures = summary.stock, summary.failures
     done = summary.run - len(failures)
     console.print(
@@ -180,7 +190,7 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
         log = log_path(store, record)
         if log.exists():
             console.print(f"  its output: {log}")
-        console.print(f"  alone: {command_of(cell)}", soft_wrap=True)
+        console.print(f"  alone: {command_of(cell, task_files)}", soft_wrap=True)
     if len(failures) > SHOWN_FAILURES:
         console.print(f"\n... and {len(failures) - SHOWN_FAILURES:,} more.")
     if failures or stock.failed:
@@ -189,11 +199,16 @@ def print_summary(summary: Summary, store: RecordStore, seconds: float, console:
     console.print(f"\nRecords: {store.root} (dphpo-bench results {shlex.quote(str(store.root))})", soft_wrap=True)
 
 
-def command_of(cell: Cell) -> str:
+def command_of(cell: Cell, task_files: Mapping[str, str] = MappingProxyType({})) -> str:
     """The command that repeats one cell and leaves the sweep's record as it is."""
-    return repeating.command_of(
-        cell.identity, device=device_of(cell), threads=cell.resources.threads, results_dir="alone"
+    call = replace(
+        Call.of(cell.identity),
+        task_file=task_files.get(cell.identity.task),
+        device=device_of(cell),
+        threads=cell.resources.threads,
+        results_dir="alone",
     )
+    return str(call)
 
 
 def changed_parameters(cell: Cell) -> list[str]:

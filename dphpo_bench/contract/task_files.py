@@ -24,9 +24,11 @@ class TaskFiles:
 
     Attributes:
         own: what a name stands for: a task as it is, or a class of tasks that takes the name of a model.
+        places: where each of them lies, as it was given.
     """
 
     own: Mapping[str, Task | type[Task]] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, places: Sequence[str]) -> "TaskFiles":
@@ -40,11 +42,13 @@ class TaskFiles:
             RegistryError: if a module cannot be imported, or two tasks have one name.
         """
         own: dict[str, Task | type[Task]] = {}
+        found: dict[str, str] = {}
         for place in places:
             for task in _tasks_at(place):
                 if own.setdefault(task.name, task) is not task or task.name in registry.tasks():
                     raise RegistryError(f"Two tasks are named {shown(task.name, form=repr)}. Rename that of {place}.")
-        return cls(own)
+                found[task.name] = place
+        return cls(own, found)
 
     def make(self, name: str, model: str | None = None) -> Task:
         """The task of this name with this model, as `registry.make_task` makes it.

@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, leaves
+from dphpo_bench.base.text import shown
 
 _KEPT = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _TARGET_DIMENSIONS = {
@@ -100,7 +101,8 @@ def _stacked(rows: list[Any], which: str) -> Any:
         ) from error
 
 
-def _tensor(values: Any, what: str) -> Tensor:
+def _tensor(given: Any, what: str) -> Tensor:
+    values = given
     try:
         if hasattr(values, "to_numpy"):  # pandas; columns of several types are objects
             values = values.to_numpy()
@@ -108,8 +110,20 @@ def _tensor(values: Any, what: str) -> Tensor:
         elif isinstance(values, np.ndarray) and not values.flags.writeable:  # as pandas gives them out
             values = values.copy()
         return torch.as_tensor(values).detach().cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidValueError(f"Expected {what} to be numbers in an array or tensor: {error}") from error
+    except (TypeError, ValueError, RuntimeError):  # its text quotes a record
+        other = _columns_without_numbers(given)
+        where = f", which the columns {shown(', '.join(other))} do not have" if other else ""
+        raise InvalidValueError(
+            f"Expected {what} to be numbers in an array or tensor{where}. "
+            "dphpo_bench.data.encoding.encode makes numbers of texts and categories."
+        ) from None
+
+
+def _columns_without_numbers(frame: Any) -> list[str]:
+    """The names of a frame's columns of other types; empty for anything else."""
+    if not hasattr(frame, "select_dtypes"):
+        return []
+    return [str(name) for name in frame.select_dtypes(exclude=["number", "bool"]).columns]
 
 
 def _as_input(tensor: Tensor, which: str) -> Tensor:

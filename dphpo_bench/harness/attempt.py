@@ -76,6 +76,7 @@ def _let_run(
     target = checked.plan.budget
     budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run
     own = (method.name, repr(sorted(parameters_of(method).items())), repr(budget), facts.task, facts.model)
+    hidden = setup.hides_trials(checked.plan.event)
     session = open_session(
         task,
         train,
@@ -84,7 +85,8 @@ def _let_run(
         own_code=OWN_CODE,
         model_streams=streams,
         device=setup.device,
-        progress=SilentProgress() if setup.hides_trials(checked.plan.event) else setup.progress,
+        progress=SilentProgress() if hidden else setup.progress,
+        meter=None if hidden else setup.meter,
         observer=setup.observer,
         order=setup.order,
     )

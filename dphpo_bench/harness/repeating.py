@@ -2,10 +2,11 @@
 
 import shlex
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError
+from dphpo_bench.base.text import value_text
 from dphpo_bench.contract.registry import make_method
 from dphpo_bench.records.record import Identity, RunRecord
 
@@ -13,48 +14,70 @@ DISCRETE = "opendp"
 """What the noise of a run with secure noise begins with, in its record."""
 
 
-def command_of(
-    identity: Identity,
-    *,
-    device: str = "auto",
-    threads: str | int | None = None,
-    results_dir: Path | str | None = None,
-    secure_noise: bool = False,
-) -> str:
-    """The command that repeats the run of this identity; a run without a seed is another one each time.
+@dataclass(frozen=True)
+class Call:
+    """A call of `dphpo-bench run`; its text is the command. A run without a seed is another one each time.
 
-    Args:
-        identity: of the run.
-        device: a torch device.
+    Attributes:
+        parameters: of the method, those that are not its defaults.
+        task_file: where a task lies that is not registered; None: it is registered.
+        secure_noise: whether the noise is exact, which leaves no seed.
         threads: of PyTorch, which the last digits of a result may depend on; None: as many as there are.
-        results_dir: where its record is written; None: the default.
-        secure_noise: whether its noise is exact.
+        results_dir: where the record is written; None: the default.
     """
-    words = [] if threads is None else ["env", f"OMP_NUM_THREADS={threads}"]
-    words += ["dphpo-bench", "run", "-m", identity.method, "-t", identity.task, "--model", identity.model]
-    words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta)]
-    if secure_noise:
-        words.append("--secure-noise")
-    else:
-        words += ["--seed", "none" if identity.seed is None else str(identity.seed)]
-    for name, value in changed_parameters(identity).items():
-        words += ["--set", f"{name}={'none' if value is None else value}"]
-    if device != "auto":
-        words += ["--device", device]
-    if results_dir is not None:
-        words += ["--results-dir", str(results_dir)]
-    return shlex.join(words)
 
+    method: str
+    task: str
+    model: str
+    epsilon: float
+    delta: float
+    seed: int | None
+    parameters: Mapping[str, Any]
+    task_file: str | None = None
+    secure_noise: bool = False
+    device: str = "auto"
+    threads: str | int | None = None
+    results_dir: str | None = None
 
-def command_of_record(record: RunRecord) -> str:
-    """The command that repeats the run of a record, with its threads and on its device."""
-    environment = record.environment
-    return command_of(
-        record.identity,
-        device=environment.get("device", "auto"),
-        threads=environment.get("threads"),
-        secure_noise=environment.get("noise", "").startswith(DISCRETE),
-    )
+    @classmethod
+    def of(cls, identity: Identity) -> "Call":
+        """The call that makes the run of this identity."""
+        return cls(
+            identity.method,
+            identity.task,
+            identity.model,
+            identity.epsilon,
+            identity.delta,
+            identity.seed,
+            changed_parameters(identity),
+        )
+
+    @classmethod
+    def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
+        """The call that makes the run of a record, with its threads and on its device."""
+        environment = record.environment
+        return replace(
+            cls.of(record.identity),
+            task_file=task_file,
+            secure_noise=environment.get("noise", "").startswith(DISCRETE),
+            device=environment.get("device", "auto"),
+            threads=environment.get("threads"),
+        )
+
+    def __str__(self) -> str:
+        short = f"{self.epsilon:g}"
+        epsilon = short if float(short) == self.epsilon else repr(self.epsilon)
+        words = [] if self.threads is None else ["env", f"OMP_NUM_THREADS={self.threads}"]
+        words += ["dphpo-bench", "run", "-m", self.method, "-t", self.task, "--model", self.model]
+        words += [] if self.task_file is None else ["--task-file", self.task_file]
+        words += ["--epsilon", epsilon, "--delta", repr(self.delta)]
+        seed = "none" if self.seed is None else str(self.seed)
+        words += ["--secure-noise"] if self.secure_noise else ["--seed", seed]
+        for name, value in self.parameters.items():
+            words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
+        words += [] if self.device == "auto" else ["--device", self.device]
+        words += [] if self.results_dir is None else ["--results-dir", self.results_dir]
+        return shlex.join(words)
 
 
 def changed_parameters(identity: Identity) -> Mapping[str, Any]:
@@ -63,6 +86,9 @@ def changed_parameters(identity: Identity) -> Mapping[str, Any]:
         defaults = make_method(identity.method).parameters
     except DphpoBenchError:
         defaults = {}
-    return {
-        name: value for name, value in identity.parameters.items() if name not in defaults or defaults[name] != value
-    }
+    return different(identity.parameters, defaults)
+
+
+def different(parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that are not these defaults."""
+    return {name: value for name, value in parameters.items() if name not in defaults or defaults[name] != value}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import DataError, DphpoBenchError, InvalidValueError, RecordError, SealedDataError
+from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.terminal import TerminalProgress
@@ -122,7 +123,9 @@ def run(
     setup = replace(setup, journal=_journal(store.journal_of(identity) if store and setup.unseeded else None, setup))
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
-    with timed(seconds, "train"):
+    planned = Meter(checked.plan.cost.examples, "the test")
+    with timed(seconds, "train"), setup.progress.whole(planned) as meter:
+        setup = replace(setup, meter=meter)
         attempt = _execute(checked, task, train, setup)
     identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}

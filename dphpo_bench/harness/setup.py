@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy.event_kinds import has_selection
@@ -30,6 +31,7 @@ class Setup:
         device: a torch device.
         journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.
         progress: where long work reports to.
+        meter: counts what is computed.
         observer: is told of all releases.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
 
@@ -42,6 +44,7 @@ class Setup:
     device: str = "cpu"
     journal: Journal = field(default_factory=Journal)
     progress: Progress = field(default_factory=SilentProgress)
+    meter: Meter = field(default_factory=Meter)
     observer: "Observer | None" = None
     order: Callable[[int], Sequence[int]] = range
 

@@ -2,16 +2,15 @@
 
 import json
 import re
-import shlex
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import quote
 
-from dphpo_bench.base.text import value_text
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
+from dphpo_bench.harness.repeating import Call, different
 from dphpo_bench.leaderboard.board import Row
 from dphpo_bench.leaderboard.submissions import Run
 
@@ -75,13 +74,9 @@ def record_links(row: Row) -> list[tuple[int, str]]:
 def command_of(run: Run) -> str:
     """What repeats the run: parameters that are the method's defaults are left out where the method is known."""
     cls = _own_methods().get(run.method)
-    defaults = cls().parameters if cls else {}
-    words = ["dphpo-bench", "run", "-m", run.method, "-t", run.setting.task, "--model", run.setting.model]
-    words += ["--epsilon", f"{run.target:g}", "--delta", repr(run.setting.delta), "--seed", str(run.seed)]
-    for name, value in json.loads(run.parameters).items():
-        if name not in defaults or defaults[name] != value:
-            words += ["--set", f"{name}={'none' if value is None else value_text(value)}"]
-    text = shlex.join(words)
+    changed = different(json.loads(run.parameters), cls().parameters if cls else {})
+    setting = run.setting
+    text = str(Call(run.method, setting.task, setting.model, run.target, setting.delta, run.seed, changed))
     return text if text.isprintable() else ""
 
 

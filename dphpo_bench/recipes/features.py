@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -146,6 +145,8 @@ def own_part_for_each_core() -> "Iterator[Callable[[Callable[[Part], torch.Tenso
 
     threads = torch.get_num_threads()
     try:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             yield rows
     finally:

@@ -13,6 +13,7 @@ import torch
 
 from dphpo_bench.base.checks import inside
 from dphpo_bench.base.errors import ModelFailedError, OverBudgetError
+from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
@@ -47,6 +48,7 @@ class Access(Unique):
         own_code: what a session may run itself.
         expected_records: expected number of this session's records; public.
         progress: of long work.
+        meter: counts what is computed, in example passes.
         observer: is told what is released; None: nobody is.
         order: number of trials of a selection → their indices in the order in which they run.
         rows: which records are this session's; None: all.
@@ -64,6 +66,7 @@ class Access(Unique):
     own_code: OwnCode
     expected_records: float
     progress: Progress
+    meter: Meter
     observer: Observer | None
     order: Callable[[int], Sequence[int]]
     rows: "Tensor | None"
@@ -145,6 +148,7 @@ class Access(Unique):
 
     def total_score(self, own: "nn.Module") -> float:
         """The sum of the scores of these records under one of our own models; private."""
+        self.meter.advance(self.expected_records)
         return self.compute(partial(self.raw.total_score, own, self.rows))
 
     def compute(self, computation: Callable[[], T]) -> T:

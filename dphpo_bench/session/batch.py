@@ -67,6 +67,7 @@ class ChargedBatch(Unique, Batch):
 
     def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
         train = self._access.raw.train
+        self._access.meter.advance(self._expected_size)
         return self._access.compute(
             lambda: engine.clipped_sum(train.inputs, train.targets, held, indices=self._indices)
         )
@@ -129,6 +130,7 @@ class ChargedBatch(Unique, Batch):
         engine.check_direction(along)
         self._account.charge(repeat(gaussian(noise_multiplier), releases))
         train = self._access.raw.train
+        self._access.meter.advance(len(steps) * self._expected_size)
         return self._access.compute(
             lambda: engine.losses_along(train.inputs, train.targets, along, steps, indices=self._indices)
         ).double()
@@ -177,6 +179,7 @@ def gradients_together(
     for batch, sigma in zip(ours, noise, strict=True):
         batch._account.charge(gaussian(sigma))
     train = access.raw.train
+    access.meter.advance(sum(batch._expected_size for batch in ours))
     sums = access.compute(
         lambda: stack.clipped_sums(single(train.inputs), single(train.targets), held, indices=indices)
     )

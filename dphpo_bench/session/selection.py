@@ -1,14 +1,14 @@
 """Private selection: many trials, of which only the winner is released."""
 
 import pickle
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError
-from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.progress import Advance, SilentProgress
 from dphpo_bench.contract.search_space import Proposals
 from dphpo_bench.contract.session import TrialFunction
 from dphpo_bench.privacy import event_rules, events
@@ -46,7 +46,7 @@ def best_of(
     def select(trials: Trials) -> Tried | None:
         found = trials.independent(indices) if proposals is None else trials.adaptive(indices, proposals)
         best: Tried | None = None
-        with closing(found), trials.access.progress.track("Trials", count) as advance:
+        with closing(found), _counted(trials, count, event.runs.expected) as advance:
             for tried in found:
                 best = tried if tried.beats(best) else best
                 advance()
@@ -74,7 +74,7 @@ def first_above(
 
     def select(trials: Trials) -> Tried | None:
         found = trials.independent(range(longest), at_once=1)
-        with closing(found), trials.access.progress.track("Trials", longest) as advance:
+        with closing(found), _counted(trials, longest, 1 / stop_probability) as advance:
             for tried in found:
                 advance()
                 if tried.score is not None and tried.score >= threshold:
@@ -82,6 +82,28 @@ def first_above(
         return None
 
     return _released(select, trials, apart=trials.own is None)
+
+
+@contextmanager
+def _counted(trials: Trials, count: int, expected: float) -> Iterator[Advance]:
+    """A display of so many trials. The plan expected another number of them, so what is left is corrected."""
+    meter, over = trials.access.meter, 0
+    planned, before = meter.total, meter.done
+
+    def correct(trials: int) -> None:
+        if over and planned:
+            meter.total = planned + (trials - expected) * (meter.done - before) / over
+
+    with trials.access.progress.track("Trials", count) as shown:
+
+        def advance(amount: int = 1) -> None:
+            nonlocal over
+            over += amount
+            correct(count)
+            shown(amount)
+
+        yield advance
+    correct(over)  # some selections end with the first trial that is good enough
 
 
 def _released(select: Callable[[Trials], Tried | None], trials: Trials, *, apart: bool) -> Any:
@@ -125,6 +147,7 @@ def _select_apart(select: Callable[[Trials], Tried | None], trials: Trials) -> t
 
     with access.progress.track("Selection", 1) as advance:
         (answer,) = call_apart([run])
+        access.meter.lose()
         advance()
     refused, failed, packed = answer or (None, "The process of a selection ended without an answer.", b"")
     access.end_if(refused, failed)

@@ -13,6 +13,7 @@ import torch
 
 from dphpo_bench.base.checks import inside, number, whole
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
@@ -51,6 +52,7 @@ def open_session(
     model_streams: Streams | None = None,
     device: "torch.device | str" = "cpu",
     progress: Progress | None = None,
+    meter: Meter | None = None,
     observer: Observer | None = None,
     order: Callable[[int], Sequence[int]] = range,
 ) -> "ChargedSession":
@@ -66,6 +68,7 @@ def open_session(
             share; None: those of the run.
         device: where models and batches live.
         progress: where long work reports to.
+        meter: counts what is computed; None: nobody asks.
         observer: is told what is released; None: nobody is.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
     """
@@ -80,6 +83,7 @@ def open_session(
             own_code=own_code,
             expected_records=float(task.facts.n_records),
             progress=progress or SilentProgress(),
+            meter=meter or Meter(),
             observer=observer,
             order=order,
             rows=None,

@@ -20,6 +20,7 @@ from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
 from dphpo_bench.sweep.claims import Claims
+from dphpo_bench.sweep.estimates import Estimates
 from dphpo_bench.sweep.executors import Executor
 from dphpo_bench.sweep.processes import Answer, NotStartedError
 from dphpo_bench.sweep.resources import Resources
@@ -63,6 +64,7 @@ class Stock:
         todo: cells to run.
         replaced: by key, the records of failed cells that run again.
         damaged: what is wrong with files that should be records.
+        times: how long the finished ones took.
     """
 
     finished: list[Cell] = field(default_factory=list)
@@ -70,6 +72,7 @@ class Stock:
     todo: list[Cell] = field(default_factory=list)
     replaced: dict[str, RunRecord] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)
+    times: Estimates = field(default_factory=Estimates)
 
 
 @dataclass
@@ -96,6 +99,7 @@ def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool 
             stock.todo.append(cell)
         elif record.status == "ok":
             stock.finished.append(cell)
+            stock.times.add(record)
         elif retry_failed:
             stock.todo.append(cell)
             stock.replaced[cell.key] = record

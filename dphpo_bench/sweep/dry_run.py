@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, plan_cell
 from dphpo_bench.sweep.driver import Stock, answer_of
-from dphpo_bench.sweep.estimates import Estimates
 from dphpo_bench.sweep.executors import Executor
 
 
@@ -35,14 +33,8 @@ class PlannedCells:
         return (self.todo or self.finished or self.failed)[0]
 
 
-def plan_all(
-    stock: Stock, store: RecordStore, executor: Executor, source: DataSource, progress: Progress
-) -> list[PlannedCells]:
+def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Progress) -> list[PlannedCells]:
     """Make each plan once, keep it for the sweep, estimate times from the records, and close the executor."""
-    estimates = Estimates()
-    for cell in stock.finished:
-        if record := store.find(cell.identity):
-            estimates.add(record)
     alike: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
     for state in ("finished", "failed", "todo"):
         for cell in getattr(stock, state):
@@ -62,7 +54,7 @@ def plan_all(
             group.error = said["error"]
         else:
             group.plan = CellPlan(**said)
-            group.seconds = estimates.seconds(group.cell.identity, group.plan.examples)
+            group.seconds = stock.times.seconds(group.cell.identity, group.plan.examples)
     return groups
 
 

@@ -65,6 +65,33 @@ def test_a_sweep(main_with_file: Any, tmp_path: Path) -> None:
     assert "The records of task file_rows are others" in err
 
 
+def test_what_it_is_and_the_command_that_repeats_a_run(main_with_file: Any, tmp_path: Path) -> None:
+    own = ("--task-file", "rows_in_a_file.py")
+    code, out, err = main_with_file("describe", *own)
+    assert (code, err) == (0, "")
+    assert "N = 120" in out
+    assert out.rstrip().endswith("dphpo-bench run -m hyfreedp -t file_rows --task-file rows_in_a_file.py")
+    assert json.loads(main_with_file("describe", "file_rows", *own, "--json")[1])["task_file"] == "rows_in_a_file.py"
+    assert main_with_file("run", "-m", "dp_sgd", *own, "-q")[0] == 0
+    (record,) = (tmp_path / "results").rglob("*.json")
+    code, out, err = main_with_file("show", str(record))
+    assert "--task-file" not in out
+    assert "file_rows is not installed here: give --task-file" in err
+    code, out, err = main_with_file("show", str(record), *own)
+    assert (code, err) == (0, "")
+    assert " -t file_rows --model Net --task-file rows_in_a_file.py --epsilon 3 " in out
+
+
+def test_the_command_that_repeats_a_failed_cell(main_with_file: Any, tmp_path: Path) -> None:
+    (tmp_path / "suite.toml").write_text(
+        'methods = [{ name = "dp_sgd", parameters = { optimizer = "SGD", learning_rate = 1e300 } }]\n'
+        'tasks = ["file_rows"]\nepsilons = [3]\nseeds = [0]\n'
+    )
+    code, out, err = main_with_file("sweep", "suite.toml", "--task-file", "rows_in_a_file.py")
+    assert code == 1, err
+    assert "-t file_rows --model Net --task-file rows_in_a_file.py" in out
+
+
 @pytest.mark.slow
 def test_why_a_run_lost(main_with_file: Any, tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text(
@@ -85,6 +112,9 @@ def test_why_a_run_lost(main_with_file: Any, tmp_path: Path) -> None:
         (("run", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py", "-t", "other"), "Unknown task 'other'"),
         (("run", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py", "--model", "mlp"), "Unknown model 'mlp'"),
         (("audit", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py:rows"), "to be a task, got Tensor"),
+        (("describe",), "Missing argument METHOD|TASK, or --task-file FILE"),
+        (("describe", "dp_sgd", "--task-file", "none.py"), "no such file"),
+        (("describe", "other", "--task-file", "rows_in_a_file.py"), "Unknown method or task 'other'"),
         (("sweep", "suite.toml"), "Unknown task 'file_rows'"),
         (
             ("sweep", "suite.toml", "--task-file", "rows_in_a_file.py", "--executor", "ray"),

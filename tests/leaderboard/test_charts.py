@@ -98,7 +98,7 @@ def test_same_bytes_in_another_process() -> None:
 def test_hostile_texts_are_text() -> None:
     for chart in drawn("hostile").values():
         root = parsed(chart)
-        allowed = ("svg", "style", "rect", "text", "line", "circle", "polyline")
+        allowed = ("svg", "style", "rect", "text", "line", "circle", "path", "polyline")
         assert {node.tag for node in root.iter()} <= {f"{SVG}{tag}" for tag in allowed}
         names = {name.lower() for node in root.iter() for name in node.attrib}
         assert not {name for name in names if name.startswith("on") or "href" in name or name == "style"}
@@ -176,7 +176,8 @@ def test_a_forest_shows_every_contestant_and_what_it_did_worst() -> None:
     assert len(answer.everyone) == 41
     forest = Forest.of(answer)
     last = answer.places[-1]
-    assert forest.row(last).count('class="part"') == len(last.parts) == 2
+    (strokes,) = re.findall(r'class="part" d="([^"]+)"', forest.row(last))
+    assert strokes.count("M") == len(last.parts) == 2
     assert forest.worst(last) == "−8.0 seed 1"
     assert (forest.number(last), forest.half(last)) == ("−7.8", "± 0.4")
 
@@ -196,8 +197,9 @@ def test_one_panel_each_with_the_oracle_behind() -> None:
     assert len(panels) == 8
     for panel in panels:
         assert panel.marks.count("<circle") == 3
-        assert panel.marks.count('class="oracle"') == 2
-        assert all(f">{epsilon:g}</text>" in panel.marks for epsilon in boards.EPSILONS)
+        assert panel.behind == panels[0].behind
+        assert panel.behind.count('class="oracle"') == 2
+        assert all(f">{epsilon:g}</text>" in panel.behind for epsilon in boards.EPSILONS)
 
 
 def test_names_of_lines_do_not_cover_each_other() -> None:

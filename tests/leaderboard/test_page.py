@@ -27,7 +27,12 @@ from tests.leaderboard import boards
 
 ROOT = Path(__file__).parents[2]
 BESIDE = Paths(frozenset({"../docs/scoring.md", "../methods/dp_sgd.py"}))
-BUILDERS = {"sample": boards.sample_board, "hostile": boards.hostile_board, "empty": boards.empty_board}
+BUILDERS = {
+    "sample": boards.sample_board,
+    "crowded": boards.crowded_board,
+    "hostile": boards.hostile_board,
+    "empty": boards.empty_board,
+}
 
 
 @cache
@@ -285,6 +290,16 @@ def test_the_shipped_board_fits_the_first_screen(browser: Browser, width: int, h
     page.close()
 
 
+@pytest.mark.parametrize(("width", "height"), [(1400, 900), (390, 844)])
+def test_any_number_of_methods_leaves_the_sentence_on_the_first_screen(visit: Open, width: int, height: int) -> None:
+    page = visit("crowded", width=width, height=height).page
+    assert page.locator(f"{ANSWER} tbody tr").count() == 41
+    assert page.locator(f"{ANSWER} .sentence").evaluate("node => node.getBoundingClientRect().bottom") < height / 2
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    links = page.locator("nav a").evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
+    assert max(links) <= width
+
+
 def test_picture_and_sentence_follow_the_selection(visit: Open) -> None:
     page = visit().page
     choose(page, "8")
@@ -351,7 +366,7 @@ def test_a_printed_page_has_its_pictures(visit: Open) -> None:
     assert page.locator("#controls").is_hidden()
     drawn = page.evaluate(
         """["answer", "setting"].flatMap(part => [...document.querySelectorAll(
-            `.${part}:not([hidden]) .plot svg:not(.defs), .${part}:not([hidden]) .panels figure > svg`)])
+            `.${part}:not([hidden]) .plot > svg:not(.defs), .${part}:not([hidden]) .panels figure > svg`)])
         .filter(node => node.checkVisibility())
         .map(node => [node.getBoundingClientRect().width, node.getBoundingClientRect().right])"""
     )

@@ -1,9 +1,11 @@
 """Tasks from a user's own data and model."""
 
 import functools
+import traceback
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -164,3 +166,10 @@ def test_mistakes_get_one_clear_line(changes: dict[str, Any], message: str) -> N
     with pytest.raises(InvalidValueError, match=message) as error:
         make(**changes)
     assert "\n" not in str(error.value)
+
+
+def test_columns_of_texts_are_named_and_no_record_is_quoted() -> None:
+    frame = pandas.DataFrame({"age": [30, 40], "city": ["Secretville", "Elsewhere"]})
+    with pytest.raises(InvalidValueError, match=r"which the columns city do not have. .*encode makes numbers") as error:
+        ArrayTask("people", (frame, np.array([0, 1])), nn.Linear(2, 2))
+    assert "Secretville" not in "".join(traceback.format_exception(error.value))

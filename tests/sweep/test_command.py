@@ -168,7 +168,7 @@ def test_on_a_terminal_a_table_lives(suite, tmp_path) -> None:
             break
     assert process.wait(timeout=200) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.decode(errors="replace"))
-    assert re.search(r"\d+ of 8 done, \d running, 0 failed, [\d.]+ a minute, \d+ s left", text)
+    assert re.search(r"\d+ of 8 done, \d running, 0 failed, [\d.]+ a minute, about \d+ s left", text)
     assert re.search(r"faulty\s+│\s+\d of 4\s+│\s+0\s+│\s+\d", text)
     assert re.search(r"\d+ s  faulty on blobs \(linear\), ε \d, seed \d", text)
     assert "8 cells run in" in text

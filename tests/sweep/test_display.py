@@ -5,6 +5,7 @@ import pytest
 from dphpo_bench.cli import sweep_progress as display
 from dphpo_bench.cli.sweep_progress import SweepDisplay, stock_text
 from dphpo_bench.sweep.driver import Stock
+from tests.records.test_tables import make_record
 
 
 @pytest.fixture
@@ -30,8 +31,8 @@ def test_long_preparations_are_not_silent(clock, capsys) -> None:
     assert capsys.readouterr().err.splitlines() == [
         "0 cells: 0 finished, 0 to run.",
         "Preparing the data of cifar10, mnist.",
-        "Preparing the data of cifar10, mnist. 60 s",
-        "Preparing the data of cifar10, mnist. 2 min",
+        "Preparing the data of cifar10, mnist. 60 s so far.",
+        "Preparing the data of cifar10, mnist. 2 min so far.",
     ]
 
 
@@ -48,3 +49,21 @@ def test_what_there_is_to_do(blobs) -> None:
     assert stock_text(Stock([one], [two], [three, four])) == "4 cells: 1 finished, 1 failed before, 2 to run."
     again = stock_text(Stock([one], [], [two, three, four], {two.key: None}))
     assert again == "4 cells: 1 finished, 3 to run (1 of them failed before)."
+
+
+def test_what_is_left_is_known_from_earlier_runs_and_shrinks_while_others_run(clock, capsys, blobs) -> None:
+    one, two, three = blobs('"auto_clipping"', seeds=3)
+    stock = Stock([one], [], [two, three])
+    stock.times.add(make_record(seconds={"train": 60.0}).model_copy(update={"identity": one.identity}))
+    with SweepDisplay(workers=2) as shown:
+        shown.stock(stock)
+        shown.preparing(["blobs"])
+        clock.now += 60
+        shown.tick()
+        shown.started(two)
+        for _ in range(2):
+            clock.now += 20
+            shown.tick()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[2] == "Preparing the data of blobs. 60 s so far; the runs after it: about 60 s."
+    assert [line.rpartition(", ")[2] for line in lines[3:]] == ["about 50 s left", "about 40 s left"]

@@ -6,7 +6,7 @@ Each has the same axes as its neighbours, so that no line crosses another and no
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from markupsafe import Markup
@@ -23,10 +23,11 @@ TOP, BOTTOM = 6.0, 84.0
 
 @dataclass(frozen=True)
 class Panel:
-    """A small picture: whose, and its marks, in percents of its width and height."""
+    """A small picture: whose, its marks in percents of its width and height, and what all of a figure have behind."""
 
     contestant: Contestant
     marks: Markup
+    behind: Markup = field(default_factory=Markup)
 
 
 def metric_panels(tables: Sequence[Table]) -> list[Panel]:
@@ -54,7 +55,7 @@ def metric_panels(tables: Sequence[Table]) -> list[Panel]:
         return -len(own[who]), -mean if measure.higher_is_better else mean, who.label
 
     behind = _grid(y, measure) + _line(x, y, oracle, "oracle") + _names(x, epsilons)
-    return [Panel(who, behind + _line(x, y, own[who], "own", measure)) for who in sorted(own, key=best_first)]
+    return [Panel(who, _line(x, y, own[who], "own", measure), behind) for who in sorted(own, key=best_first)]
 
 
 def path_panels(tables: Sequence[Table]) -> list[Panel]:
@@ -82,7 +83,7 @@ def to_svg(panels: Sequence[Panel], columns: int, each: int, title: str, note: s
     for number, panel in enumerate(panels):
         x, y = 12 + step * (number % columns), 56 + each * (number // columns)
         parts.append(frame.text(round(x, 1), y + 14, panel.contestant.label, "name", 22))
-        parts.append(frame.place(round(x, 1), y + 20, round(step - 12, 1), each - 30, panel.marks))
+        parts.append(frame.place(round(x, 1), y + 20, round(step - 12, 1), each - 30, panel.behind + panel.marks))
     height = 56 + each * math.ceil(len(panels) / columns) + 6
     return frame.document(WIDTH, height, title, note, description, parts)
 

@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from dphpo_bench.leaderboard.board import Answer, Place
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.marks import interval, tick, upright
+from dphpo_bench.leaderboard.charts.marks import interval, strokes, tick, upright
 from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
 from dphpo_bench.leaderboard.columns import change_text
 from dphpo_bench.leaderboard.findings import sentences
@@ -77,9 +77,9 @@ class Forest:
 
     def row(self, place: Place) -> Markup:
         """The marks of one row: each part, the interval, the mean."""
-        parts = (upright(self.lead.at(part.value), "part", 25) for part in place.parts if len(place.parts) > 1)
+        parts = [self.lead.at(part.value) for part in place.parts] if len(place.parts) > 1 else []
         kind = "reference" if place.contestant.reference else KINDS[place.untuned]
-        return Markup("").join([*parts, interval(self.lead, place.lead, kind)])
+        return strokes(parts, "part") + interval(self.lead, place.lead, kind)
 
     def calibration_scale(self) -> Markup:
         """The axis of differences of cross entropy, of which only the oracle's line has a name."""

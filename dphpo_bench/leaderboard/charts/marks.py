@@ -1,5 +1,7 @@
 """Marks on an axis: ticks, upright lines, a mean with its interval. Places are percents, so that they stretch."""
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from dphpo_bench.leaderboard.board import Estimate
@@ -13,9 +15,19 @@ def tick(axis: Axis, value: float, name: str) -> Markup:
     return Markup('<text x="{}%" y="30" text-anchor="{}" class="tick">{}</text>').format(at, anchor, name)
 
 
-def upright(at: float, kind: str, inset: int = 0) -> Markup:
-    """A line from top to bottom, or shorter by `inset` percent at both ends."""
-    return Markup('<line class="{}" x1="{}%" x2="{}%" y1="{}%" y2="{}%"/>').format(kind, at, at, inset, 100 - inset)
+def upright(at: float, kind: str) -> Markup:
+    """A line from top to bottom."""
+    return Markup('<line class="{}" x1="{}%" x2="{}%" y2="100%"/>').format(kind, at, at)
+
+
+def strokes(places: Sequence[float], kind: str) -> Markup:
+    """Short upright lines at these places: one mark, since a page has thousands. It is stretched, its lines are not."""
+    if not places:
+        return Markup("")
+    drawing = "".join(f"M{at} 1v2" for at in places)
+    return Markup('<svg viewBox="0 0 100 4" preserveAspectRatio="none"><path class="{}" d="{}"/></svg>').format(
+        kind, drawing
+    )
 
 
 def interval(axis: Axis, estimate: Estimate, kind: str) -> Markup:

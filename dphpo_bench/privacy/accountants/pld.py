@@ -15,6 +15,7 @@ from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants import selection_curves as selection
+from dphpo_bench.privacy.accountants.long_compositions import composed_often, epsilon_for_delta
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
 from dphpo_bench.privacy.accountants.refusals import RefusedError, no_rule, of_parts
 from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, OneOfDpEvent, PureDpEvent
@@ -71,7 +72,7 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
         distribution = composed.distribution(rough_epsilon)
     except LossesTooLargeError:
         return math.inf
-    return float(distribution.get_epsilon_for_delta(rules.delta - composed.own_rounding))
+    return epsilon_for_delta(distribution, rules.delta - composed.own_rounding)
 
 
 def profile(event: DpEvent, rules: Rules) -> Profile:
@@ -236,9 +237,11 @@ class _Composition:
             total = _native(event_rules.from_multiset(native), interval)
         for part in sorted(self.counts.keys() - native.keys(), key=repr):
             if part in often:
-                one = _dense(_native(part, interval)).self_compose(self.counts[part])
+                one = composed_often(_native(part, interval), self.counts[part])
             else:
                 one = self._one_distribution(part, interval).self_compose(self.counts[part])
+            if _is_boundless(one):  # nothing finite is left to compose
+                raise LossesTooLargeError
             total = one if total is None else total.compose(one)
         return privacy_loss_distribution.identity(interval) if total is None else total
 
@@ -280,10 +283,9 @@ def _native(event: DpEvent, interval: float) -> PrivacyLossDistribution:
     return pld.PLDAccountant(value_discretization_interval=interval).compose(event)._pld
 
 
-def _dense(distribution: PrivacyLossDistribution) -> PrivacyLossDistribution:
-    """The same distribution, as its composition takes it in any case."""
-    remove, add = distribution._pmf_remove.to_dense_pmf(), distribution._pmf_add.to_dense_pmf()
-    return PrivacyLossDistribution(remove, None if distribution._symmetric else add)
+def _is_boundless(distribution: PrivacyLossDistribution) -> bool:
+    """Whether all of the losses are infinite, but for what rounding makes of them."""
+    return bool(max(distribution._pmf_remove._infinity_mass, distribution._pmf_add._infinity_mass) > 1 - 1e-12)
 
 
 def _is_slow(event: DpEvent, count: int) -> bool:

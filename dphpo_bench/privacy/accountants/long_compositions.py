@@ -1,0 +1,84 @@
+"""What `dp_accounting` does slowly where a grid has a million points, or a release is repeated millions of times.
+
+Both functions keep its guarantees: ε is an upper bound.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from dp_accounting.pld import common
+from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from scipy import fft
+
+_TAIL = 1e-15
+"""Mass that composing may move to an infinite loss, as in `dp_accounting`."""
+_VANISHING = -120.0  # logarithm of what is far below rounding
+_MARGIN = 1e-6  # far above the difference of two logarithm functions
+_LARGEST_LOSS = 700.0  # of larger ones, the exponential may vanish
+
+
+def epsilon_for_delta(distribution: PrivacyLossDistribution, delta: float) -> float:
+    """`get_epsilon_for_delta`, to the last bit, without a loop in Python."""
+    forward = _epsilon_one_way(distribution._pmf_remove, delta)
+    return forward if distribution._symmetric else max(forward, _epsilon_one_way(distribution._pmf_add, delta))
+
+
+def _epsilon_one_way(pmf: PLDPmf, delta: float) -> float:
+    if not isinstance(pmf, DensePLDPmf):
+        return float(pmf.get_epsilon_for_delta(delta))
+    interval = pmf._discretization
+    largest = (pmf._lower_loss + len(pmf._probs) - 1) * interval
+    if not 0 < largest < _LARGEST_LOSS or pmf._infinity_mass >= delta:
+        return float(pmf.get_epsilon_for_delta(delta))
+    # Sums and losses as the library's loop has them, which adds one by one. Below a loss of 0 it would find ε = 0.
+    masses = np.asarray(pmf._probs, dtype=float)[::-1][: math.ceil(largest / interval) + 2]
+    losses = np.cumsum(np.r_[largest, np.full(len(masses) - 1, -interval)])
+    factors = np.fromiter(map(math.exp, -losses), dtype=float, count=len(losses))
+    upper = np.cumsum(np.r_[pmf._infinity_mass, masses])[:-1]  # before each loss
+    lower = np.cumsum(np.r_[0.0, factors * masses])[:-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = (upper > delta) & (lower > 0) & (np.log((upper - delta) / lower) >= losses - _MARGIN)
+    for at in np.flatnonzero(near):
+        found = math.log((upper[at] - delta) / lower[at])
+        if found >= losses[at]:
+            return max(found, 0.0) if upper[at] > lower[at] + delta else 0.0
+    return 0.0 if losses[-1] < 0 else float(pmf.get_epsilon_for_delta(delta))
+
+
+def composed_often(distribution: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
+    """The distribution of very many releases of one distribution, on few points."""
+    remove = _composed(distribution._pmf_remove.to_dense_pmf(), count)
+    return PrivacyLossDistribution(
+        remove, None if distribution._symmetric else _composed(distribution._pmf_add.to_dense_pmf(), count)
+    )
+
+
+def _composed(pmf: DensePLDPmf, count: int) -> DensePLDPmf:
+    """`self_compose` of few points, very often.
+
+    The library's window is found with steep exponentials only, so it is many times too wide. Its transform takes the
+    power of every frequency, though nearly all powers vanish.
+    """
+    masses = np.asarray(pmf._probs, dtype=float)
+    low, high = common.compute_self_convolve_bounds(masses, count, _TAIL, list(_orders(masses, count)))
+    size = fft.next_fast_len(max(high - low + 1, len(masses)), real=True)
+    transform = fft.rfft(masses, size)
+    with np.errstate(divide="ignore"):
+        kept = count * np.log(np.abs(transform)) > _VANISHING
+    powers = np.zeros_like(transform)
+    powers[kept] = transform[kept] ** count
+    found = np.roll(fft.irfft(powers, size), -low)[: high - low + 1]
+    infinite = _TAIL - math.expm1(count * math.log1p(-pmf._infinity_mass))
+    return DensePLDPmf(pmf._discretization, pmf._lower_loss * count + low, found, infinite, pmf._pessimistic_estimate)
+
+
+def _orders(masses: "np.ndarray[tuple[int], np.dtype[np.float64]]", count: int) -> Iterator[float]:
+    """Orders of Chernoff bounds around the best ones for the normal limit, in units of the grid; any order is valid."""
+    at = np.arange(len(masses))
+    mean = float(masses @ at) / float(masses.sum())
+    variance = float(masses @ (at - mean) ** 2)
+    best = math.sqrt(2 * math.log(2 / _TAIL) / (count * variance)) if variance else 1.0
+    for scale in np.geomspace(1 / 8, 8, 13):
+        yield from (-best * scale, best * scale)

@@ -1,0 +1,80 @@
+"""One estimate of the time left over all phases of a run."""
+
+from typing import Any
+
+import pytest
+
+import dphpo_bench as bench
+from dphpo_bench.base import meter as metering
+from dphpo_bench.base.meter import Meter
+from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.terminal import TerminalProgress
+
+
+class Looking(SilentProgress):
+    """Keeps the meter of a run."""
+
+    def whole(self, meter: Meter) -> Any:
+        self.meter, self.planned = meter, meter.total
+        return super().whole(meter)
+
+
+def measured(method: str, task: Any, budget: Any, seed: int | None = 0, **settings: str) -> Looking:
+    progress = Looking()
+    bench.run(bench.make_method(method, settings), task, budget, seed=seed, progress=progress)
+    return progress
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(metering.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_the_rate_is_that_since_the_first_report(clock: list[float]) -> None:
+    meter = Meter(1000)
+    assert meter.seconds_left() is None
+    for clock[0], examples in ((60, 300), (80, 100)):
+        meter.advance(examples)
+    assert meter.seconds_left() == 600 / (100 / 20)
+    meter.lose()
+    assert meter.seconds_left() is None
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("dp_sgd", {"epochs": "2"}),
+        ("hyfreedp", {"epochs": "2"}),
+        ("successive_halving", {"epochs": "2"}),
+        ("propose_test", {"epochs": "2"}),
+        ("grid_oracle", {"epochs": "2", "points": "2"}),
+    ],
+)
+def test_what_is_counted_is_what_was_planned(method: str, settings: Any, tiny_task: Any, budget: Any) -> None:
+    progress = measured(method, tiny_task, budget, **settings)
+    assert progress.meter.done == pytest.approx(progress.planned)
+
+
+def test_another_number_of_trials_than_expected_corrects_the_total(tiny_task: Any, budget: Any) -> None:
+    progress = measured("liu_talwar", tiny_task, budget, seed=1, epochs="2")
+    assert progress.meter.total != progress.planned
+    assert progress.meter.done == pytest.approx(progress.meter.total)
+
+
+def test_nothing_is_counted_where_the_number_of_trials_is_secret(tiny_task: Any, budget: Any) -> None:
+    assert measured("liu_talwar", tiny_task, budget, seed=None, epochs="2").meter.done == 0
+
+
+def test_work_inside_other_work_counts_for_the_whole(
+    clock: list[float], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dphpo_bench.base.terminal.LOG_SECONDS", 0.0)
+    progress, outer = TerminalProgress(), Meter(100, "the bound")
+    with progress.whole(outer), progress.whole(Meter(20, "the test")) as inner, progress.track("Training", 4) as step:
+        assert inner is outer
+        for clock[0] in (1.0, 2.0, 3.0):
+            inner.advance(10)
+            step()
+    assert "Training: 3 of 4 after 3 s, about 7 s left until the bound" in capsys.readouterr().err

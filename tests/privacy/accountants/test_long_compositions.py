@@ -1,0 +1,93 @@
+"""What is done faster than in `dp_accounting` says the same, or no less."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+from dphpo_bench.privacy.accountants import tilted
+from dphpo_bench.privacy.accountants.long_compositions import composed_often, epsilon_for_delta
+from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.privacy.events import best_of, compose, gaussian, poisson_sampled, repeat
+from dphpo_bench.privacy.run_counts import geometric
+
+
+def steps(noise: float, rate: float, interval: float) -> PrivacyLossDistribution:
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=interval, use_connect_dots=True
+    )
+
+
+def dense(distribution: PrivacyLossDistribution) -> PrivacyLossDistribution:
+    return PrivacyLossDistribution(distribution._pmf_remove.to_dense_pmf(), distribution._pmf_add.to_dense_pmf())
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "count"), [(1.0, 0.1, 30), (20.0, 0.35, 2000), (0.3, 0.5, 3), (60.0, 1.0, 9)]
+)
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-3, 0.3])
+def test_epsilon_is_the_librarys_to_the_last_bit(noise: float, rate: float, count: int, delta: float) -> None:
+    composed = dense(steps(noise, rate, 1e-3)).self_compose(count)
+    assert epsilon_for_delta(composed, delta) == composed.get_epsilon_for_delta(delta)
+
+
+def pmf(low: int, masses: list[float], infinite: float = 0.0, interval: float = 0.1) -> Any:
+    return PrivacyLossDistribution(pld_pmf.DensePLDPmf(interval, low, np.array(masses), infinite, True))
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pmf(3, [1.0]),
+        pmf(-3, [1.0]),
+        pmf(0, [1.0]),
+        pmf(-2, [0.4, 0.0, 0.0, 0.0, 0.6]),
+        pmf(-2, [0.4, 0.1, 0.1, 0.2, 0.1], infinite=0.1),
+        pmf(-1, [0.5, 0.2, 0.2, -1e-17, 0.1, 0.0, 1e-18]),
+        pmf(5000, [0.9, 0.1], interval=1.0),
+    ],
+)
+@pytest.mark.parametrize("delta", [1e-12, 0.1, 0.25, 0.6, 0.99])
+def test_odd_distributions_have_the_librarys_epsilon(odd: PrivacyLossDistribution, delta: float) -> None:
+    assert epsilon_for_delta(odd, delta) == odd.get_epsilon_for_delta(delta)
+
+
+@pytest.mark.parametrize(("noise", "rate", "count"), [(8.0, 0.1, 300), (2.0, 0.01, 1000), (120.0, 0.35, 100_000)])
+def test_many_releases_have_the_epsilon_of_the_slow_way(noise: float, rate: float, count: int) -> None:
+    one = dense(steps(noise, rate, 1e-4))
+    fast, slow = composed_often(one, count), one.self_compose(count)
+    assert fast._pmf_remove.size < 1.1 * slow._pmf_remove.size
+    for delta in (1e-6, 1e-3):
+        # What rounding may take of δ is charged on top of either; see `pld.epsilon`.
+        rounding = 2.2e-16 * (50 + count)
+        assert fast.get_epsilon_for_delta(delta - rounding) >= slow.get_epsilon_for_delta(delta)
+        assert fast.get_epsilon_for_delta(delta) == pytest.approx(slow.get_epsilon_for_delta(delta), rel=1e-5)
+
+
+def test_no_mass_is_lost() -> None:
+    composed = composed_often(dense(steps(300.0, 0.35, 1e-4)), 1_000_000)
+    for side in (composed._pmf_remove, composed._pmf_add):  # one release may have slightly more than all
+        assert 1 - 1e-9 <= math.fsum(side._probs) + side._infinity_mass <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("count", [200_000, 3_000_000])
+def test_millions_of_releases_against_another_transform(count: int) -> None:
+    """An exponentially tilted transform has rounding errors of its own, far smaller here, and a finer grid."""
+    noise = 0.35 * math.sqrt(count)
+    event = repeat(poisson_sampled(0.35, gaussian(noise)), count)
+    finer = tilted.epsilon(event, 1e-5)
+    assert finer <= epsilon(event, 1e-5).by_accountant["pld"] <= 1.03 * finer
+
+
+@pytest.mark.parametrize(("noise", "count"), [(1.0, 8000), (100.0, 8_000_000)])
+@pytest.mark.parametrize("coarseness", [1.0, 8.0])
+def test_a_selection_whose_losses_are_all_infinite_is_composed(noise: float, count: int, coarseness: float) -> None:
+    """Nothing is left to compose then; the library looked for its first point."""
+    trial = repeat(poisson_sampled(0.35, gaussian(noise)), count)
+    event = compose(best_of(trial, geometric(10)), gaussian(2.0))
+    found = epsilon(event, 1e-5, coarseness=coarseness).by_accountant
+    assert found["layer_cake"] > 100
+    assert found["rdp"] > 100
