@@ -1,7 +1,9 @@
 """DP-hyper: a private search with a small part of the budget, then one run with the rest."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -31,8 +33,10 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
     summary = "A private search with 15 % of the budget, then one run with the rest."
     reference = "Liu and Bu 2025 (arXiv:2503.00703), Section 5 (baseline); Liu and Talwar 2019"
     tuning = ("learning rate",)
+    version = 2
     end_to_end_private = True
 
+    mean: Annotated[float, Interval(gt=1)] = 10.0
     final_share: bench.Share = 0.85
     accounting: Literal["tightest", "rdp", "profile", "layer_cake"] = "tightest"
 

@@ -1,7 +1,9 @@
 """Tuning on a secret sample of the records: the search is cheaper, in privacy and in time."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -35,8 +37,10 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     summary = "Searches on a secret sample of the records, then trains on all of them."
     reference = "Koskela and Kulkarni 2023, Practical differentially private hyperparameter tuning with subsampling"
     tuning = ("learning rate",)
+    version = 2
     end_to_end_private = True
 
+    mean: Annotated[float, Interval(gt=1)] = 10.0
     tuning_rate: bench.Share = 0.2
     final_share: bench.Share = 0.85
     extrapolation: Literal["auto", "linear", "none"] = "auto"
