@@ -23,7 +23,8 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
     The trials see more noise than the final run, and the best learning rate falls with noise, so what the search
     finds is too small for the run it is used in. That is the method's own weakness, not corrected here.
 
-    The other parameters are those of every `RandomStopping`; the final run has the schedule of a trial.
+    The other parameters are those of every `RandomStopping`; the final run has the schedule of a trial. The trial that
+    wins is not released, so more records may score it.
 
     Attributes:
         final_share: ε of the final run by itself, as a share of the whole.
@@ -36,6 +37,7 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
     version = 2
     end_to_end_private = True
 
+    validation: bench.Share = 0.3
     mean: Annotated[float, Interval(gt=1)] = 10.0
     final_share: bench.Share = 0.85
     accounting: Literal["tightest", "rdp", "profile", "layer_cake"] = "tightest"

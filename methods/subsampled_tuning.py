@@ -25,7 +25,8 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     number of records (`extrapolation="linear"`); a step of an adaptive optimiser does not depend on the scale of
     the gradient ("none"). The paper extrapolates SGD's.
 
-    The other parameters are those of every `RandomStopping`.
+    The other parameters are those of every `RandomStopping`. The trial that wins is not released, so more records may
+    score it.
 
     Attributes:
         tuning_rate: q₁, share of the records that are searched on.
@@ -40,6 +41,7 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     version = 2
     end_to_end_private = True
 
+    validation: bench.Share = 0.3
     mean: Annotated[float, Interval(gt=1)] = 10.0
     tuning_rate: bench.Share = 0.2
     final_share: bench.Share = 0.85

@@ -24,7 +24,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 import dphpo_bench as bench
 from dphpo_bench.contract.search_space import draw
-from dphpo_bench.privacy.calibration import calibrate_roughly
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial, UniformCount, geometric
 from dphpo_bench.recipes.networks import zero_linear
@@ -63,9 +62,10 @@ def sampled(name: str, records: int) -> bench.Task:
         return task
     parts = (task.load_train(source), task.load_test(source))
     rows = [torch.randperm(len(part), generator=torch.Generator().manual_seed(0))[:records] for part in parts]
-    every = math.ceil(task.facts.inputs.shape[0] / MOST_FEATURES)
+    every = math.ceil(parts[0].inputs.shape[1] / MOST_FEATURES)  # type: ignore[union-attr]
     train, test = (
-        (part.inputs[row, ::every].float(), part.targets[row]) for part, row in zip(parts, rows, strict=True)
+        (part.inputs[row, ::every].float(), part.targets[row])  # type: ignore[index]
+        for part, row in zip(parts, rows, strict=True)
     )
     width, outputs = train[0].shape[1], task.facts.n_classes or 1
     return bench.ArrayTask(
@@ -104,10 +104,14 @@ def train(task: bench.Task, epsilon: float, draws: int, rates: int, table: Path)
     facts = replace(task.facts, search_space=lambda: wide(task.facts))
     budget, source = bench.PrivacyBudget(epsilon, facts.default_delta), bench.DataSource.resolve()
     single = bench.DpSgd.of(facts)
-    noise = calibrate_roughly(lambda noise: single.with_noise(noise).event, budget)
     several = bench.searched(single, facts, budget, drawn=True)
     assert isinstance(several, bench.SearchedRun)
     records, test = task.load_train(source), task.load_test(source)
+
+    def score(model: torch.nn.Module) -> np.ndarray:
+        with torch.no_grad():
+            return np.asarray(task.ready("scores")(all_outputs(model.eval(), test), test.targets))
+
     found, tried = [], candidates(facts, draws, rates)
     for index, candidate in enumerate(tried):
         free = {name: value for name, value in candidate.items() if name not in ("batch_size", "epochs")}
@@ -116,14 +120,14 @@ def train(task: bench.Task, epsilon: float, draws: int, rates: int, table: Path)
         for level, relative in enumerate(LEVELS):
             session = open_session(task, records, Ledger(), Streams(100 * index + level), own_code=OWN_CODE)
             model = run.having(free).with_noise(relative * run.noise_multiplier).train(session)
-            with torch.no_grad():
-                outputs = all_outputs(model.eval(), bench.Records(test.inputs, test.targets))
-                found.append(task.ready("scores")(outputs, test.targets).numpy())
+            found.append(score(model))
+    untrained = float(score(open_session(task, records, Ledger(), Streams(0), own_code=OWN_CODE).build_model()).mean())
     right = np.array(found).reshape(len(tried), len(LEVELS), -1)
     parts = ["full"] * draws + ["learning_rate"] * 2 * rates + ["fixed_schedule"] * (draws // 2)
     about = {
-        **{"task": task.name, "n": facts.n_records, "epsilon": epsilon, "delta": budget.delta, "sigma": noise},
+        **{"task": task.name, "n": facts.n_records, "epsilon": epsilon, "delta": budget.delta},
         **{"q": facts.sample_rate, "steps": facts.steps, "candidates": tried, "parts": parts},
+        "untrained": untrained,
     }
     np.savez_compressed(table, right=right, about=json.dumps(about))
 
@@ -148,19 +152,18 @@ class Table:
         with np.load(path) as found:
             return cls(found["right"], json.loads(str(found["about"])), path.with_suffix(".prices.json"))
 
-    def price(self, name: str, whole: Callable[[Any], Any]) -> tuple[float, float]:
-        """Noise of a trial, relative to one run with all of the budget, and σ of its count of right predictions."""
+    def kept(self, name: str, compute: Callable[[], list[float]]) -> list[float]:
+        """What takes seconds to calibrate, from the file if it was asked before."""
         known = json.loads(self.prices.read_text()) if self.prices.exists() else {}
         if name not in known:
-            about = self.about
-            run = bench.DpSgd(about["q"], about["steps"], 1.0, 1.0)
-            trial = bench.Trial.calibrated(
-                whole, run, bench.PrivacyBudget(about["epsilon"], about["delta"]), validation=0.1
-            )
-            assert isinstance(trial.training, bench.DpSgd)
-            known[name] = [trial.training.noise_multiplier / about["sigma"], trial.score_noise]
+            known[name] = compute()
             self.prices.write_text(json.dumps(known, indent=1))
-        return tuple(known[name])
+        return list(known[name])
+
+    def run(self, share: float = 1.0) -> bench.DpSgd:
+        """A run with this share of ε to itself."""
+        budget = bench.PrivacyBudget(share * self.about["epsilon"], self.about["delta"])
+        return bench.DpSgd(self.about["q"], self.about["steps"], 1.0, 1.0).calibrated(budget)
 
     def levels(self, noise: float, count: int, random: np.random.Generator) -> np.ndarray:
         """The levels of noise above or below this one, at random so that the mean of their logarithms is its own."""
@@ -184,7 +187,7 @@ class Search:
     final: float = 0.0
     sample: float = 1.0
 
-    def simulated(self, table: Table, rows: np.ndarray, searches: int = 3000) -> np.ndarray:
+    def simulated(self, table: Table, rows: np.ndarray, searches: int = 1000) -> np.ndarray:
         """The accuracies that many searches end with.
 
         Args:
@@ -193,7 +196,7 @@ class Search:
             searches: how many.
         """
         random, about = np.random.default_rng(0), table.about
-        noise, score_noise = table.price(f"{self.runs.describe()}, {self.final}, {self.sample}", self._whole(about))
+        noise, last_noise, score_noise = self.noise(table)
         noise /= self.sample * (1 - self.validation)  # of a mean over fewer records
         held_out = round(self.validation * self.sample * about["n"])
         n_test, found = table.right.shape[-1], []
@@ -203,41 +206,35 @@ class Search:
             judges = order[: n_test // 2]
             scoring = random.choice(order[n_test // 2 :], held_out)
             if k == 0:
-                found.append(0.1)
+                found.append(about["untrained"])
                 continue
             tried, level = random.choice(rows, k), table.levels(noise, k, random)
             scores = table.right[tried[:, None], level[:, None], scoring].mean(1)
             winner = int(np.argmax(scores + score_noise / held_out * random.standard_normal(k)))
             last = level[winner]
             if self.final:
-                last = table.levels(_final_noise(table, self.final), 1, random)[0]
+                last = table.levels(last_noise, 1, random)[0]
             found.append(float(table.right[tried[winner], last, judges].mean()))
         return np.array(found)
 
-    def _whole(self, about: dict[str, Any]) -> Callable[[Any], Any]:
-        def whole(trial: Any) -> Any:
-            event = bench.best_of(trial, self.runs)
-            if self.sample < 1:
-                event = bench.poisson_sampled(self.sample, event)
-            if not self.final:
-                return event
-            return bench.compose(event, _final(about, self.final).event)
+    def noise(self, table: Table) -> tuple[float, float, float]:
+        """Noise of a trial and of the final run, relative to one run with all of the budget, and σ of a score."""
 
-        return whole
+        def price() -> list[float]:
+            single, budget = table.run(), bench.PrivacyBudget(table.about["epsilon"], table.about["delta"])
+            final = table.run(self.final) if self.final else None
 
+            def whole(trial: Any) -> Any:
+                event = bench.best_of(trial, self.runs)
+                event = bench.poisson_sampled(self.sample, event) if self.sample < 1 else event
+                return bench.compose(event, final.event) if final else event
 
-def _final(about: dict[str, Any], share: float) -> bench.DpSgd:
-    budget = bench.PrivacyBudget(share * about["epsilon"], about["delta"])
-    return bench.DpSgd(about["q"], about["steps"], 1.0, 1.0).calibrated(budget)
+            trial = bench.Trial.calibrated(whole, single, budget, validation=self.validation)
+            noise = [trial.training.noise_multiplier, final.noise_multiplier if final else 0.0]
+            return [noise[0] / single.noise_multiplier, noise[1] / single.noise_multiplier, trial.score_noise]
 
-
-def _final_noise(table: Table, share: float) -> float:
-    known = json.loads(table.prices.read_text())
-    name = f"final {share}"
-    if name not in known:
-        known[name] = _final(table.about, share).noise_multiplier / table.about["sigma"]
-        table.prices.write_text(json.dumps(known, indent=1))
-    return float(known[name])
+        trial, final, score = table.kept(f"{self.runs.describe()}, {self.final}, {self.sample}", price)
+        return trial, final, score
 
 
 RANGES = {"before": ((3e-4, 0.3), (0.01, 10.0)), "now": ((0.003, 0.3), (0.03, 3.0))}
@@ -260,7 +257,7 @@ def spaces(table: Table) -> dict[str, np.ndarray]:
             dtype=int,
         )
 
-    nothing = (1.0, 0.0)
+    nothing = (math.inf, 0.0)
     found = {f"{extent} {when}": within(extent, *both) for extent in EXTENTS for when, both in RANGES.items()}
     found["learning_rate before"] = within("learning_rate", (1e-4, 1.0), nothing)
     found["learning_rate now"] = within("learning_rate", RANGES["now"][0], nothing)
@@ -270,10 +267,11 @@ def spaces(table: Table) -> dict[str, np.ndarray]:
 
 EXTENTS = ("full", "fixed_schedule")
 COUNTS: tuple[RunCount, ...] = (
-    *(geometric(mean) for mean in (1.5, 2, 3, 5, 10)),
+    *(geometric(mean) for mean in (1.5, 2, 3, 4, 5, 10)),
     *(TruncatedNegativeBinomial(mean, 0) for mean in (3, 5)),
-    *(Poisson(mean) for mean in (5, 8)),
-    *(UniformCount(1, high) for high in (3, 5, 9)),
+    TruncatedNegativeBinomial(4, 3),
+    *(Poisson(mean) for mean in (4, 8)),
+    UniformCount(1, 7),
 )
 
 
