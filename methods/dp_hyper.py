@@ -1,7 +1,9 @@
 """DP-hyper: a private search with a small part of the budget, then one run with the rest."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -21,7 +23,8 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
     The trials see more noise than the final run, and the best learning rate falls with noise, so what the search
     finds is too small for the run it is used in. That is the method's own weakness, not corrected here.
 
-    The other parameters are those of every `RandomStopping`; the final run has the schedule of a trial.
+    The other parameters are those of every `RandomStopping`; the final run has the schedule of a trial. The trial that
+    wins is not released, so more records may score it.
 
     Attributes:
         final_share: ε of the final run by itself, as a share of the whole.
@@ -31,8 +34,11 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
     summary = "A private search with 15 % of the budget, then one run with the rest."
     reference = "Liu and Bu 2025 (arXiv:2503.00703), Section 5 (baseline); Liu and Talwar 2019"
     tuning = ("learning rate",)
+    version = 2
     end_to_end_private = True
 
+    validation: bench.Share = 0.3
+    mean: Annotated[float, Interval(gt=1)] = 10.0
     final_share: bench.Share = 0.85
     accounting: Literal["tightest", "rdp", "profile", "layer_cake"] = "tightest"
 

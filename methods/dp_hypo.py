@@ -42,10 +42,12 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
     summary = "Random search that learns from earlier trials as far as privacy allows."
     reference = "Wang et al. 2023, DP-HyPO: an adaptive private hyperparameter optimization framework, Theorem 1"
     tuning = ("learning rate",)
+    version = 2
     end_to_end_private = True
 
     independent = False  # what a trial draws depends on earlier scores
 
+    mean: Annotated[float, Interval(gt=1)] = 3.0
     shape: Annotated[float, Interval(ge=0)] = 1.0
     adaptivity_share: Annotated[float, Interval(ge=0, lt=1)] = 0.05
     points: Annotated[int, Interval(ge=2)] = 32

@@ -46,6 +46,7 @@ class LiuTalwar(bench.RandomStopping[bench.Trial]):
     summary = "Random stopping: the best of a geometric number of runs, or the first above a threshold."
     reference = "Liu and Talwar 2019, Private selection from private candidates, Algorithms 1 and 2"
     tuning = ("learning rate",)
+    version = 2
     end_to_end_private = True
 
     accounting: Literal["tightest", "theorem", "rdp", "profile", "layer_cake"] = "tightest"

@@ -29,10 +29,8 @@ class PapernotSteinke(bench.RandomStopping[bench.Trial]):
         distribution: of K: "poisson"; "negative_binomial"; or "uniform" on 1, ..., 2 · mean − 1, which only the
             layer cake bounds.
         shape: η of the negative binomial: 0 logarithmic, 1 geometric. The logarithmic one costs the least ε
-            for its mean, the geometric one more rarely stops after one trial.
-        mean: expected number of trials. In a space of four decades of which one is good, eight Poisson trials on
-            average hit that decade in seven of eight searches, as a geometric number of mean 20 does. Beyond about
-            ten, the price of a Poisson number rises fast.
+            for its mean; the larger η, the more rarely a search stops after one trial.
+        mean: expected number of trials. A Poisson number of so few is often 0, and of more it is dear.
         accounting: which bound is calibrated and quoted: "rdp" (as published), "profile" (Koskela, Redberg and
             Wang 2024), "layer_cake" (ours; docs/accounting.md), or "tightest", the least of these.
     """
@@ -41,11 +39,12 @@ class PapernotSteinke(bench.RandomStopping[bench.Trial]):
     summary = "Best of a random number of runs (negative binomial or Poisson); RDP, profile or layer-cake accounting."
     reference = "Papernot and Steinke 2022, Hyperparameter tuning with Rényi differential privacy, Theorems 2 and 6"
     tuning = ("learning rate",)
+    version = 2
     end_to_end_private = True
 
-    distribution: Literal["negative_binomial", "poisson", "uniform"] = "poisson"
-    shape: Annotated[float, Interval(ge=0)] = 1.0
-    mean: bench.Positive = 8.0
+    distribution: Literal["negative_binomial", "poisson", "uniform"] = "negative_binomial"
+    shape: Annotated[float, Interval(ge=0)] = 3.0
+    mean: bench.Positive = 4.0
     accounting: Literal["tightest", "profile", "rdp", "layer_cake"] = "tightest"
 
     def __post_init__(self) -> None:

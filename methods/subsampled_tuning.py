@@ -1,7 +1,9 @@
 """Tuning on a secret sample of the records: the search is cheaper, in privacy and in time."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from annotated_types import Interval
 
 import dphpo_bench as bench
 
@@ -23,7 +25,8 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     number of records (`extrapolation="linear"`); a step of an adaptive optimiser does not depend on the scale of
     the gradient ("none"). The paper extrapolates SGD's.
 
-    The other parameters are those of every `RandomStopping`.
+    The other parameters are those of every `RandomStopping`. The trial that wins is not released, so more records may
+    score it.
 
     Attributes:
         tuning_rate: q₁, share of the records that are searched on.
@@ -35,8 +38,11 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     summary = "Searches on a secret sample of the records, then trains on all of them."
     reference = "Koskela and Kulkarni 2023, Practical differentially private hyperparameter tuning with subsampling"
     tuning = ("learning rate",)
+    version = 2
     end_to_end_private = True
 
+    validation: bench.Share = 0.3
+    mean: Annotated[float, Interval(gt=1)] = 10.0
     tuning_rate: bench.Share = 0.2
     final_share: bench.Share = 0.85
     extrapolation: Literal["auto", "linear", "none"] = "auto"

@@ -88,27 +88,38 @@ class Space:
                 return name == "learning_rate"
 
 
-def usual(n_records: int, batch_size: int, epochs: float) -> "dict[str, BaseDistribution]":
-    """What people tune, for a wider search of a task that states no space: public, and the same for all tasks.
+NAIVE_RATE = 1e-3
+"""AdamW's own default, which tasks have that know no better one."""
 
-    No search takes it unless it is told to: one that searched it lost to the learning rate alone (docs/methods.md).
 
-    Learning rates span three decades, around .01 for AdamW and .3 for SGD with momentum, where runs under privacy do
-    best. Batches are the task's or twice as large, epochs half or twice as many: four combinations,
-    since each is planned with noise of its own.
+def usual(
+    n_records: int, batch_size: int, epochs: float, learning_rate: float = NAIVE_RATE
+) -> "dict[str, BaseDistribution]":
+    """What people tune, for a search of a task that states no space: public, and the same for all tasks.
+
+    Learning rates span the two decades around .03 for AdamW and .3 for SGD with momentum, where runs under privacy do
+    best; wider ranges lose more to bad draws than they gain (docs/methods.md). A task with a learning rate of its own,
+    as for fine-tuning, has a decade either side of it, for its own optimiser. Batches are the task's or twice as
+    large, epochs half or twice as many: four combinations, since each is planned with noise of its own.
 
     Args:
         n_records: N; no batch is larger.
         batch_size: of the task.
         epochs: of the task.
+        learning_rate: of the task.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
+    rates: dict[str, BaseDistribution] = {
+        "optimizer": CategoricalDistribution(["AdamW", "SGD"]),
+        "learning_rate": FloatDistribution(0.003, 0.3, log=True),
+        "learning_rate:sgd": FloatDistribution(0.03, 3.0, log=True),
+    }
+    if learning_rate != NAIVE_RATE:
+        rates = {"learning_rate": FloatDistribution(learning_rate / 10, learning_rate * 10, log=True)}
     batches = sorted({batch_size, min(2 * batch_size, n_records)})
     return {
-        "optimizer": CategoricalDistribution(["AdamW", "SGD"]),
-        "learning_rate": FloatDistribution(3e-4, 0.3, log=True),
-        "learning_rate:sgd": FloatDistribution(0.01, 10.0, log=True),
+        **rates,
         "clipping": CategoricalDistribution(["auto_s", "abadi:1"]),
         "weight_decay": CategoricalDistribution([0.0, 0.001, 0.01]),
         "batch_size": CategoricalDistribution(batches),

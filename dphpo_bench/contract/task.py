@@ -171,11 +171,14 @@ class TaskFacts:
         Raises:
             InvalidValueError: if that is nothing.
         """
-        if space is None:
-            return self.search_space()
-        if self.search_space is default_search_space:
-            return space.of(search.usual(self.n_records, self.batch_size, self.epochs))
-        return space.of(self.search_space())
+        if space is None or self.states_a_space:
+            return self.search_space() if space is None else space.of(self.search_space())
+        return space.of(search.usual(self.n_records, self.batch_size, self.epochs, self.learning_rate))
+
+    @property
+    def states_a_space(self) -> bool:
+        """Whether the task says itself what searches may vary."""
+        return self.search_space is not default_search_space
 
     def grid(self, points: int, space: "search.Space | None" = None) -> "list[Candidate]":
         """Evenly spaced points of what is searched; see `search.grid`."""

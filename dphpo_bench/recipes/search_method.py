@@ -29,10 +29,13 @@ class CandidateMethod(TrainingMethod[P]):
     Attributes:
         clipping: as in `parse_clipping`.
         optimizer: a `torch.optim` name; default: the task's.
-        space: what is searched; default: the task's search space as it is, which is the learning rate alone unless
-            the task says otherwise. `Extent` has the wider ones, which leave out what is set by hand: batch size,
-            epochs, optimiser, and a clipping other than "auto_s".
+        space: what is searched; default: the task's search space as it is, or `unstated` if it states none. `Extent`
+            has the others, which leave out what is set by hand: batch size, epochs, optimiser, and a clipping other
+            than "auto_s".
+        unstated: what is searched where neither `space` nor the task says; None: the learning rate, four decades of it.
     """
+
+    unstated: ClassVar[Extent | None] = None
 
     clipping: ClippingRule = "auto_s"
     optimizer: OptimizerName | None = None
@@ -45,15 +48,16 @@ class CandidateMethod(TrainingMethod[P]):
 
     def searched_space(self, facts: TaskFacts) -> Space | None:
         """What is searched, of what the task has; None: the task's search space as it is."""
-        if self.space is None:
+        extent = self.space or (None if facts.states_a_space else self.unstated)
+        if extent is None:
             return None
         set_by_hand = {
             "clipping": self.clipping != "auto_s",
             "batch_size": self.batch_size is not None,
             "epochs": self.epochs is not None,
         }
-        optimizer = self.optimizer or (facts.optimizer if self.space == "learning_rate" else None)
-        return Space(self.space, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
+        optimizer = self.optimizer or (facts.optimizer if extent == "learning_rate" else None)
+        return Space(extent, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
 
     def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
         """A run, or one for each batch size and number of epochs that are searched; see `searched`."""
@@ -105,8 +109,9 @@ class RandomStopping(SearchMethod[P]):
         accounting: which bound is calibrated and quoted (docs/accounting.md); "tightest" is the least of all.
     """
 
-    mean: Annotated[float, Interval(gt=1)] = 10.0
+    mean: Annotated[float, Interval(gt=1)] = 4.0
     accounting: str = "tightest"
+    unstated: ClassVar[Extent | None] = "learning_rate"  # two decades, where draws are good (docs/methods.md)
     independent: ClassVar[bool] = True  # each trial draws its candidate blindly
 
     @property

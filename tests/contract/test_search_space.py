@@ -66,12 +66,18 @@ def test_the_usual_space_is_made_of_public_facts() -> None:
     assert USUAL["epochs"].choices == (5.0, 20.0)  # type: ignore[attr-defined]
 
 
+def test_a_rate_of_the_tasks_own_is_the_middle_for_the_tasks_own_optimiser() -> None:
+    space = search.usual(1000, 100, 10.0, learning_rate=5e-4)
+    assert (space["learning_rate"].low, space["learning_rate"].high) == pytest.approx((5e-5, 5e-3))  # type: ignore[attr-defined]
+    assert set(USUAL) - set(space) == {"optimizer", "learning_rate:sgd"}
+
+
 def test_each_optimiser_has_learning_rates_of_its_own() -> None:
     drawn = [search.draw(USUAL, seed) for seed in range(100)]
     assert {one["optimizer"] for one in drawn} == {"AdamW", "SGD"}
     for one in drawn:
         assert set(one) == {"optimizer", "learning_rate", "clipping", "weight_decay", "batch_size", "epochs"}
-        low, high = (0.01, 10) if one["optimizer"] == "SGD" else (3e-4, 0.3)
+        low, high = (0.03, 3) if one["optimizer"] == "SGD" else (0.003, 0.3)
         assert low <= one["learning_rate"] <= high
         assert search.distribution_of(USUAL, "learning_rate", one).low == low  # type: ignore[attr-defined]
         assert search.distribution_of(USUAL, "clipping", one) is USUAL["clipping"]
@@ -93,7 +99,7 @@ def test_a_search_varies_what_it_is_told_and_nothing_that_was_set_by_hand(space:
     assert set(search.draw(space.of(USUAL), 0)) == names
 
 
-@pytest.mark.parametrize(("optimizer", "low"), [("SGD", 0.01), ("sgd", 0.01), ("AdamW", 3e-4), (None, 3e-4)])
+@pytest.mark.parametrize(("optimizer", "low"), [("SGD", 0.03), ("sgd", 0.03), ("AdamW", 0.003), (None, 0.003)])
 def test_an_optimiser_set_by_hand_has_its_own_learning_rates(optimizer: str | None, low: float) -> None:
     assert Space("learning_rate", (), optimizer).of(USUAL)["learning_rate"].low == low  # type: ignore[attr-defined]
 
@@ -102,7 +108,7 @@ def test_a_grid_has_no_point_twice_and_is_bounded() -> None:
     grid = search.grid(Space("grid").of(USUAL), 7)
     assert len(grid) == 2 * 2 * 7
     assert len({tuple(sorted(point.items())) for point in grid}) == len(grid)
-    assert {point["learning_rate"] for point in grid if point["optimizer"] == "SGD"} >= {0.01, 10.0}
+    assert {point["learning_rate"] for point in grid if point["optimizer"] == "SGD"} >= {0.03, 3.0}
 
 
 def test_a_space_of_nothing_is_a_mistake() -> None:

@@ -41,6 +41,7 @@ VARIANTS = {
         {"accounting": "rdp"},
         {"accounting": "layer_cake"},
         {"distribution": "negative_binomial", "shape": "0", "mean": "10"},
+        {"distribution": "poisson", "mean": "8"},
         {"distribution": "uniform", "accounting": "layer_cake"},
     ],
     "hyfreedp": [{"optimizer": "SGD"}],

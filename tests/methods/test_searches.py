@@ -197,7 +197,7 @@ def test_a_search_with_a_threshold_that_nothing_reaches_returns_the_initial_weig
 
 def test_a_poisson_number_of_trials_may_be_zero(tiny_task, budget) -> None:
     """Mean 0.01: no trial in 99 of 100 runs."""
-    record = bench.run(PapernotSteinke(mean=0.01), tiny_task, budget, seed=0).record
+    record = bench.run(PapernotSteinke(distribution="poisson", mean=0.01), tiny_task, budget, seed=0).record
     assert record.status == "ok"
     assert record.released == {"winner": None}
 
@@ -395,7 +395,7 @@ def test_a_wider_space_is_an_option_and_leaves_the_identity_of_the_default_alone
     wide = LiuTalwar(space="full", clipping="abadi:1", epochs=2)
     assert "space" not in LiuTalwar().parameters
     assert wide.parameters["space"] == "full"
-    assert LiuTalwar().plan(tiny_task.facts, budget).parameters.space is None
+    assert LiuTalwar().plan(MixedBlobs().facts, budget).parameters.space is None  # as the task states it
     assert set(tiny_task.facts.searched(wide.searched_space(tiny_task.facts))) == {
         "optimizer",
         "learning_rate",
@@ -403,6 +403,17 @@ def test_a_wider_space_is_an_option_and_leaves_the_identity_of_the_default_alone
         "weight_decay",
         "batch_size",
     }
+
+
+@pytest.mark.parametrize("method", [LiuTalwar(), PapernotSteinke(), DpHypo(), DpHyper(), SubsampledTuning()])
+def test_where_nobody_says_what_to_search_it_is_two_decades_of_the_learning_rate(method: Any, tiny_task) -> None:
+    facts = tiny_task.facts
+    (rate,) = facts.searched(method.searched_space(facts)).values()
+    assert (rate.low, rate.high) == (0.003, 0.3)
+    (own,) = replace(facts, learning_rate=5e-4).searched(method.searched_space(facts)).values()
+    assert (own.low, own.high) == pytest.approx((5e-5, 5e-3))
+    (by_sgd,) = facts.searched(replace(method, optimizer="SGD").searched_space(facts)).values()
+    assert (by_sgd.low, by_sgd.high) == (0.03, 3.0)
 
 
 def test_a_rate_is_scaled_by_the_optimiser_that_was_found() -> None:
