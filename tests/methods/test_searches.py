@@ -242,11 +242,12 @@ def test_learning_costs_what_the_bounds_say() -> None:
     """(α/(α−1) + 1 + η) ln(C/c) at η = 1: without adaptivity, a little less noise."""
     facts, budget = bench.make_task("cifar10").facts, bench.PrivacyBudget(1, 1e-5)
     trials = [
-        DpHypo(adaptivity_share=share, accounting="rdp").plan(facts, budget).parameters for share in (0.0, 0.05, 0.3)
+        DpHypo(adaptivity_share=share, mean=4, accounting="rdp").plan(facts, budget).parameters
+        for share in (0.0, 0.05, 0.3)
     ]
     noise = [trial.training.noise_multiplier for trial in trials]
     assert noise == sorted(noise)
-    rdp = LiuTalwar(accounting="rdp").plan(facts, budget).parameters.training.noise_multiplier
+    rdp = LiuTalwar(mean=4, accounting="rdp").plan(facts, budget).parameters.training.noise_multiplier
     assert noise[0] == pytest.approx(rdp, rel=2e-3)  # without adaptivity, the same search
 
 
@@ -396,7 +397,8 @@ def test_a_wider_space_is_an_option_and_leaves_the_identity_of_the_default_alone
     assert "space" not in LiuTalwar().parameters
     assert wide.parameters["space"] == "full"
     assert LiuTalwar().plan(MixedBlobs().facts, budget).parameters.space is None  # as the task states it
-    assert set(tiny_task.facts.searched(wide.searched_space(tiny_task.facts))) == {
+    facts = replace(tiny_task.facts, learning_rate=0.001)
+    assert set(facts.searched(wide.searched_space(facts))) == {
         "optimizer",
         "learning_rate",
         "learning_rate:sgd",
@@ -407,7 +409,7 @@ def test_a_wider_space_is_an_option_and_leaves_the_identity_of_the_default_alone
 
 @pytest.mark.parametrize("method", [LiuTalwar(), PapernotSteinke(), DpHypo(), DpHyper(), SubsampledTuning()])
 def test_where_nobody_says_what_to_search_it_is_two_decades_of_the_learning_rate(method: Any, tiny_task) -> None:
-    facts = tiny_task.facts
+    facts = replace(tiny_task.facts, learning_rate=0.001)
     (rate,) = facts.searched(method.searched_space(facts)).values()
     assert (rate.low, rate.high) == (0.003, 0.3)
     (own,) = replace(facts, learning_rate=5e-4).searched(method.searched_space(facts)).values()
