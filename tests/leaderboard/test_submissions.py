@@ -148,7 +148,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         lambda obj: (_failed(obj), _ledger({"count": 1000, "event": to_json(gaussian(3.75))})(obj)),
         "more than the 0.99433 it claims",
     ),
-    "libraries fail at it": (  # an IndexError of dp_accounting's
+    "nothing finite is left of its losses": (  # once an IndexError of dp_accounting's
         lambda obj: (
             _set("privacy", "recomputed", "accountant", to="profile")(obj),
             _ledger(
@@ -156,7 +156,7 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
                 {"count": 1, "event": to_json(best_of(gaussian(2), Poisson(1e4)))},
             )(obj),
         ),
-        "cannot be recomputed",
+        "its ledger costs ε = inf",
     ),
     "another schema": (_set("schema_version", to=3), "schema_version 3"),
     "an old schema": (_set("schema_version", to=1), "of schema_version 1, whose identity does not say all"),
@@ -178,6 +178,15 @@ def test_what_does_not_pass(case: str, tmp_path: Path) -> None:
     assert refused.path == path.relative_to(tmp_path).as_posix()
     assert reason in refused.reason
     assert str(tmp_path) not in refused.reason
+
+
+def test_a_library_that_fails_at_a_ledger_is_named(monkeypatch) -> None:
+    def fail(*_: object) -> float:
+        raise IndexError
+
+    monkeypatch.setattr(recompute, "epsilon_by", fail)
+    claim = recompute.Claim(json.dumps(Ledger().to_json()), DELTA, "pld")
+    assert recompute._compute(claim) == "its ε cannot be recomputed (IndexError)"
 
 
 @pytest.mark.parametrize(
