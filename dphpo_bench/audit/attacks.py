@@ -103,6 +103,7 @@ def recorded(
     source: "DataSource",
     device: str = "auto",
     progress: Progress | None = None,
+    plans: "PlanCache | None" = None,
 ) -> "RunRecord":
     """The record of the run without canaries, which is made if there is none yet, or if it has no seed.
 
@@ -124,6 +125,7 @@ def recorded(
             results_dir=store.root,
             device=device,
             progress=progress,
+            plans=plans,
             check=False,
         )
         record = result.record

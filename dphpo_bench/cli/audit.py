@@ -62,19 +62,29 @@ def audit_command(
     from dphpo_bench.cli.run_tables import audit_table
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.plan import plan
+    from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.harness.seeds import default_seed
     from dphpo_bench.records.store import RecordStore
 
     progress = make_progress(quiet)
     source = DataSource.resolve(data_dir, progress=progress)
+    plans = PlanCache(source.cache_dir / "plans")  # the record's run is planned once, not twice
     store = RecordStore(results_dir)
     made_seed = options.parse_seed(seed, default_seed(made_task))
     with progress.track(f"Planning {made_method.name} on {made_task.name}", 0):
-        work = plan(made_method, made_task, budget).plan.cost.examples
+        work = plan(made_method, made_task, budget, plans=plans).plan.cost.examples
     attacked = len(attacks) * runs * work
     with progress.whole(Meter(work + attacked, "the bound")) as meter:
         record = recorded(
-            made_method, made_task, budget, store, seed=made_seed, source=source, device=device, progress=progress
+            made_method,
+            made_task,
+            budget,
+            store,
+            seed=made_seed,
+            source=source,
+            device=device,
+            progress=progress,
+            plans=plans,
         )
         meter.total = meter.done + attacked  # there may have been a record
         found = audit(

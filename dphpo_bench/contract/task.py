@@ -171,8 +171,10 @@ class TaskFacts:
         Raises:
             InvalidValueError: if that is nothing.
         """
-        if space is None or self.states_a_space:
-            return self.search_space() if space is None else space.of(self.search_space())
+        if space is None:
+            return self.search_space()
+        if self.states_a_space:
+            return space.of(self.search_space())
         return space.of(search.usual(self.n_records, self.batch_size, self.epochs, self.learning_rate))
 
     @property

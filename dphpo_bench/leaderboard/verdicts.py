@@ -21,16 +21,13 @@ class Sheet:
 
 def summary(board: Board) -> str:
     """How many pairs are told apart, and how sure that is."""
-    pairs, told = (sum(len(found) for found in each) for each in zip(*map(_sizes, board.claims), strict=True))
+    pairs = sum(len(claims.pairs) for claims in board.claims)
+    told = sum(len(claims.told_apart) for claims in board.claims)
     return (
         f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {told:,} "
         f"tell who is better. The chance that any of these is wrong is at most {100 * FAMILY_ERROR:g} %, all counted "
         "together (Holm). A pair that is not named is undecided, which does not mean equal."
     )
-
-
-def _sizes(claims: Claims) -> tuple[Sequence[object], Sequence[object]]:
-    return claims.pairs, claims.told_apart
 
 
 def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:

@@ -233,7 +233,9 @@ class Search:
             noise = [trial.training.noise_multiplier, final.noise_multiplier if final else 0.0]
             return [noise[0] / single.noise_multiplier, noise[1] / single.noise_multiplier, trial.score_noise]
 
-        trial, final, score = table.kept(f"{self.runs.describe()}, {self.final}, {self.sample}", price)
+        trial, final, score = table.kept(
+            f"{self.runs.describe()}, {self.validation}, {self.final}, {self.sample}", price
+        )
         return trial, final, score
 
 
