@@ -44,6 +44,9 @@ FEWEST, MOST = 8, 20
 CURVED = 0.085
 """The least difference between two sums of votes, relative to the voters, that is taken for curvature."""
 
+LEAST = 1 / 4
+"""The distance to the best place, in stretches, below which the rate falls."""
+
 BEHIND = 3.0
 """Stretches by which the best place may lie behind for the rate to be to blame."""
 
@@ -67,11 +70,12 @@ class VotingRule:
     balance, and negative where the rate is too large. Votes know no scale: they serve cross entropy, squared errors
     and tokens alike, and clipped gradients, which minimise no loss, agree with them.
 
-    At t of T steps, b/a ought to be 8 (T − t)/t, from 8 at first to 1 at last: fixed learning rates that turned out
-    best had such values. The rate follows, ever more slowly. Where b stands out of the noise but a does not, the way
-    is straight: if it leads down, the rate grows. If it leads up, or the best place lies far behind, b/a < −3, it
-    stays: then the direction was wrong and not the length. (Where one class is rare, a stretch helps it or the
-    others, by turns.) Where neither is seen, it stays too.
+    At t of T steps the rate grows if b/a is above 8 (T − t)/t, held to [1, 8], and falls if it is below 1/4, ever more
+    slowly. Fixed learning rates that turned out best had values between the two: the upper ones where noise is most of
+    a step, as in linear models, the lower ones where the way is bent, as in networks. Where b stands out of the noise
+    but a does not, the way is straight: if it leads down, the rate grows. If it leads up, or the best place lies far
+    behind, b/a < −3, it stays: then the direction was wrong and not the length. (Where one class is rare, a stretch
+    helps it or the others, by turns.) Where neither is seen, it stays too.
 
     Args:
         learning_rate: the first.
@@ -99,9 +103,9 @@ class VotingRule:
         seen = curvature > visible
         if slope < -BEHIND * curvature or (slope <= 1.5 * self._deviation and not seen):
             return
-        wanted = min(max(8 * (1 - done) / done, 1.0), 8.0)
+        wanted = bench.within((1.0, 8.0), 8 * (1 - done) / done)
         found = max(slope, 0.0) / max(curvature, visible)
-        change = math.log(min(max(found / wanted, 1 / 6), 6.0))
+        change = math.log(bench.within((1 / 6, 6.0), found / bench.within((LEAST, wanted), found)))
         if not seen:
             change = max(change, math.log(3))
         self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 10))
@@ -191,7 +195,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     """
 
     name = "hyfreedp"
-    version = 4
+    version = 5
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
