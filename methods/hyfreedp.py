@@ -26,7 +26,7 @@ FELT = 0.1
 BOUND = 2.0
 """Of one record's part in that, in nats."""
 
-SMALLEST, FIRST, LARGEST = 1 / 4, 2.0, 128.0
+SMALLEST, LARGEST = 1 / 4, 128.0
 """Rates, in multiples of the one that is felt."""
 
 FALLBACK = 0.01
@@ -173,7 +173,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
 
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
-      at which it rises by 0.1 nats; the run starts at twice that, and stays between a quarter and 128 times it.
+      at which it rises by 0.1 nats; the run starts there, and stays between a quarter and 128 times that.
     - Then eight to twenty batches vote, see `VotingRule`.
     - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
       scaled down. Normalised gradients let margins grow without end; a scale mends the probabilities and leaves the
@@ -270,7 +270,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     ) -> VotingRule:
         """The rule at its first rate, which the noise decides that the initial weights can bear."""
         batch, noise = session.sample(planned.walk, "walk"), planned.noise(planned.look_rate)
-        deviation, felt = planned.deviation, FALLBACK / FIRST
+        deviation, felt = planned.deviation, FALLBACK
         if deviation <= UNSEEN:
             draws = normal_like(direction, session.uniform("walk"))
 
@@ -284,7 +284,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
             size = bearable(rise, clear) * math.sqrt(FELT / clear)
             # What a step of rate 1 moves each weight by: one for Adam and its kin.
             felt = size / (math.sqrt(planned.steps) * root_mean_square(direction))
-        return VotingRule(FIRST * felt, (SMALLEST * felt, LARGEST * felt), deviation)
+        return VotingRule(felt, (SMALLEST * felt, LARGEST * felt), deviation)
 
     def scaled(self, planned: Voted, session: "bench.Session", model: "nn.Module") -> float:
         """Scale the last layer to where the loss is least, and tell by how much."""
