@@ -274,7 +274,7 @@ class Board:
         overalls: over all tables, then for each ε.
         tables: by task, then ε.
         answers: by subject, those of several tables first, then by ε; all ε last.
-        missing: settings and ε of the core suite that do not count, because too few of its methods were run.
+        missing: tasks, models and their ε of the core suite that do not count, because too few of its methods were run.
         rejected: records that did not pass.
         failed: records of failed runs, with their errors.
         superseded: number of records of older versions of a method or a task.

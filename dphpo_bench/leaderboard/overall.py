@@ -42,14 +42,13 @@ def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> l
 
 
 def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ...]:
-    """Titles of the tables that the standard asks for but that do not count."""
+    """The tables that the standard asks for but that do not count: for each task and model, with all their ε."""
     present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
-    return tuple(
-        f"{task} ({model}), ε = {epsilon:g}"
+    missing = {
+        (task, model): [f"{one:g}" for one in sorted(standard.epsilons or ()) if (task, model, one) not in present]
         for task, model in sorted(standard.tasks or ())
-        for epsilon in sorted(standard.epsilons or ())
-        if (task, model, epsilon) not in present
-    )
+    }
+    return tuple(f"{task} ({model}), ε = {', '.join(some)}" for (task, model), some in missing.items() if some)
 
 
 def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> Overall:

@@ -337,7 +337,7 @@ def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
         Standard.builtin(),
         methods=frozenset({"hyfreedp", "auto_clipping"}),
         tasks=frozenset({("toy", "linear")}),
-        epsilons=frozenset({1.0, 3.0}),
+        epsilons=frozenset({1.0, 3.0, 4.0}),
     )
     honest = [*_runs("auto_clipping", [0.5, 0.51]), *_runs("hyfreedp", [0.6, 0.61])]
     spam = [record for number in range(9) for record in _runs(f"m{number}", [0.9, 0.9], task="spam")]
@@ -347,7 +347,7 @@ def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
     board = score(read(tmp_path), standard)
     assert len(board.tables) == 4
     assert [overall.tables for overall in board.overalls] == [("toy (linear), ε = 1",)]
-    assert board.missing == ("toy (linear), ε = 3",)
+    assert board.missing == ("toy (linear), ε = 3, 4",)
     assert "hyfreedp" in board.findings[0].text
     assert "m0" not in board.findings[0].text
 
