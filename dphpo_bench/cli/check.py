@@ -5,17 +5,29 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+from dphpo_bench.base.errors import UnknownNameError
+from dphpo_bench.base.text import unknown_name_message
 from dphpo_bench.cli.output import say, show_json
 from dphpo_bench.testing.check import Subject, run_contract, subjects
 
 
-def check(plug_ins: Iterable[str], *, as_json: bool) -> int:
+def check(plug_ins: Iterable[str], model: str | None = None, *, as_json: bool) -> int:
     """Check plug-ins, print a line for each test, or JSON at the end, and return the exit code.
 
+    Args:
+        plug_ins: see `subjects`.
+        model: of tasks, this model alone; None: all.
+        as_json: whether to print JSON.
+
     Raises:
-        DphpoBenchError: if there is no such plug-in; see `subjects`.
+        DphpoBenchError: if there is no such plug-in, see `subjects`; or no such model.
     """
     chosen = list(dict.fromkeys(subject for plug_in in plug_ins for subject in subjects(plug_in)))
+    if model is not None:
+        known = {subject.model for subject in chosen if subject.model is not None}
+        if model not in known:
+            raise UnknownNameError(unknown_name_message("model", model, known))
+        chosen = [subject for subject in chosen if subject.model in (model, None)]
 
     start = time.perf_counter()
     rows = []

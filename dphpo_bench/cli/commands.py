@@ -267,6 +267,7 @@ def check_command(
             metavar="PLUGIN...", help="A method, a task, MODULE:CLASS, FILE.py:CLASS, or an installed distribution."
         ),
     ],
+    model: Annotated[str | None, typer.Option(help="Of tasks, this model alone; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Run the contract tests on a plug-in: a line for each test, with the reason if it fails.
@@ -275,7 +276,7 @@ def check_command(
     """
     from dphpo_bench.cli.check import check
 
-    raise typer.Exit(check(plug_ins, as_json=as_json))
+    raise typer.Exit(check(plug_ins, model, as_json=as_json))
 
 
 def main() -> None:

@@ -293,6 +293,18 @@ class TestCheck:
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
 
+    def test_one_model_alone(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where the others need weights that are not there."""
+        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: [])
+        _, out, _ = main("check", "e2e", "hyfreedp", "--model", "small_gpt2", "--json")
+        assert [(one["name"], one["model"]) for one in json.loads(out)["plug_ins"]] == [
+            ("e2e", "small_gpt2"),
+            ("hyfreedp", None),
+        ]
+        code, out, err = main("check", "digits", "--model", "mpl")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "Unknown model 'mpl'. Did you mean 'mlp'?" in err
+
     def test_a_distribution_stands_for_all_of_its_plug_ins(self) -> None:
         found = check.subjects("dphpo_bench")
         assert {subject.cls.name for subject in found if subject.kind == "method"} == set(registry.methods())
