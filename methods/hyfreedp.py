@@ -105,7 +105,8 @@ class VotingRule:
             return
         wanted = bench.within((1.0, 8.0), 8 * (1 - done) / done)
         found = max(slope, 0.0) / max(curvature, visible)
-        change = math.log(bench.within((1 / 6, 6.0), found / bench.within((LEAST, wanted), found)))
+        nearest = bench.within((LEAST, wanted), found)  # found itself where it may stay
+        change = math.log(bench.within((1 / 6, 6.0), found / nearest))
         if not seen:
             change = max(change, math.log(3))
         self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 10))
