@@ -213,11 +213,12 @@ def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> R
 
 def oracle_beside(identity: Identity, oracles: Iterable[RunRecord]) -> RunRecord | None:
     """The oracle's run on the same task and budget: of the same seed if there is one, else of the smallest."""
+    who = Standard.builtin().oracle  # once: it looks through the installed plug-ins
     alike = {
         one.identity.seed: one
         for one in oracles
         if one.status == "ok" and one.identity.seed is not None
-        if (one.identity.method, compact_json(one.identity.parameters)) == Standard.builtin().oracle
+        if (one.identity.method, compact_json(one.identity.parameters)) == who
         if all(getattr(one.identity, field) == getattr(identity, field) for field in SAME)
     }
     return counterpart(alike, identity.seed)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dphpo_bench import DpSgd, SearchThenTrain, Trial, read_record
-from dphpo_bench.leaderboard.questions import final_run, values_of
+from dphpo_bench.contract import registry
+from dphpo_bench.leaderboard.questions import final_run, oracle_beside, values_of
 from dphpo_bench.recipes.searched_run import Combination, SearchedRun
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -49,6 +50,18 @@ def test_the_run_that_trained_what_was_released(parameters: Any, released: dict[
 def test_the_noise_is_no_value_to_hand_over() -> None:
     assert "noise_multiplier" not in values_of(RUN)
     assert DpSgd(**values_of(RUN), noise_multiplier=2.0) == RUN
+
+
+def test_the_installed_plug_ins_are_looked_through_once_however_many_records_the_oracle_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = []
+    found = registry.entry_points
+    monkeypatch.setattr(registry, "entry_points", lambda **group: looked.append(group) or found(**group))
+    identity = SimpleNamespace(method="grid_oracle", parameters={}, seed=0)
+    oracles: Any = [SimpleNamespace(status="ok", identity=identity)] * 50
+    assert oracle_beside(identity, oracles) is None
+    assert len(looked) <= 2
 
 
 @pytest.fixture
