@@ -122,6 +122,8 @@ def cells_of(
         for budget in suite.budgets(task):
             if wanted.accepts("epsilon", budget.epsilon):
                 for method, method_hints in methods:
+                    if not suite.runs_on(method.name, task):
+                        continue
                     resources = suite.resources_of(method_hints, task_hints)
                     groups.append((cell_of(method, task, of_task, budget, seeds[0], resources), seeds))
     if not groups:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.files import read_whole
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract.method import Method
@@ -80,11 +80,15 @@ Seeds = Annotated[
 
 
 class TaskEntry(_Entry):
-    """A task with some of its models, without any the first one; and with seeds of its own, without any the suite's."""
+    """A task with some of its models, default: the first one.
+
+    It may have seeds of its own, and go without some of the suite's methods, as those that take too long on it.
+    """
 
     name: str
     models: Annotated[tuple[str, ...], _SOME] | None = None
     seeds: Seeds | None = None
+    without: Annotated[tuple[str, ...], Field(max_length=MAX_ENTRIES, strict=False)] = ()
     resources: ResourceHints = ResourceHints()
 
 
@@ -94,7 +98,7 @@ class Suite(_Entry):
     Attributes:
         description: one line for people.
         methods: names, or tables of a name, parameters and resources.
-        tasks: names, or tables of a name, models and resources.
+        tasks: names, or tables of a name, models, seeds, methods that are left out, and resources.
         epsilons: target ε of the whole procedure.
         delta: target δ; None: each task's N^-1.1.
         seeds: one run each; a task may have its own.
@@ -157,14 +161,26 @@ class Suite(_Entry):
         for task, _ in self.made_tasks(make_task):
             self.budgets(task)
         _refuse_seeds_twice(self.seeds, "seeds")
+        known = [entry.name for entry in self.methods]
         for place, entry in enumerate(self.tasks):
             _refuse_seeds_twice(entry.seeds or (), "tasks", place, "seeds")
+            for index, name in enumerate(entry.without):
+                with _at("tasks", place, "without", index):
+                    if name not in known:
+                        raise UnknownNameError(unknown_name_message("method of the suite", name, known))
 
     def seeds_of(self, task: Task) -> tuple[int, ...]:
         """The seeds of the runs on this task with its model."""
+        return self._entry_of(task).seeds or self.seeds
+
+    def runs_on(self, method: str, task: Task) -> bool:
+        """Whether a method of this name is run on this task with its model."""
+        return method not in self._entry_of(task).without
+
+    def _entry_of(self, task: Task) -> TaskEntry:
         alike = [entry for entry in self.tasks if entry.name == task.name]
         named = [entry for entry in alike if task.model_name in (entry.models or ())]
-        return (named or alike)[0].seeds or self.seeds
+        return (named or alike)[0]
 
     def resources_of(self, *entries: ResourceHints) -> Resources:
         """The needs of a cell of this method and this task."""

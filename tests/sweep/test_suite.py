@@ -117,6 +117,19 @@ def test_a_task_may_have_seeds_of_its_own(load, tmp_path) -> None:
         load(SUITE.replace('{ name = "mnist",', '{ name = "mnist", seeds = [7, 7],'))
 
 
+def test_a_task_may_go_without_some_methods(load, tmp_path) -> None:
+    here = '{ name = "mnist", models = ["linear", "cnn"],'
+    suite = load(SUITE.replace(here, f'{here} without = ["liu_talwar", "papernot_steinke"],'))
+    cells = cells_of(suite, DataSource.resolve(tmp_path, tmp_path))
+    on = {task: [cell.identity.method for cell in cells if cell.identity.task == task] for task in ("digits", "mnist")}
+    assert len(on["digits"]) == 3 * 2 * 3
+    assert on["mnist"] == ["auto_clipping"] * (2 * 2 * 3)
+    with pytest.raises(InvalidValueError, match=r"line 12, tasks\[1\].without\[0\]: .*'auto_clippin'.* Did you mean"):
+        load(SUITE.replace(here, f'{here} without = ["auto_clippin"],'))
+    with pytest.raises(InvalidValueError, match="No cell of the suite"):
+        cells_of(suite, DataSource.resolve(tmp_path, tmp_path), ["task=mnist,method=liu_talwar"])
+
+
 @pytest.mark.parametrize("missing", ["methods", "tasks", "epsilons", "seeds"])
 def test_a_missing_key_is_named(load, missing: str) -> None:
     rest = {"methods": '["dp_sgd"]', "tasks": '["digits"]', "epsilons": "[1]", "seeds": "[0]"}
