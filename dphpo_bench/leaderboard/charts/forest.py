@@ -87,12 +87,31 @@ class Forest:
             return Markup("")
         return tick(self.calibration, 0.0, "0")
 
-    def calibration_row(self, place: Place) -> Markup:
-        """The mark of the cross entropy of one row."""
+    def places(self) -> str:
+        """Where the lines of cost and cross entropy begin, for style sheets: a page has thousands of these marks."""
+        found = {"from": (self.cost, 1.0), "zero": (self.calibration, 0.0)}
+        return ";".join(f"--{name}:{_share(axis, value)}" for name, (axis, value) in found.items() if axis)
+
+    def calibration_places(self, place: Place) -> str:
+        """The same for the cross entropy of one row: its mean, and its interval if there is one."""
         if self.calibration is None or place.calibration is None:
-            return Markup("")
-        kind = "reference" if place.contestant.reference else "alike"
-        return upright(self.calibration.at(0.0), "zero") + interval(self.calibration, place.calibration, kind)
+            return ""
+        one = place.calibration
+        found = {"mean": one.mean, "low": one.low, "high": one.high}
+        return ";".join(
+            f"--{name}:{_share(self.calibration, value)}" for name, value in found.items() if value is not None
+        )
+
+    def calibration_cut(self, place: Place) -> str:
+        """Where the axis cuts off the interval of one row: "low", "high", both, or neither."""
+        if self.calibration is None or place.calibration is None:
+            return ""
+        ends = {"low": place.calibration.low, "high": place.calibration.high}
+        return " ".join(name for name, end in ends.items() if end is not None and not self.calibration.holds(end))
+
+    def cost_place(self, place: Place) -> str:
+        """The same for the cost of one row."""
+        return f"--mean:{_share(self.cost, place.cost)}" if self.cost and place.cost else ""
 
     def cost_scale(self) -> Markup:
         """The axis of costs."""
@@ -168,6 +187,11 @@ def _file_row(forest: Forest, place: Place, y: int) -> Iterator[Markup]:
     yield frame.place(NAMES, y, PLOT, ROW, forest.lines() + forest.row(place))
     yield frame.text(NAMES + PLOT + 10, y + 14, f"{forest.number(place)} {forest.half(place)}")
     yield frame.place(NAMES + PLOT + 90, y, WIDTH - NAMES - PLOT - 102, ROW, forest.cost_row(place))
+
+
+def _share(axis: Axis, value: float) -> str:
+    """The place of a value as a share of the axis, such as .127."""
+    return f"{axis.at(value) / 100:.3f}".removeprefix("0")
 
 
 def _round(value: float, measure: Measure) -> str:

@@ -55,7 +55,9 @@
       for (const result of all(".result", one)) result.hidden = asked && epsilon !== "" && result.dataset.epsilon !== epsilon;
     }
     const wanted = method.value.trim().toLowerCase();
-    for (const one of all("[data-name]")) one.hidden = !one.dataset.name.toLowerCase().includes(wanted);
+    for (const one of all("[data-name], .forest tbody tr")) {
+      one.hidden = !(one.dataset.name ?? one.cells[0].textContent).toLowerCase().includes(wanted);
+    }
     const shown = all(".setting:not([hidden]) .result:not([hidden])");
     const rows = shown.flatMap((one) => all("tbody tr[data-name]", one));
     const left = rows.filter((row) => !row.hidden).length;
