@@ -7,6 +7,7 @@ strangers' texts: whoever writes Markdown or HTML escapes them.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dphpo_bench.base.text import duration_text
 from dphpo_bench.leaderboard.evidence import Claims as Claims
 from dphpo_bench.leaderboard.evidence import Pair as Pair
 from dphpo_bench.leaderboard.evidence import Variation as Variation
@@ -279,6 +280,7 @@ class Board:
         failed: records of failed runs, with their errors.
         superseded: number of records of older versions of a method or a task.
         records: number of records that were read, good or bad.
+        seconds: that the good ones took, all phases and extra runs included.
         claims: who beats whom, for each subject and ε that the claims are about.
         variations: what would become of the order if the board were made in other ways, for each ε.
     """
@@ -291,6 +293,7 @@ class Board:
     failed: tuple[Refused, ...]
     superseded: int
     records: int
+    seconds: float = 0.0
     answers: tuple[Answer, ...] = ()
     claims: tuple[Claims, ...] = ()
     variations: tuple[Variation, ...] = ()
@@ -299,6 +302,11 @@ class Board:
     def measure(self) -> Measure | None:
         """The metric of all tables; None if they differ."""
         return common_measure(table.measure for table in self.tables)
+
+    @property
+    def duration(self) -> str:
+        """How long all runs took, such as "9 h 40 min"."""
+        return duration_text(self.seconds)
 
     @property
     def explains(self) -> bool:

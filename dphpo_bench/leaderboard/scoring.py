@@ -56,6 +56,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
         failed=submissions.failed,
         superseded=superseded,
         records=len(submissions.runs) + len(submissions.rejected),
+        seconds=math.fsum(run.seconds or 0.0 for run in submissions.runs),
     )
 
 

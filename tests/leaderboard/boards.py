@@ -253,6 +253,7 @@ def board(tables: Sequence[Table], findings: Sequence[Finding] = (), refused: Se
         failed=tuple(refused),
         superseded=3,
         records=500,
+        seconds=7500.0,
         answers=tuple(answers(tables)),
     )
 

@@ -282,6 +282,7 @@ def test_costs_are_medians(scored) -> None:
         )
     row = _row(board.tables[0], "hyfreedp")
     assert (row.examples, row.seconds) == (200, 2)
+    assert board.seconds == 93 + 3 * 2.5  # those of the untuned, too
     assert board.overalls[0].rows[0].relative_cost == 2
 
 
