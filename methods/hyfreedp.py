@@ -20,7 +20,7 @@ LOOKS = 8
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
 """That noise per weight is looked for from the first on, its logarithm by the second, then by ever smaller strides."""
 
-FELT = 0.1
+FELT = 0.2
 """Mean loss, in nats, that the noise of a whole run adds at the rate called felt."""
 
 BOUND = 2.0
@@ -50,6 +50,9 @@ LEAST = 1 / 4
 BEHIND = 3.0
 """Stretches by which the best place may lie behind for the rate to be to blame."""
 
+WARM = 0.1
+"""The share of the run in which steps grow, evenly, up to the rate."""
+
 TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
 
@@ -75,7 +78,8 @@ class VotingRule:
     a step, as in linear models, the lower ones where the way is bent, as in networks. Where b stands out of the noise
     but a does not, the way is straight: if it leads down, the rate grows. If it leads up, or the best place lies far
     behind, b/a < −3, it stays: then the direction was wrong and not the length. (Where one class is rare, a stretch
-    helps it or the others, by turns.) Where neither is seen, it stays too.
+    helps it or the others, by turns.) Where neither is seen, it stays too. While steps are still smaller than the rate
+    says, in the first tenth of the run, it does not grow.
 
     Args:
         learning_rate: the first.
@@ -106,9 +110,11 @@ class VotingRule:
         wanted = bench.within((1.0, 8.0), 8 * (1 - done) / done)
         found = max(slope, 0.0) / max(curvature, visible)
         nearest = bench.within((LEAST, wanted), found)  # found itself where it may stay
-        change = math.log(bench.within((1 / 6, 6.0), found / nearest))
+        change = math.log(bench.within((1 / 2, 6.0), found / nearest))
         if not seen:
             change = max(change, math.log(3))
+        if done < WARM:  # the steps were smaller than the rate says
+            change = min(change, 0.0)
         self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 10))
         self.learning_rate = bench.within(self._limits, self.learning_rate)
         self._probes += 1
@@ -174,8 +180,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
 
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
-      at which it rises by 0.1 nats; the run starts there, and stays between a quarter and 128 times that.
-    - Then eight to twenty batches vote, see `VotingRule`.
+      at which it rises by 0.2 nats; the run starts there, and stays between a quarter and 128 times that.
+    - Then eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its rate.
     - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
       scaled down. Normalised gradients let margins grow without end; a scale mends the probabilities and leaves the
       classes as they are (temperature scaling, Guo et al. 2017).
@@ -196,7 +202,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     """
 
     name = "hyfreedp"
-    version = 5
+    version = 6
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
@@ -261,7 +267,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
                 last, next_one = behind / TINY, -ahead / TINY
                 rule.observe(last, next_one, step / planned.steps)
                 path.append({"step": step, "learning_rate": rule.learning_rate, "last": last, "next": next_one})
-            update.apply(direction, rule.learning_rate)
+            update.apply(direction, rule.learning_rate * min(1.0, (step + 1) / (WARM * planned.steps)))
             recent.update()
         released = {"learning_rate": rule.learning_rate if rule else math.nan, "path": path}
         return bench.Outcome(model, {**released, "scale": self.scaled(planned, session, model)})

@@ -16,6 +16,7 @@ from dphpo_bench.methods.hyfreedp import (
     LARGEST,
     LEAST,
     LOOKS,
+    WARM,
     HyFreeDP,
     VotingRule,
     bearable,
@@ -42,6 +43,23 @@ def test_runs_release_exactly_what_is_planned(plain_run, optimizer: str) -> None
     path = record.released["path"]
     assert all(math.isfinite(value) for row in path for value in row.values())
     assert record.released["learning_rate"] == path[-1]["learning_rate"] > 0
+
+
+def test_steps_grow_up_to_the_rate(plain_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, apply = [], bench.UpdateRule.apply
+
+    def noted(self: bench.UpdateRule, direction: list[torch.Tensor], learning_rate: float) -> None:
+        rates.append(learning_rate)
+        apply(self, direction, learning_rate)
+
+    monkeypatch.setattr(bench.UpdateRule, "apply", noted)
+    path = plain_run(HyFreeDP()).record.released["path"]
+    warm = WARM * len(rates)
+    assert path[0]["step"] > 1
+    assert warm > 2
+    assert rates[1] == pytest.approx(2 * rates[0])
+    for row in path:
+        assert rates[row["step"]] == pytest.approx(row["learning_rate"] * min(1, (row["step"] + 1) / warm))
 
 
 def test_it_learns_where_the_untuned_rate_does_not(plain_run) -> None:
@@ -77,10 +95,18 @@ def test_noise_moves_it_little() -> None:
 def test_a_rate_that_does_harm_falls_and_one_whose_harm_is_not_seen_grows() -> None:
     harmful = VotingRule(0.1, LIMITS, 0.03)
     harmful.observe(-0.3, -0.6, 0.5)
-    assert harmful.learning_rate < 0.05
+    assert harmful.learning_rate == pytest.approx(0.1 / math.sqrt(2))
     harmless = VotingRule(0.1, LIMITS, 0.03)
-    harmless.observe(0.3, 0.29, 0.05)
+    harmless.observe(0.3, 0.29, 0.3)
     assert harmless.learning_rate == pytest.approx(0.1 * math.sqrt(3))
+
+
+def test_while_steps_are_smaller_than_the_rate_it_may_fall_but_not_grow() -> None:
+    harmless, harmful = VotingRule(0.1, LIMITS, 0.03), VotingRule(0.1, LIMITS, 0.03)
+    harmless.observe(0.3, 0.29, 0.99 * WARM)
+    assert harmless.learning_rate == 0.1
+    harmful.observe(-0.3, -0.6, 0.99 * WARM)
+    assert harmful.learning_rate == pytest.approx(0.1 / math.sqrt(2))
 
 
 @pytest.mark.parametrize(("last", "following"), [(-0.3, -0.32), (-0.6, -0.7)])
