@@ -140,12 +140,11 @@ def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
         group = list(same)
-        values = [_flat(who[1]) for who in group]
-        varying = varying_names(values)
-        for (_, parameters, private), each in zip(group, values, strict=True):
-            differences = [f"{name}={each[name]}" for name in varying if name in each]
+        told = _label_parameters({parameters: _flat(parameters) for _, parameters, _ in group})
+        for _, parameters, private in group:
+            differences = told[parameters]
             if not private and (method, parameters, True) in group:
-                differences.append("not private")
+                differences = (*differences, "not private")
             labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
     return {
         who: Contestant(
@@ -157,6 +156,22 @@ def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
         )
         for who, label in zip(everyone, _distinct(labels), strict=True)
     }
+
+
+def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """What is special about each setting, such as "rate=0.5".
+
+    What is null is left to the task or the method, and told only where settings would look the same without it.
+    """
+    varying = varying_names(list(settings.values()))
+
+    def told(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
+        present = [name for name in varying if name in setting and (nulls or setting[name] != "null")]
+        return tuple(f"{name}={setting[name]}" for name in present)
+
+    brief = {key: told(setting, nulls=False) for key, setting in settings.items()}
+    counts = Counter(brief.values())
+    return {key: texts if counts[texts] == 1 else told(settings[key], nulls=True) for key, texts in brief.items()}
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:

@@ -197,6 +197,17 @@ def test_settings_of_one_method_are_told_apart(scored) -> None:
     assert all(len(label) <= 70 for label in labels)
 
 
+def test_what_is_left_to_the_task_is_named_only_where_labels_need_it(scored) -> None:
+    board = scored(
+        *_runs("grid_oracle", [0.8, 0.9], parameters={"optimizer": None, "points": 8}),
+        *_runs("grid_oracle", [0.7, 0.7], parameters={"optimizer": "SGD", "points": 8}),
+        *_runs("hyfreedp", [0.6, 0.6], parameters={"share": 0.03}),
+        *_runs("hyfreedp", [0.1, 0.1], parameters={"share": 0.03, "rule": None}),
+    )
+    assert _labels(board.tables[0].rows) == ["hyfreedp", "hyfreedp (rule=null)"]
+    assert set(_labels(board.tables[0].references)) == {"grid_oracle", "grid_oracle (optimizer=SGD)"}
+
+
 def test_other_data_and_other_delta_are_other_tables(scored) -> None:
     first, second, third = (make_record("hyfreedp", seed=seed) for seed in range(3))
     change = second.identity.model_copy
