@@ -84,7 +84,7 @@ def audits() -> str:
         dict.fromkeys(sorted(set(rows.method)), ""),
         log_axis([0.2, 10]),
         title="What attacks show of the ε that is claimed",
-        note="Digits, linear model. Dots: the bound that ten runs show, 0 at the left edge. Dashed: the claim. Logarithmic.",
+        note="Digits, linear model. Dots: what ten runs show, 0 at the left edge. Dashed: the claim. Logarithmic.",
         values=(0.3, 1, 3, 8),
     )
 
