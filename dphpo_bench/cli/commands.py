@@ -189,7 +189,8 @@ def sweep_command(
         list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE,...",
-            help="Only these cells; fields: method, task, model, epsilon, seed. Repeatable.",
+            help="Only these cells; fields: method, task, model, epsilon, seed. Repeatable: "
+            "values of one field are alternatives, and all fields must fit.",
         ),
     ] = None,
     dry_run: Annotated[

@@ -25,7 +25,8 @@ def explain_command(
         list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE,...",
-            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable.",
+            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable: "
+            "values of one field are alternatives, and all fields must fit.",
         ),
     ] = None,
     results_dir: Annotated[

@@ -23,7 +23,8 @@ def results_command(
         list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE,...",
-            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable.",
+            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable: "
+            "values of one field are alternatives, and all fields must fit.",
         ),
     ] = None,
     summary: Annotated[bool, typer.Option("--summary", help="One row for each setting: seeds, mean, range.")] = False,
