@@ -13,11 +13,14 @@ PAGE = (ROOT / "docs/auditing.md").read_text()
 
 
 def shown(heading: str) -> dict[tuple[str, float], str]:
-    """The table below a heading: bounds by method and ε."""
+    """The table below a heading: bounds by method and ε, without the dashes."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \| (\S+) \|", section, flags=re.MULTILINE)
     return {
-        (name, epsilon): cell for name, *cells in rows for epsilon, cell in zip((1.0, 3.0, 8.0), cells, strict=True)
+        (name, epsilon): cell
+        for name, *cells in rows
+        for epsilon, cell in zip((1.0, 3.0, 8.0), cells, strict=True)
+        if cell != "–"
     }
 
 
@@ -37,8 +40,8 @@ def audited(task: str, canaries: int) -> dict[tuple[str, float], str]:
 
 
 def test_the_audits_on_digits_are_on_the_page_and_refute_nothing() -> None:
-    """All of them; a method without one is not in the table, as the page says."""
+    """All of them, rounded down; where there is none the page has a dash."""
     found = audited("digits", canaries=3000)
     assert found == shown("Methods on digits")
     assert {name for name, _ in found} <= set(registry.methods())
-    assert "method that is\nnot in the table was not audited" in PAGE
+    assert "A dash was not run." in PAGE
