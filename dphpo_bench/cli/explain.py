@@ -21,14 +21,7 @@ MAX_REASONS = 10
 
 def explain_command(
     records: Annotated[list[Path], typer.Argument(metavar="RECORD...", help="Records, or folders of them.")],
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUE,...",
-            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable: "
-            "values of one field are alternatives, and all fields must fit.",
-        ),
-    ] = None,
+    only: options.OnlyRunsOption = None,
     results_dir: Annotated[
         Path | None,
         typer.Option(help="Where the oracle's record is, and those of extra runs; default: where the records are."),

@@ -61,6 +61,14 @@ TaskFilesOption = Annotated[
         "--task-file", metavar="FILE.py|MODULE[:NAME]", help="Tasks of your own, found by their names. Repeatable."
     ),
 ]
+OnlyRunsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FIELD=VALUE,...",
+        help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable: "
+        "values of one field are alternatives, and all fields must fit.",
+    ),
+]
 ModelOption = Annotated[str | None, typer.Option(help="The task's model; default: its first.")]
 EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
 DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1.")]

@@ -10,7 +10,7 @@ import typer
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.cli.options import JsonOption
+from dphpo_bench.cli.options import JsonOption, OnlyRunsOption
 from dphpo_bench.cli.output import complain
 
 SUFFIXES = {"csv": "csv", "parquet": "parquet", "json": "json", "txt": "table", "": "table"}
@@ -19,14 +19,7 @@ SUFFIXES = {"csv": "csv", "parquet": "parquet", "json": "json", "txt": "table", 
 
 def results_command(
     results_dir: Annotated[Path, typer.Argument(help="A folder of run records.")] = Path("results"),
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUE,...",
-            help="Only these runs; fields: method, task, model, epsilon, seed, status. Repeatable: "
-            "values of one field are alternatives, and all fields must fit.",
-        ),
-    ] = None,
+    only: OnlyRunsOption = None,
     summary: Annotated[bool, typer.Option("--summary", help="One row for each setting: seeds, mean, range.")] = False,
     form: Annotated[
         Literal["table", "csv", "parquet", "json"] | None,
