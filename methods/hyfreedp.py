@@ -53,6 +53,10 @@ BEHIND = 3.0
 WARM = 0.1
 """The share of the run in which steps grow, evenly, up to the rate."""
 
+MOSTLY, ONWARD, BOLD = 0.6, 2.0, 36.0
+"""Where the sums of votes are below minus the first, and the gradients point on by more than the second, in standard
+deviations, the few that gain count for more: the rate grows as if the best place were that many times as far."""
+
 TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
 
@@ -77,9 +81,12 @@ class VotingRule:
     slowly. Fixed learning rates that turned out best had values between the two: the upper ones where noise is most of
     a step, as in linear models, the lower ones where the way is bent, as in networks. Where b stands out of the noise
     but a does not, the way is straight: if it leads down, the rate grows. If it leads up, or the best place lies far
-    behind, b/a < −3, it stays: then the direction was wrong and not the length. (Where one class is rare, a stretch
-    helps it or the others, by turns.) Where neither is seen, it stays too. While steps are still smaller than the rate
-    says, in the first tenth of the run, it does not grow.
+    behind, b/a < −3, it stays: then the direction was wrong and not the length. Where neither is seen, it stays too.
+    While steps are still smaller than the rate says, in the first tenth of the run, it does not grow.
+
+    Where one class is rare, a stretch helps it or the others, by turns, and a vote counts heads: most lose a little
+    while a few gain much. The gradients, released anyway, tell that from a run that goes astray. If four in five lose
+    by a straight way, and the gradients still point along it, the rate grows.
 
     Args:
         learning_rate: the first.
@@ -93,26 +100,33 @@ class VotingRule:
         self._deviation = deviation
         self._probes = 0
 
-    def observe(self, last: float, next_one: float, done: float) -> None:
+    def observe(self, last: float, next_one: float, done: float, onward: float = 0.0) -> None:
         """Take in one probe.
 
         Args:
             last: those whose loss the last stretch lowered, minus the others, as a share of all; noisy.
             next_one: the same for another such stretch.
             done: t/T.
+            onward: how far the gradients since the last probe point along the stretch, in standard deviations of
+                their noise.
         """
         slope, curvature = (last + next_one) / 2, last - next_one
         # Noise of variance 1/2 and 2, in units of the deviation's square.
         visible = max(2 * math.sqrt(2) * self._deviation, CURVED)
         seen = curvature > visible
-        if slope < -BEHIND * curvature or (slope <= 1.5 * self._deviation and not seen):
+        if slope < -BEHIND * curvature:
+            if slope > -MOSTLY or onward < ONWARD:
+                return
+            change = math.log(BOLD)
+        elif slope <= 1.5 * self._deviation and not seen:
             return
-        wanted = bench.within((1.0, 8.0), 8 * (1 - done) / done)
-        found = max(slope, 0.0) / max(curvature, visible)
-        nearest = bench.within((LEAST, wanted), found)  # found itself where it may stay
-        change = math.log(bench.within((1 / 2, 6.0), found / nearest))
-        if not seen:
-            change = max(change, math.log(3))
+        else:
+            wanted = bench.within((1.0, 8.0), 8 * (1 - done) / done)
+            found = max(slope, 0.0) / max(curvature, visible)
+            nearest = bench.within((LEAST, wanted), found)  # found itself where it may stay
+            change = math.log(bench.within((1 / 2, 6.0), found / nearest))
+            if not seen:
+                change = max(change, math.log(3))
         if done < WARM:  # the steps were smaller than the rate says
             change = min(change, 0.0)
         self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 10))
@@ -202,7 +216,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     """
 
     name = "hyfreedp"
-    version = 6
+    version = 7
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
@@ -254,19 +268,25 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         recent = bench.WeightAverage(weights, 0.99)
         step_kind = bench.poisson_sampled(planned.sample_rate, bench.gaussian(planned.noise_multiplier))
         vote_noise = planned.noise(planned.vote_rate)
+        noise = planned.noise_multiplier * clipping.sensitivity / (planned.sample_rate * planned.records)
+        onward: list[float] = []
         rule: VotingRule | None = None
         path: list[dict[str, float]] = []
         for step in bench.training_steps(session, planned.steps, [model], [self.averaging]):
             gradient = session.sample(step_kind).gradient(model, clipping, planned.noise_multiplier)
             direction = update.direction(gradient)
             rule = rule or self.first_rule(planned, session, model, direction)
+            stretch = [weight.detach() - mean for weight, mean in zip(weights, recent.average, strict=True)]
+            onward.append(descent(gradient, stretch) / max(noise, 1e-12))
             if step in planned.probes:
-                stretch = [weight.detach() - mean for weight, mean in zip(weights, recent.average, strict=True)]
                 batch = session.sample(planned.vote, "votes")
                 behind, ahead = batch.loss_changes(model, stretch, (1.0, -1.0), TINY, vote_noise)
                 last, next_one = behind / TINY, -ahead / TINY
-                rule.observe(last, next_one, step / planned.steps)
-                path.append({"step": step, "learning_rate": rule.learning_rate, "last": last, "next": next_one})
+                points_on = sum(onward) / math.sqrt(len(onward))
+                rule.observe(last, next_one, step / planned.steps, points_on)
+                seen = {"last": last, "next": next_one, "onward": points_on}
+                path.append({"step": step, "learning_rate": rule.learning_rate, **seen})
+                onward.clear()
             update.apply(direction, rule.learning_rate * min(1.0, (step + 1) / (WARM * planned.steps)))
             recent.update()
         released = {"learning_rate": rule.learning_rate if rule else math.nan, "path": path}
@@ -323,6 +343,13 @@ def bearable(rise: "Callable[[float], float]", limit: float) -> float:
     for look in range(LOOKS):
         size += STRIDE * SHRINK**look * (-1 if rise(math.exp(size)) > limit else 1)
     return math.exp(size)
+
+
+def descent(gradient: "Sequence[Tensor]", way: "Sequence[Tensor]") -> float:
+    """By how much the loss falls on a step of length one along the way, to first order; 0 where there is no way."""
+    pairs = [(one.double(), other.double()) for one, other in zip(gradient, way, strict=True)]
+    length = math.sqrt(sum(step.square().sum().item() for _, step in pairs))
+    return -sum((slope * step).sum().item() for slope, step in pairs) / length if length else 0.0
 
 
 def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":
