@@ -43,7 +43,7 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
     assert lines[0].startswith("hyfreedp on blobs (linear), ε = 3 at δ = 0.0001, seed 0: ok")
     assert lines[2].split() == ["hyfreedp", "grid_oracle,", "seed", "0"]
     assert [line for line in lines if line.startswith("learning_rate ")]
-    assert "learning_rate, by step (also released: last, next)" in lines
+    assert "learning_rate, by step (also released: last, next, onward)" in lines
     (share,) = (line for line in lines if line.startswith("  tuning"))
     assert "█" in share
     assert any("× Poisson(" in line for line in lines)
