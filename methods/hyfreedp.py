@@ -53,9 +53,14 @@ BEHIND = 3.0
 WARM = 0.1
 """The share of the run in which steps grow, evenly, up to the rate."""
 
-MOSTLY, ONWARD, BOLD = 0.6, 2.0, 36.0
-"""Where the sums of votes are below minus the first, and the gradients point on by more than the second, in standard
-deviations, the few that gain count for more: the rate grows as if the best place were that many times as far."""
+MOSTLY = 0.6
+"""Where the mean of two sums of votes is below minus this, four records in five lose."""
+
+ONWARD = 2.0
+"""Standard deviations by which the gradients must then point along the stretch for the rate to grow."""
+
+BOLD = 36.0
+"""By how much it then grows, before the damping that all votes have: the first by the root of this."""
 
 TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
@@ -84,9 +89,9 @@ class VotingRule:
     behind, b/a < −3, it stays: then the direction was wrong and not the length. Where neither is seen, it stays too.
     While steps are still smaller than the rate says, in the first tenth of the run, it does not grow.
 
-    Where one class is rare, a stretch helps it or the others, by turns, and a vote counts heads: most lose a little
-    while a few gain much. The gradients, released anyway, tell that from a run that goes astray. If four in five lose
-    by a straight way, and the gradients still point along it, the rate grows.
+    Where one class is rare, a stretch helps it or the others, by turns, and a vote counts heads: most may lose
+    although the few gain more. The gradients, released anyway, tell that from a run that goes astray. If four in
+    five lose by a straight way, and the gradients still point along it, the rate grows.
 
     Args:
         learning_rate: the first.
@@ -277,7 +282,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
             direction = update.direction(gradient)
             rule = rule or self.first_rule(planned, session, model, direction)
             stretch = [weight.detach() - mean for weight, mean in zip(weights, recent.average, strict=True)]
-            onward.append(descent(gradient, stretch) / max(noise, 1e-12))
+            onward.append(descent(gradient, stretch) / noise)
             if step in planned.probes:
                 batch = session.sample(planned.vote, "votes")
                 behind, ahead = batch.loss_changes(model, stretch, (1.0, -1.0), TINY, vote_noise)
