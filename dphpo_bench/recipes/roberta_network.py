@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.recipes.fine_tuning import Which, train_only
+from dphpo_bench.training.lengths import last_place
 
 if TYPE_CHECKING:
     from transformers import RobertaConfig, RobertaModel
@@ -44,6 +45,10 @@ class RobertaClassifier(nn.Module):
             nn.init.normal_(layer.weight, std=_DEVIATION)
             nn.init.zeros_(layer.bias)
         self.head = nn.Sequential(layers[0], nn.Tanh(), layers[1])
+
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        """How many tokens each text has."""
+        return last_place(ids != PADDING)
 
     def forward(self, ids: Tensor) -> Tensor:
         """Logits for token ids of any integer type."""

@@ -8,6 +8,7 @@ from torch.nn.functional import layer_norm
 
 from dphpo_bench.recipes.fine_tuning import train_only
 from dphpo_bench.recipes.networks import zero_linear
+from dphpo_bench.training.lengths import last_place
 
 _RANK = 4
 
@@ -25,6 +26,10 @@ class TopBlocks(nn.Module):
         super().__init__()
         self.blocks = blocks
         self.head = zero_linear(width, n_classes)
+
+    def lengths_of(self, inputs: Tensor) -> Tensor:
+        """How many tokens each text has."""
+        return last_place((inputs != 0).any(-1))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Logits of tokens, shape (n, length, width); places after the end of a text hold zeros and nothing else."""

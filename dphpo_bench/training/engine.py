@@ -6,6 +6,7 @@ No result depends on how the batch is cut, beyond rounding.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import check_one_each, rows_at_once
+from dphpo_bench.training.lengths import lengths_of, says_lengths, shortened
 from dphpo_bench.training.losses import PerRecord
 
 _FORWARD_ROWS = 512
@@ -65,19 +67,20 @@ class GradientEngine(ABC):
         """
         self._refuse_mixing()
         total = self._zeros()
-        for rows in self._micro_batches(inputs, indices, rows_at_once(self.model, self._rows)):
-            self._add_clipped(self._gather(inputs, rows), self._gather(targets, rows), clipping, total)
+        for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows)):
+            self._add_clipped(x, y, clipping, total)
         return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
         """Each record's loss at the current weights, in the dtype of the model, shape (n,); no gradient."""
         self._refuse_mixing()
-        losses = []
+        losses, order = [], []
         with torch.no_grad():
-            for rows in self._micro_batches(inputs, indices, rows_at_once(self.model, _FORWARD_ROWS)):
-                x, y = self._fast_layout(self._gather(inputs, rows)), self._gather(targets, rows)
-                losses.append(self._per_sample_loss(x, y))
-        return self._join(losses)
+            for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
+                losses.append(self._per_sample_loss(self._fast_layout(x), y))
+                order += [] if places is None else [places]
+        found = self._join(losses)
+        return found[torch.cat(order).argsort().to(found.device)] if order else found
 
     def losses_along(
         self,
@@ -119,6 +122,24 @@ class GradientEngine(ABC):
         for start in range(0, n, rows):
             piece = slice(start, min(start + rows, n))
             yield piece if indices is None else indices[piece]
+
+    def _pieces(
+        self, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int
+    ) -> Iterator[tuple[Tensor | None, Tensors, Tensors]]:
+        """Micro-batches on the device, each with the places of its records in the batch; None: one after the other."""
+        if not says_lengths(self.model, inputs):
+            for piece in self._micro_batches(inputs, indices, rows):
+                yield None, self._gather(inputs, piece), self._gather(targets, piece)
+            return
+        lengths = [torch.empty(0, dtype=torch.int64)]
+        for piece in self._micro_batches(inputs, indices, _FORWARD_ROWS):
+            x, y = (each(partial(take, rows=piece), data) for data in (inputs, targets))
+            lengths.append(lengths_of(self.model, x, y).cpu())
+        found = torch.cat(lengths)
+        for length_ in torch.unique(found).tolist():
+            for places in (found == length_).nonzero()[:, 0].split(rows):
+                piece = places if indices is None else indices[places.to(indices.device)]
+                yield places, *shortened(self._gather(inputs, piece), self._gather(targets, piece), length_)
 
     def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
         # Features stored in half precision are converted here, record by record, which changes no sensitivity. A

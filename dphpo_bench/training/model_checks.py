@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
 from dphpo_bench.training.evaluation import check_one_each, evaluating, tensors_of
+from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord
 
@@ -63,17 +64,20 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
 def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
     """Refuse a model whose outputs for one record depend on others of the batch, or that keeps what it sees.
 
-    It is tried on made-up inputs, in its own mode and in that of evaluation, with a copy whose weights are perturbed,
-    since initial weights of zero would hide much. Where it draws random numbers, outputs are not compared. Of `inputs`
-    only the names, the shape of a record, the type and the device are used, not the values.
+    Refused, too, is one that says how long records are and whose outputs depend on what comes after. It is tried on
+    made-up inputs, in its own mode and in that of evaluation, with a copy whose weights are perturbed, since initial
+    weights of zero would hide much. Where it draws random numbers, outputs are not compared. Of `inputs` only the
+    names, the shape of a record, the type and the device are used, not the values.
     """
     if linear_layer(model) is not None:
         return
     probe = perturbed(model)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         numbers = made_up(probe, inputs)
-        _compare(probe, numbers)
-        _compare(probe.eval(), numbers)
+        for _ in range(2):
+            _compare(probe, numbers)
+            refuse_wrong_lengths(probe, numbers)
+            probe.eval()
 
 
 def perturbed(model: nn.Module) -> nn.Module:

@@ -1,6 +1,6 @@
 """Speed of the training engine, as ratios of runs that take turns.
 
-Run with `pytest tests/benchmarks --benchmark-enable`. Ratios are reported: on a noisy machine they read half as much
+Run with `pytest tests/benchmarks --benchmark-enable --dist no -s`. Ratios are reported: on a noisy machine they read half as much
 again. Asserted is what noise cannot break, a wide margin that a wrong algorithm would miss, and on one thread only: on
 several, threads wait for each other at every operation, and a neighbour on one core slows small operations tenfold.
 """
@@ -8,6 +8,7 @@ several, threads wait for each other at every operation, and a neighbour on one 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -211,6 +212,38 @@ def test_backends(benchmark, threads, name):
     ratios = record(benchmark, interleaved(runs, 7), "without privacy")
     if threads == 1 and name in MOST:
         assert ratios["layerwise"] <= 2 * MOST[name]
+
+
+def test_texts_of_several_lengths(benchmark, threads):
+    """A block of MiniLM with LoRA, on texts of 13 tokens on average and 48 at most, as those of SST-2 are."""
+    pytest.importorskip("peft")
+    from dphpo_bench.recipes.text_features import TextFeatures
+    from dphpo_bench.recipes.top_blocks import TopBlocks, fine_tuned
+
+    class Whole(nn.Module):
+        """The same network, which does not say how long texts are."""
+
+        def __init__(self, network: TopBlocks) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            logits: Tensor = self.network(inputs)
+            return logits
+
+    torch.manual_seed(0)
+    features = TextFeatures(longest=48)
+    network = fine_tuned(features.block_structure().to_empty(device="cpu"), features.size, 2, "lora")
+    for weights in network.parameters():
+        weights.data.normal_(std=0.02)
+    lengths = (-10.4 * torch.rand(256).log()).int() + 3
+    inputs = torch.randn(256, 48, features.size) * (torch.arange(48) < lengths[:, None])[..., None]
+    targets = torch.randint(0, 2, (256,))
+    engines = {"cut to their length": engine_by("layerwise", network), "whole": engine_by("layerwise", Whole(network))}
+    runs = {name: partial(engine.clipped_sum, inputs, targets, AutoS()) for name, engine in engines.items()}
+    ratios = record(benchmark, interleaved(runs, 5), "cut to their length")
+    if threads == 1:
+        assert ratios["whole"] > 1.5
 
 
 @pytest.mark.parametrize("fraction", [1, 0.5, 0.25])

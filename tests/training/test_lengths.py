@@ -1,0 +1,230 @@
+"""A model may say how long records are; what comes after is left out, and no result depends on it."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.training.clipping import Abadi, AutoS
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.layerwise import LayerwiseEngine
+from dphpo_bench.training.lengths import last_place, lengths_of
+from dphpo_bench.training.losses import IGNORED, PerRecord, cross_entropy, token_cross_entropy
+from dphpo_bench.training.model_checks import refuse_mixing
+from dphpo_bench.training.vmap import VmapEngine
+from tests.training.models import flat
+
+LENGTH, WORDS, WIDTH = 18, 7, 5
+SEEN: list[tuple[int, ...]] = []
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    SEEN.clear()
+    yield
+    SEEN.clear()
+
+
+class Mean(nn.Module):
+    """Classifies the mean of a text's words; 0 fills it up."""
+
+    def __init__(self, outputs: int = 3) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, outputs)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        SEEN.append(tuple(ids.shape))
+        outputs: Tensor = self.head(self.pooled(self.table(ids), (ids != 0)[..., None]))
+        return outputs
+
+    def pooled(self, words: Tensor, counts: Tensor) -> Tensor:
+        return (words * counts).sum(1) / counts.sum(1).clamp(min=1)
+
+
+class SaysLengths(Mean):
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        return last_place(ids != 0)
+
+
+class Causal(nn.Module):
+    """Says the next word after each place, from the sum of all words up to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        SEEN.append(tuple(ids.shape))
+        outputs: Tensor = self.head(self.table(ids).cumsum(1).tanh())
+        return outputs
+
+
+class CausalSaysLengths(Causal):
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        return ids.new_zeros(len(ids))
+
+
+def texts(n: int = 23) -> tuple[Tensor, Tensor]:
+    """Of 1 to 18 words; the last one of none."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, WORDS, (n, LENGTH), generator=generator)
+    ends = torch.randint(1, LENGTH + 1, (n,), generator=generator)
+    ends[0], ends[-1] = LENGTH, 0
+    return torch.where(torch.arange(LENGTH) < ends[:, None], ids, 0), ends
+
+
+def classes() -> tuple[Tensor, Tensor]:
+    ids, ends = texts()
+    return ids, ends % 3
+
+
+def words() -> tuple[Tensor, Tensor]:
+    ids, _ = texts()
+    return ids, torch.where(ids == 0, IGNORED, ids.roll(-1, 1) % WORDS)
+
+
+CASES: dict[str, tuple[type[nn.Module], type[nn.Module], tuple[Tensor, Tensor], PerRecord]] = {
+    "classes": (Mean, SaysLengths, classes(), cross_entropy),
+    "words": (Causal, CausalSaysLengths, words(), token_cross_entropy),
+}
+
+
+def results(engine: GradientEngine, inputs: Tensor, targets: Tensor) -> list[Tensor]:
+    direction = [torch.ones_like(parameter) for parameter in engine.parameters]
+    some = torch.tensor([20, 3, 22, 4, 0, 11, 8])
+    return [
+        flat(engine.clipped_sum(inputs, targets, Abadi(0.1))),
+        flat(engine.clipped_sum(inputs, targets, AutoS(), some)),
+        engine.losses(inputs, targets),
+        engine.losses(inputs, targets, some),
+        engine.losses_along(inputs, targets, direction, (0.0, 0.3), some),
+        engine.losses(inputs[:0], targets[:0]),
+    ]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", [VmapEngine, LayerwiseEngine])
+def test_no_result_depends_on_it(kind: type[GradientEngine], case: str) -> None:
+    plain, says, (inputs, targets), loss = CASES[case]
+    wanted = results(kind(plain(), loss), inputs, targets)
+    assert {shape[1] for shape in SEEN} == {LENGTH}
+    SEEN.clear()
+    for found, expected in zip(results(kind(says(), loss), inputs, targets), wanted, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    assert {shape[1] for shape in SEEN} == {4, 8, 12, 16, LENGTH}
+
+
+def test_where_a_record_is_cut_depends_on_that_record_alone() -> None:
+    inputs, targets = words()
+    model = CausalSaysLengths()
+    together = lengths_of(model, inputs, targets)
+    alone = [lengths_of(model, inputs[row : row + 1], targets[row : row + 1]) for row in range(len(inputs))]
+    assert torch.equal(together, torch.cat(alone))
+    ends = texts()[1]
+    assert bool((together >= ends).all())
+    assert bool((together < ends.clamp(min=1) + 4).all())
+    assert set(together.tolist()) <= {4, 8, 12, 16, LENGTH}
+
+
+def test_targets_that_are_not_by_place_are_left_alone() -> None:
+    """As many labels as places: they all count."""
+    inputs, labels = texts()[0], torch.ones(23, LENGTH)
+    model, expected = SaysLengths(LENGTH), Mean(LENGTH)
+    losses = bench.binary_cross_entropy
+    torch.testing.assert_close(
+        LayerwiseEngine(model, losses).losses(inputs, labels), LayerwiseEngine(expected, losses).losses(inputs, labels)
+    )
+
+
+def test_memory_is_measured_at_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, targets = classes()
+    engine = LayerwiseEngine(SaysLengths(), cross_entropy)
+    engine.clipped_sum(inputs[-1:], targets[-1:], AutoS())
+    assert SEEN[0] == (1, LENGTH)
+    assert SEEN[1] == (1, 4)
+
+
+class CountsWhatFillsUp(SaysLengths):
+    def pooled(self, words: Tensor, counts: Tensor) -> Tensor:
+        return words.mean(1)
+
+
+class SaysLess(SaysLengths):
+    def pooled(self, words: Tensor, counts: Tensor) -> Tensor:
+        return (words * counts).sum(1)
+
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        return super().lengths_of(ids) - 1
+
+
+class TakesWholeOnesOnly(SaysLengths):
+    def pooled(self, words: Tensor, counts: Tensor) -> Tensor:
+        return super().pooled(words, counts) + words.new_zeros(LENGTH)[: words.shape[1]].view(LENGTH)[:1]
+
+
+class GoesByOthers(SaysLengths):
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        return super().lengths_of(ids).amax().expand(len(ids))
+
+
+class SaysHalves(SaysLengths):
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        return super().lengths_of(ids) / 2
+
+
+class SaysOne(SaysLengths):
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        return super().lengths_of(ids).amax()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (CountsWhatFillsUp(), "^Expected outputs that do not depend on what comes after.*Correct lengths_of"),
+        (SaysLess(), "^Expected outputs that do not depend on what comes after"),
+        (TakesWholeOnesOnly(), "^Expected a model that takes records of any length"),
+        (GoesByOthers(), "^Expected lengths_of to tell each record's length by that record alone"),
+        (SaysHalves(), r"^Expected lengths_of to give whole numbers, int64, got torch.float32"),
+        (SaysOne(), r"^Expected one length for each record, shape \(6,\), got \(\)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+def test_lengths_that_are_wrong_are_refused(model: nn.Module, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        refuse_mixing(model, texts()[0])
+
+
+class Drops(SaysLengths):
+    def pooled(self, words: Tensor, counts: Tensor) -> Tensor:
+        return nn.functional.dropout(super().pooled(words, counts), 0.5, self.training)
+
+
+class Named(nn.Module):
+    """Takes records by name, of which lengths are not asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = SaysLengths()
+
+    def forward(self, ids: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.inner(ids)}
+
+    def lengths_of(self, **inputs: Tensor) -> Tensor:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("model", [SaysLengths(), CausalSaysLengths(), Drops()], ids=lambda model: type(model).__name__)
+def test_lengths_that_are_right_are_taken(model: nn.Module) -> None:
+    refuse_mixing(model, texts()[0])
+
+
+def test_records_by_name_are_not_cut() -> None:
+    inputs, targets = classes()
+    refuse_mixing(Named(), {"ids": inputs})
+    found = VmapEngine(Named(), cross_entropy).losses({"ids": inputs}, targets)
+    torch.testing.assert_close(found, VmapEngine(Mean(), cross_entropy).losses(inputs, targets))
