@@ -20,8 +20,7 @@ from dphpo_bench.base.tensors import Records, call, each
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, default_search_space
 from dphpo_bench.data.arrays import as_records
-from dphpo_bench.training.evaluation import tensors_of
-from dphpo_bench.training.losses import IGNORED, Objective, PerRecord, logits
+from dphpo_bench.training.losses import IGNORED, Objective, PerRecord, logits, tensors_of
 from dphpo_bench.training.model_checks import refuse_mixing_values
 from dphpo_bench.training.structure import weights_hash
 

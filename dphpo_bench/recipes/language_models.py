@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, single
-from dphpo_bench.training.evaluation import evaluating, outputs_of, rows_at_once
+from dphpo_bench.training.evaluation import evaluating, outputs_by_length, rows_at_once
 from dphpo_bench.training.losses import IGNORED
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class TestTexts(Records):
 def token_perplexity(model: nn.Module, test: Records) -> float:
     """exp of the cross-entropy of all tokens that count, without all outputs in memory at once."""
     nats, count = 0.0, 0
-    for outputs, targets in outputs_of(model, test):
+    for outputs, targets in outputs_by_length(model, test):
         flat = single(targets).flatten()
         losses = nn.functional.cross_entropy(outputs.flatten(0, 1), flat, ignore_index=IGNORED, reduction="none")
         nats += float(losses.double().sum())

@@ -6,7 +6,6 @@ No result depends on how the batch is cut, beyond rounding.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +14,9 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.evaluation import check_one_each, rows_at_once
-from dphpo_bench.training.lengths import lengths_of, says_lengths, shortened
-from dphpo_bench.training.losses import PerRecord
+from dphpo_bench.training.evaluation import rows_at_once
+from dphpo_bench.training.lengths import by_length, says_lengths, shortened
+from dphpo_bench.training.losses import PerRecord, check_one_each
 
 _FORWARD_ROWS = 512
 
@@ -131,15 +130,8 @@ class GradientEngine(ABC):
             for piece in self._micro_batches(inputs, indices, rows):
                 yield None, self._gather(inputs, piece), self._gather(targets, piece)
             return
-        lengths = [torch.empty(0, dtype=torch.int64)]
-        for piece in self._micro_batches(inputs, indices, _FORWARD_ROWS):
-            x, y = (each(partial(take, rows=piece), data) for data in (inputs, targets))
-            lengths.append(lengths_of(self.model, x, y).cpu())
-        found = torch.cat(lengths)
-        for length_ in torch.unique(found).tolist():
-            for places in (found == length_).nonzero()[:, 0].split(rows):
-                piece = places if indices is None else indices[places.to(indices.device)]
-                yield places, *shortened(self._gather(inputs, piece), self._gather(targets, piece), length_)
+        for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
+            yield places, *shortened(self._gather(inputs, piece), self._gather(targets, piece), size)
 
     def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
         # Features stored in half precision are converted here, record by record, which changes no sensitivity. A

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves, length
-from dphpo_bench.training.losses import PerRecord
+from dphpo_bench.training.lengths import by_length, says_lengths, shortened
+from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 
 ROWS = 1024
 
@@ -46,6 +46,20 @@ def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -
         yield outputs, some.targets
 
 
+def outputs_by_length(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
+    """`outputs_of` in any order, and without what fills records up if the model says how long they are."""
+    if not says_lengths(model, records.inputs):
+        yield from outputs_of(model, records, rows)
+        return
+    like = next(model.parameters())
+    for _, piece, size in by_length(model, records.inputs, records.targets, rows, rows_at_once(model, ROWS)):
+        some = records.rows(piece).to(like.device, like.dtype)
+        inputs, targets = shortened(some.inputs, some.targets, size)
+        with evaluating(model):
+            outputs = call(model, inputs)
+        yield outputs, targets
+
+
 def rows_at_once(model: nn.Module, most: int) -> int:
     """How many records a model is given at once: `most`, or fewer if it says so by an attribute `rows_at_once`."""
     own = getattr(model, "rows_at_once", most)
@@ -68,22 +82,8 @@ def total_score(model: nn.Module, scores: PerRecord, records: Records, rows: Ten
         InvalidValueError: if there is not one score for each record.
     """
     total = 0.0
-    for outputs, targets in outputs_of(model, records, rows):
+    for outputs, targets in outputs_by_length(model, records, rows):
         found = scores(outputs, targets)
         check_one_each(found, length(targets), "score")
         total += float(found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0).sum())
     return total
-
-
-def check_one_each(values: object, count: int, what: str) -> None:
-    """Refuse values that are not one number for each record."""
-    if not isinstance(values, Tensor) or values.shape != (count,):
-        found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise InvalidValueError(f"Expected one {what} for each record, shape ({count},), got {found}.")
-
-
-def tensors_of(outputs: Any) -> Any:
-    """A model's outputs that are tensors, without the None of an output that was not asked for."""
-    if isinstance(outputs, Tensor):
-        return outputs
-    return {name: value for name, value in outputs.items() if isinstance(value, Tensor)}

@@ -19,9 +19,8 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, length
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import check_one_each
 from dphpo_bench.training.layers import Arena, Dense, Found, Gradients, Rule, rule_for
-from dphpo_bench.training.losses import PerRecord
+from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.vmap import per_sample_rows
 

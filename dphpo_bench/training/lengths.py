@@ -6,17 +6,19 @@ micro-batches and are cut to it. Lengths are rounded up to a multiple of four, a
 alone, so that no record decides where another one is cut.
 """
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, call, leaves, single
-from dphpo_bench.training.evaluation import check_one_each, tensors_of
-from dphpo_bench.training.losses import IGNORED
+from dphpo_bench.base.tensors import Tensors, call, each, leaves, length, single, take
+from dphpo_bench.training.losses import IGNORED, check_one_each, tensors_of
 
 _MULTIPLE = 4
+_ROWS = 512
 _TOLERANCE = 1e-3
 
 
@@ -38,6 +40,33 @@ def lengths_of(model: nn.Module, inputs: Tensors, targets: Tensors) -> Tensor:
     return (-(-found // _MULTIPLE) * _MULTIPLE).clamp(min(_MULTIPLE, whole), whole)
 
 
+def by_length(
+    model: nn.Module, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int
+) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """A batch in pieces, each of records that are cut to one length.
+
+    Args:
+        model: one that says lengths.
+        inputs: of a whole dataset.
+        targets: likewise.
+        indices: the batch in it; None: all of it.
+        rows: the most records of a piece.
+
+    Yields:
+        Of each piece the places in the batch, the indices into the dataset, and the length; see `shortened`.
+    """
+    batch = torch.arange(length(inputs)) if indices is None else indices
+    found = [torch.empty(0, dtype=torch.int64)]
+    for start in range(0, len(batch), _ROWS):
+        some = batch[start : start + _ROWS]
+        x, y = (each(partial(take, rows=some), data) for data in (inputs, targets))
+        found.append(lengths_of(model, x, y).cpu())
+    lengths = torch.cat(found)
+    for one in torch.unique(lengths).tolist():
+        for places in (lengths == one).nonzero()[:, 0].split(rows):
+            yield places, batch[places.to(batch.device)], one
+
+
 def last_place(counts: Tensor) -> Tensor:
     """The number of the last place that counts, from 1 on; 0 where none does.
 
@@ -47,10 +76,10 @@ def last_place(counts: Tensor) -> Tensor:
     return (counts * torch.arange(1, counts.shape[1] + 1, device=counts.device)).amax(1)
 
 
-def shortened(inputs: Tensors, targets: Tensors, length: int) -> tuple[Tensors, Tensors]:
+def shortened(inputs: Tensors, targets: Tensors, size: int) -> tuple[Tensors, Tensors]:
     """Records cut to a length, and their targets if there is one for each place."""
     inputs = single(inputs)
-    return inputs[:, :length], single(targets)[:, :length] if _are_by_place(targets, inputs) else targets
+    return inputs[:, :size], single(targets)[:, :size] if _are_by_place(targets, inputs) else targets
 
 
 def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:
@@ -75,16 +104,16 @@ def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:
         ):
             raise InvalidValueError("Expected lengths_of to tell each record's length by that record alone.")
         if all(map(torch.equal, _outputs(model, given), _outputs(model, given))):  # else it draws random numbers
-            for row, length in enumerate(lengths.tolist()):
+            for row, size in enumerate(lengths.tolist()):
                 one = given[row : row + 1]
                 try:
-                    pairs = [*zip(_outputs(model, one), _outputs(model, one[:, :length]), strict=True)]
+                    pairs = [*zip(_outputs(model, one), _outputs(model, one[:, :size]), strict=True)]
                 except (IndexError, RuntimeError, ValueError):
                     raise InvalidValueError(
-                        f"Expected a model that takes records of any length, since it has lengths_of; one of {length} "
+                        f"Expected a model that takes records of any length, since it has lengths_of; one of {size} "
                         "fails. Mend it, or remove lengths_of."
                     ) from None
-                if any(_differ(complete, cut, length) for complete, cut in pairs):
+                if any(_differ(complete, cut, size) for complete, cut in pairs):
                     raise InvalidValueError(
                         "Expected outputs that do not depend on what comes after a record's length as lengths_of tells "
                         "it; they change when it is left out. Correct lengths_of, or remove it."
@@ -95,8 +124,8 @@ def _outputs(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     return leaves(tensors_of(call(model, inputs)))
 
 
-def _differ(complete: Tensor, cut: Tensor, length: int) -> bool:
-    some = complete if complete.shape == cut.shape else complete[:, :length]  # one output for each place
+def _differ(complete: Tensor, cut: Tensor, size: int) -> bool:
+    some = complete if complete.shape == cut.shape else complete[:, :size]  # one output for each place
     return some.shape != cut.shape or bool((some - cut).abs().max() > _TOLERANCE * complete.abs().max())
 
 

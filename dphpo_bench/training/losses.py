@@ -45,6 +45,20 @@ def matched(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
     return found.squeeze(-1) if found.ndim == targets.ndim + 1 and found.shape[-1] == 1 else found
 
 
+def check_one_each(values: object, count: int, what: str) -> None:
+    """Refuse values that are not one number for each record."""
+    if not isinstance(values, Tensor) or values.shape != (count,):
+        found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise InvalidValueError(f"Expected one {what} for each record, shape ({count},), got {found}.")
+
+
+def tensors_of(outputs: Any) -> Any:
+    """A model's outputs that are tensors, without the None of an output that was not asked for."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    return {name: value for name, value in outputs.items() if isinstance(value, Tensor)}
+
+
 def cross_entropy(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
     """Cross-entropy: outputs of shape (n, classes), targets (n,) of int64 → losses (n,)."""
     return functional.cross_entropy(logits(outputs), targets, reduction="none")

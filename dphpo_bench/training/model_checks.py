@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, Tensors, call, converted, each, leaves, take
-from dphpo_bench.training.evaluation import check_one_each, evaluating, tensors_of
+from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
-from dphpo_bench.training.losses import PerRecord
+from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 
 # Records differ in size, so that statistics of a batch differ from those of a record.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)

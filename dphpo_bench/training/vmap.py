@@ -12,8 +12,7 @@ from torch.func import functional_call, grad, vmap
 from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import check_one_each
-from dphpo_bench.training.losses import PerRecord
+from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import add_product, row_norms
 
 MEMORY_BYTES = 2**30

@@ -1,8 +1,9 @@
 """Speed of the training engine, as ratios of runs that take turns.
 
-Run with `pytest tests/benchmarks --benchmark-enable --dist no -s`. Ratios are reported: on a noisy machine they read half as much
-again. Asserted is what noise cannot break, a wide margin that a wrong algorithm would miss, and on one thread only: on
-several, threads wait for each other at every operation, and a neighbour on one core slows small operations tenfold.
+Run with `pytest tests/benchmarks --benchmark-enable --dist no -s`. Ratios are reported: on a noisy machine they read
+half as much again. Asserted is what noise cannot break, a wide margin that a wrong algorithm would miss, and on one
+thread only: on several, threads wait for each other at every operation, and a neighbour on one core slows small
+operations tenfold.
 """
 
 import time

@@ -8,11 +8,20 @@ from torch import Tensor, nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.recipes.language_models import token_perplexity
 from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.lengths import last_place, lengths_of
-from dphpo_bench.training.losses import IGNORED, PerRecord, cross_entropy, token_cross_entropy
+from dphpo_bench.training.losses import (
+    IGNORED,
+    PerRecord,
+    correct,
+    correct_tokens,
+    cross_entropy,
+    token_cross_entropy,
+)
 from dphpo_bench.training.model_checks import refuse_mixing
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat
@@ -139,6 +148,26 @@ def test_targets_that_are_not_by_place_are_left_alone() -> None:
     torch.testing.assert_close(
         LayerwiseEngine(model, losses).losses(inputs, labels), LayerwiseEngine(expected, losses).losses(inputs, labels)
     )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_score_depends_on_it(case: str) -> None:
+    plain, says, (inputs, targets), _ = CASES[case]
+    score: PerRecord = {"classes": correct, "words": correct_tokens}[case]
+    records, some = bench.Records(inputs, targets), torch.tensor([20, 3, 22, 4, 0, 11, 8])
+    for rows in (None, some):
+        expected = total_score(plain(), score, records, rows)
+        assert expected > 0
+        assert {shape[1] for shape in SEEN} == {LENGTH}
+        SEEN.clear()
+        assert total_score(says(), score, records, rows) == pytest.approx(expected)
+        assert min(shape[1] for shape in SEEN) == 4
+        SEEN.clear()
+
+
+def test_perplexity_does_not_depend_on_it() -> None:
+    records = bench.Records(*words())
+    assert token_perplexity(CausalSaysLengths(), records) == pytest.approx(token_perplexity(Causal(), records))
 
 
 def test_memory_is_measured_at_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
