@@ -19,6 +19,9 @@ from torch.nn import functional
 
 from dphpo_bench.training.norms import add_product, norm_bounds, row_norms
 
+_CACHED = 2**20
+"""Numbers that the cache of one processor holds."""
+
 
 class Gradients(ABC):
     """Gradients of n records with respect to one parameter. See `norms` on what is in float64."""
@@ -68,6 +71,21 @@ class Dense(Gradients):
     def dense(self, shape: torch.Size) -> Tensor:
         del shape
         return self.rows
+
+
+@dataclass(frozen=True)
+class ChannelsLast(Dense):
+    """Those of a convolution's weight, shape (n, d_out · height · width · d_in): the channels it takes come last."""
+
+    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor | None) -> None:
+        d_out, d_in, *kernel = total.shape
+        added = total.new_zeros(d_out, *kernel, d_in)
+        super().add_to(added, factors, kept)
+        total += added.permute(0, 3, 1, 2)
+
+    def dense(self, shape: torch.Size) -> Tensor:
+        d_out, d_in, *kernel = shape
+        return self.rows.view(-1, d_out, *kernel, d_in).permute(0, 1, 4, 2, 3).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -141,15 +159,18 @@ class Arena:
             self._memory = _in_huge_pages(self._used, self._memory)
         self._used = 0
 
+    def empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A tensor that is not initialised, of a dtype and on a device like another's."""
+        start, self._used = self._used, self._used + math.prod(shape)
+        if (self._memory.dtype, self._memory.device) != (like.dtype, like.device):
+            self._memory = like.new_empty(0)
+        if self._used > len(self._memory):
+            return like.new_empty(shape)
+        return self._memory[start : self._used].view(shape)
+
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         """`torch.bmm(a, b)`."""
-        shape = (a.shape[0], a.shape[1], b.shape[2])
-        start, self._used = self._used, self._used + math.prod(shape)
-        if (self._memory.dtype, self._memory.device) != (a.dtype, a.device):
-            self._memory = a.new_empty(0)
-        if self._used > len(self._memory):
-            return torch.bmm(a, b)
-        return torch.bmm(a, b, out=self._memory[start : self._used].view(shape))
+        return torch.bmm(a, b, out=self.empty((a.shape[0], a.shape[1], b.shape[2]), a))
 
 
 Found = Mapping[str, Callable[[], Gradients]]
@@ -168,15 +189,35 @@ def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -
 
 
 def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
-    n, groups = len(inputs), layer.groups
-
     def weight() -> Gradients:
-        patches = functional.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # type: ignore[arg-type]
-        x = patches.view(n * groups, patches.shape[1] // groups, -1)
-        g = gradients.reshape(n * groups, gradients.shape[1] // groups, -1)
-        return Dense(arena.product(g, x.mT).view(n, -1))
+        patches = _patches(layer, inputs, gradients.shape[2:])
+        n, groups, height, width, *seen = patches.shape
+        places, size = height * width, math.prod(seen)
+        g = gradients.permute(0, 2, 3, 1).reshape(n, places, groups, -1).permute(0, 2, 3, 1).flatten(0, 1)
+        rows = arena.empty((n * groups, g.shape[1], size), g)
+        # A few records at a time: their patches stay in the processor's cache, and need no memory for all.
+        cached = _CACHED * torch.get_num_threads()
+        at_once = max(1, cached // (groups * places * size)) if g.device.type == "cpu" else n
+        for start in range(0, n, at_once):
+            piece = patches[start : start + at_once].reshape(-1, places, size)
+            own = slice(start * groups, start * groups + len(piece))
+            torch.bmm(g[own], piece, out=rows[own])
+        return ChannelsLast(rows.view(n, -1))
 
     return {"weight": weight, "bias": lambda: Dense(gradients.sum((2, 3)))}
+
+
+def _patches(layer: nn.Conv2d, inputs: Tensor, places: torch.Size) -> Tensor:
+    """What a convolution sees from each place, shape (n, groups, *places, *kernel_size, d_in): a view."""
+    (down, right), (below, beside) = layer.stride, layer.dilation
+    top, left = (int(size) for size in layer.padding)
+    images = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, left, left, top, top)).contiguous()
+    image, row, pixel, _ = images.stride()
+    d_in = images.shape[3] // layer.groups  # not `pixel`: the stride of a side of one pixel may be anything
+    return images.as_strided(
+        (len(images), layer.groups, *places, *layer.kernel_size, d_in),
+        (image, d_in, down * row, right * pixel, below * row, beside * pixel, 1),
+    )
 
 
 def _layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:

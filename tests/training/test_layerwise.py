@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.training import layers
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
+from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays, sites
 from dphpo_bench.training.losses import cross_entropy
@@ -57,6 +59,10 @@ def tied_network() -> nn.Module:
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: pooled(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.ReLU(inplace=True), width=6),
     "groups": lambda: pooled(nn.Conv2d(4, 8, 3, groups=2, dilation=2, bias=False), nn.Tanh(), width=8),
+    "unequal sides": lambda: pooled(
+        nn.Conv2d(4, 6, (2, 3), stride=(1, 2), padding=(2, 0), dilation=(2, 1), groups=2), nn.Tanh(), width=6
+    ),
+    "one column": lambda: nn.Sequential(nn.AvgPool2d((1, 8)), *pooled(nn.Conv2d(4, 6, (3, 1)), nn.Tanh(), width=6)),
     "depthwise": lambda: pooled(nn.Conv2d(4, 4, 2, groups=4), nn.Tanh(), nn.Conv2d(4, 3, 1), width=3),
     "padding by its name": lambda: pooled(nn.Conv2d(4, 6, 3, padding="same"), nn.Tanh(), nn.Conv2d(6, 30, 3), width=30),
     "padding with a circle": lambda: pooled(
@@ -124,6 +130,19 @@ def test_every_layer_agrees_with_a_loop(name: str, rows: int | None) -> None:
     assert error(engine_by("layerwise", twin, rows).clipped_sum(exact, targets, AutoS()), by_loop(
         model, inputs, targets, AutoS()
     )) < 1e-12  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["convolution", "groups", "unequal sides", "one column"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
+    name: str, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, inputs, targets = built(name)
+    expected = by_loop(model, inputs, targets, AutoS())
+    monkeypatch.setattr(GradientEngine, "_fast_layout", lambda _, images: images.to(memory_format=layout))
+    for cached in (1, 2000):
+        monkeypatch.setattr(layers, "_CACHED", cached)
+        assert error(engine_by("layerwise", model, None).clipped_sum(inputs, targets, AutoS()), expected) < 1e-5
 
 
 # Of these, most weights are in a layer without a rule, or belong to a module that returns two tensors.
