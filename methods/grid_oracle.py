@@ -18,7 +18,8 @@ class GridOracle(bench.SearchMethod[bench.Run]):
     composed with non-private access, so ε is infinite, and the row stands apart. It tells what perfect tuning
     would be worth, not what can be had.
 
-    The other parameters are those of every `SearchMethod`; the search space replaces those that it names.
+    The other parameters are those of every `SearchMethod`; the search space replaces those that it names. SGD takes
+    larger learning rates than AdamW: with `optimizer=SGD`, set `space=wide`.
 
     Attributes:
         points: values of each numeric hyperparameter of the search space, evenly spaced (in the logarithm where

@@ -57,7 +57,7 @@ class HyFreeDPPaper(bench.ProbedTraining):
     3. fits a parabola through the three, sets η to its minimiser and R to their sum;
     4. moves to w − ηG.
 
-    All defaults are its authors' (docs/hyfreedp.md says from where), and there is nothing of ours in it but the
+    All defaults are its authors' (docs/hyfreedp.md says from where). Ours are public limits of R and η, and the
     accounting: the paper accounts losses probed on the gradient's own batch as separate samples.
 
     The other parameters are those of every `ProbedTraining`.

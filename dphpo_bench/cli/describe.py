@@ -102,7 +102,7 @@ def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[s
         "default_delta": task.facts.default_delta,
         "steps": task.facts.steps,
         "facts": facts,
-        "search_space": search_space(task.facts.search_space()),
+        "search_space": search_space(task.facts.search_space()) if task.facts.states_a_space else {},
         "metrics": [one.name for one in task.metrics],
         "pretrained": pretrained_models(cls),
         "datasets": [
@@ -153,6 +153,8 @@ def _print_task(told: dict[str, Any]) -> None:
     facts.add_row("default δ", f"{told['default_delta']:.3g} = N^-1.1")
     schedule = f"{told['steps']:,} steps: batches of {given['batch_size']:,}, {given['epochs']:g} epochs"
     facts.add_row(f"schedule of {told['model']}", f"{schedule}; {given['optimizer']} at {given['learning_rate']:g}")
+    if not told["search_space"]:
+        facts.add_row("search space", "none stated: searches take their own (describe METHOD)")
     for title, (name, text) in zip(_once("search space"), told["search_space"].items(), strict=False):
         facts.add_row(title, f"{name}: {text}")
     for title, one in zip(_once("data"), told["datasets"], strict=False):

@@ -27,9 +27,13 @@ SCHEDULE = frozenset({"batch_size", "epochs"})
 MOST_VALUES = 3
 """How many values a numeric range of these has: the ends and the middle, in the logarithm where the range says so."""
 
-Extent = Literal["full", "fixed_schedule", "grid", "learning_rate"]
+Extent = Literal["full", "fixed_schedule", "grid", "learning_rate", "wide"]
 """How much a search varies: all of the space; all but batch size and epochs, so that every run costs the same; learning
-rate, optimiser and clipping, which a grid can hold; the learning rate alone."""
+rate, optimiser and clipping, which a grid can hold; the learning rate alone; the learning rate alone, over twice as
+many decades where the task states no space, as a reference should whose grid must not end where it is best."""
+
+ALONE = frozenset({"learning_rate", "wide"})
+"""The extents that vary nothing but the learning rate: that of the optimiser which trains."""
 
 _GRID = frozenset({"learning_rate", "optimizer", "clipping"})
 
@@ -62,7 +66,7 @@ class Space:
             InvalidValueError: if nothing is left.
         """
         space = dict(stated)
-        if self.optimizer is not None or self.extent == "learning_rate":
+        if self.optimizer is not None or self.extent in ALONE:
             for name in [name for name in space if ":" in name]:  # what holds for one optimiser only
                 own = space.pop(name)
                 if name.endswith(f":{str(self.optimizer).lower()}"):
@@ -84,7 +88,7 @@ class Space:
                 return name not in fixed | SCHEDULE
             case "grid":
                 return name in _GRID - fixed
-            case "learning_rate":
+            case "learning_rate" | "wide":
                 return name == "learning_rate"
 
 
@@ -93,7 +97,7 @@ NAIVE_RATE = 1e-3
 
 
 def usual(
-    n_records: int, batch_size: int, epochs: float, learning_rate: float = NAIVE_RATE
+    n_records: int, batch_size: int, epochs: float, learning_rate: float = NAIVE_RATE, *, decades: int = 1
 ) -> "dict[str, BaseDistribution]":
     """What people tune, for a search of a task that states no space: public, and the same for all tasks.
 
@@ -107,16 +111,20 @@ def usual(
         batch_size: of the task.
         epochs: of the task.
         learning_rate: of the task.
+        decades: on either side of these rates.
     """
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
+    def around(rate: float) -> "BaseDistribution":
+        return FloatDistribution(rate / 10**decades, rate * 10**decades, log=True)
+
     rates: dict[str, BaseDistribution] = {
         "optimizer": CategoricalDistribution(["AdamW", "SGD"]),
-        "learning_rate": FloatDistribution(0.003, 0.3, log=True),
-        "learning_rate:sgd": FloatDistribution(0.03, 3.0, log=True),
+        "learning_rate": around(0.03),
+        "learning_rate:sgd": around(0.3),
     }
     if learning_rate != NAIVE_RATE:
-        rates = {"learning_rate": FloatDistribution(learning_rate / 10, learning_rate * 10, log=True)}
+        rates = {"learning_rate": around(learning_rate)}
     batches = sorted({batch_size, min(2 * batch_size, n_records)})
     return {
         **rates,

@@ -175,7 +175,8 @@ class TaskFacts:
             return self.search_space()
         if self.states_a_space:
             return space.of(self.search_space())
-        return space.of(search.usual(self.n_records, self.batch_size, self.epochs, self.learning_rate))
+        decades = 2 if space.extent == "wide" else 1
+        return space.of(search.usual(self.n_records, self.batch_size, self.epochs, self.learning_rate, decades=decades))
 
     @property
     def states_a_space(self) -> bool:

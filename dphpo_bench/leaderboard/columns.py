@@ -253,6 +253,6 @@ def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
             "relative_cost": ("cost, untuned runs", "Examples processed, relative to one untuned run; median."),
             "seconds": ("time, s", "Median over the tables."),
             "tables": ("tables", "How many of the counted tables it is in."),
-            "seeds": ("seeds", "The fewest in any table."),
+            "seeds": ("seeds, at least", "The fewest in any table."),
         },
     )

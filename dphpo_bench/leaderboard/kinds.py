@@ -20,9 +20,8 @@ LINEAR = frozenset({"linear", "pretrained", "vit_head"})
 """Models that are linear in the numbers of a record."""
 
 
-def kinds_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
+def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
     """The kinds, of the records first; none if the facts are of another form."""
-    task = str(facts.get("task"))
     match facts.get("inputs"):
         case {"shape": [_]} if task in VECTORS:
             records = VECTORS[task]
@@ -36,4 +35,4 @@ def kinds_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
             records = "pictures"
         case _:
             return ()
-    return records, "linear models" if facts.get("model") in LINEAR else "networks"
+    return records, "linear models" if model in LINEAR else "networks"

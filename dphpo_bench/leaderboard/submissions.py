@@ -249,7 +249,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
             hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
             measure,
             _has_seen(identity.facts),
-            kinds_of(identity.facts),
+            kinds_of(identity.task, identity.model, identity.facts),
         ),
         target=identity.epsilon,
         method=identity.method,

@@ -99,9 +99,9 @@ def needs(board: Board) -> list[str]:
         if power:
             seen = change_text(power.smallest, claims.measure).lstrip("+")
             points = _points(power) if claims.measure.share else ""
-            tasks = "task" if claims.tasks == 1 else "tasks"
+            tasks = "a task" if claims.tasks == 1 else f"each of {claims.tasks} tasks"
             found.append(
-                f"At ε = {claims.epsilon:g}, {power.seeds} seeds on {claims.tasks} {tasks} tell the typical pair apart "
+                f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
                 f"if {seen}{' points' if claims.measure.share else ''} or more lie between them{points}."
             )
     return found

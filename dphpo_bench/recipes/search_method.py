@@ -7,7 +7,7 @@ from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, P, Plan
 from dphpo_bench.contract.parameters import LATER, Share
-from dphpo_bench.contract.search_space import Extent, Space
+from dphpo_bench.contract.search_space import ALONE, Extent, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
@@ -29,9 +29,9 @@ class CandidateMethod(TrainingMethod[P]):
     Attributes:
         clipping: as in `parse_clipping`.
         optimizer: a `torch.optim` name; default: the task's.
-        space: what is searched; default: the task's search space as it is, or `unstated` if it states none. `Extent`
-            has the others, which leave out what is set by hand: batch size, epochs, optimiser, and a clipping other
-            than "auto_s".
+        space: what is searched; default: the task's search space as it is; if it states none, the learning rate, over
+            four decades, or over two in searches of a random number of trials. `Extent` has the others, which leave
+            out what is set by hand: batch size, epochs, optimiser, and a clipping other than "auto_s".
         unstated: what is searched where neither `space` nor the task says; None: the learning rate, four decades of it.
     """
 
@@ -56,7 +56,7 @@ class CandidateMethod(TrainingMethod[P]):
             "batch_size": self.batch_size is not None,
             "epochs": self.epochs is not None,
         }
-        optimizer = self.optimizer or (facts.optimizer if extent == "learning_rate" else None)
+        optimizer = self.optimizer or (facts.optimizer if extent in ALONE else None)
         return Space(extent, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
 
     def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:

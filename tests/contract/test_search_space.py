@@ -90,6 +90,7 @@ def test_each_optimiser_has_learning_rates_of_its_own() -> None:
         (Space("fixed_schedule"), {"optimizer", "learning_rate", "clipping", "weight_decay"}),
         (Space("grid"), {"optimizer", "learning_rate", "clipping"}),
         (Space("learning_rate"), {"learning_rate"}),
+        (Space("wide"), {"learning_rate"}),
         (Space("full", ("clipping", "epochs")), {"optimizer", "learning_rate", "weight_decay", "batch_size"}),
         (Space("grid", (), "AdamW"), {"learning_rate", "clipping"}),
     ],

@@ -15,6 +15,7 @@ from dphpo_bench.contract.search_space import bounded, draw, grid
 from dphpo_bench.methods.dp_hyper import DpHyper
 from dphpo_bench.methods.dp_hypo import DpHypo
 from dphpo_bench.methods.grid_composed import GridComposed
+from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.linear_scaling import LinearScaling, on_line
 from dphpo_bench.methods.liu_talwar import LiuTalwar
 from dphpo_bench.methods.papernot_steinke import PapernotSteinke
@@ -416,6 +417,19 @@ def test_where_nobody_says_what_to_search_it_is_two_decades_of_the_learning_rate
     assert (own.low, own.high) == pytest.approx((5e-5, 5e-3))
     (by_sgd,) = facts.searched(replace(method, optimizer="SGD").searched_space(facts)).values()
     assert (by_sgd.low, by_sgd.high) == (0.03, 3.0)
+    (wide,) = facts.searched(replace(method, optimizer="SGD", space="wide").searched_space(facts)).values()
+    assert (wide.low, wide.high) == (0.003, 30.0)
+
+
+def test_a_wide_grid_is_that_of_the_optimiser_which_trains_within_what_a_task_states(tiny_task) -> None:
+    facts = replace(tiny_task.facts, learning_rate=0.001)
+    wide = GridOracle(space="wide", points=3)
+    for method, rates in ((wide, [0.0003, 0.03, 3.0]), (replace(wide, optimizer="SGD"), [0.003, 0.3, 30.0])):
+        grid = facts.grid(3, method.searched_space(facts))
+        assert grid == [{"learning_rate": pytest.approx(rate)} for rate in rates]
+    stated = MixedBlobs().facts
+    (rate,) = stated.searched(wide.searched_space(stated)).values()
+    assert rate == stated.search_space()["learning_rate"]
 
 
 def test_a_rate_is_scaled_by_the_optimiser_that_was_found() -> None:
