@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from dphpo_bench.training.norms import add_product, norm_bounds, row_norms
 
-_CACHED = 2**20
+_CACHED = 2**18
 """Numbers that the cache of one processor holds."""
 
 
