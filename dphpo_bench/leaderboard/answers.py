@@ -112,7 +112,7 @@ def _place(
         contestant=who,
         lead=lead,
         parts=tuple(sorted(_parts(cells, own, anchors), key=lambda part: (-round(part.value, 9), part.name))),
-        untuned=_sign(against),
+        untuned=against.sign if against else 0,
         tied=False,
         cross_entropy=mean_over(own, [], cross_entropy),
         calibration=mean_over(anchors, own, cross_entropy),
@@ -143,14 +143,8 @@ def _with_ties(places: Sequence[Place], cells: Sequence[Cell]) -> Iterator[Place
     first = [cell.by_contestant[places[0].contestant] for cell in cells]
     for place in places:
         own = [cell.by_contestant[place.contestant] for cell in cells]
-        yield place if _sign(mean_over(own, first)) else replace(place, tied=True)
-
-
-def _sign(difference: Estimate | None) -> int:
-    """1 if it is above zero with 95 % confidence, −1 if below, else 0."""
-    if difference is None or difference.low is None or difference.high is None:
-        return 0
-    return (difference.low > 0) - (difference.high < 0)
+        lead = mean_over(own, first)
+        yield place if lead and lead.sign else replace(place, tied=True)
 
 
 def _examples(entry: Entry | None) -> float | None:

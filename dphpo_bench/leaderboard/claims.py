@@ -1,6 +1,6 @@
 """Who beats whom: all pairs of contestants, paired by seed, with one chance of error for all claims together."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -9,7 +9,7 @@ from dphpo_bench.leaderboard.board import FEW_SEEDS
 from dphpo_bench.leaderboard.contestants import Cell, mean_of
 from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Pair
 from dphpo_bench.leaderboard.power import power_of
-from dphpo_bench.leaderboard.statistics import Mean, holm
+from dphpo_bench.leaderboard.statistics import Mean, holm, not_steadier_than_together
 from dphpo_bench.leaderboard.values import Contestant
 
 
@@ -33,8 +33,7 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell]) -> tuple[Cla
     several = [subject for subject in subjects if subject.several]
     titles = {cell.title for cell in counted}
     chosen = several or [subject for subject in subjects if subject.name in titles]
-    tested = [_tested(subject, target) for subject in chosen for target in subject.targets]
-    tested = [one for one in tested if one.pairs]
+    tested = [one for subject in chosen for one in _tested(subject) if one.pairs]
     levels = [one.subject.name.startswith(ALL_KINDS) for one in tested]
     sizes = {level: sum(len(one.pairs) for one, of in zip(tested, levels, strict=True) if of == level)
              for level in levels}  # fmt: skip
@@ -51,21 +50,24 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell]) -> tuple[Cla
     return tuple(found)
 
 
-def _tested(subject: Subject, target: float) -> _Tested:
-    cells = subject.at(target)
-    complete = [who for who in cells[0].by_contestant if all(_takes_part(who, cell) for cell in subject.cells)]
-    entries = {who: [cell.by_contestant[who] for cell in cells] for who in complete}
-    means = {who: mean for who, own in entries.items() if (mean := mean_of(own, []))}
-    order = sorted(means, key=lambda who: (-round(means[who].value, 9), who.label))
-    pairs = []
-    for first, second in combinations(order, 2):
-        lead = mean_of(entries[first], entries[second])
-        if lead and lead.error is not None:
-            pairs.append(
+def _tested(subject: Subject) -> Iterator[_Tested]:
+    """The pairs at each ε, the better one first."""
+    everyone = [who for who in subject.cells[0].by_contestant if all(_takes_part(who, cell) for cell in subject.cells)]
+    leads = [(first, second, _leads(first, second, subject)) for first, second in combinations(everyone, 2)]
+    for at, target in enumerate(subject.targets):
+        entries = {who: [cell.by_contestant[who] for cell in subject.at(target)] for who in everyone}
+        means = {who: mean for who, own in entries.items() if (mean := mean_of(own, []))}
+        yield _Tested(
+            subject,
+            target,
+            order=sorted(means, key=lambda who: (-round(means[who].value, 9), who.label)),
+            pairs=[
                 (first, second, lead) if lead.value >= 0 else (second, first, replace(lead, value=-lead.value))
-            )
-    seeds = min((len(entry.runs) for own in entries.values() for entry in own), default=0)
-    return _Tested(subject, target, order, pairs, seeds)
+                for first, second, found in leads
+                if (lead := found[at])
+            ],
+            seeds=min((len(entry.runs) for own in entries.values() for entry in own), default=0),
+        )
 
 
 def _takes_part(who: Contestant, cell: Cell) -> bool:
@@ -73,20 +75,36 @@ def _takes_part(who: Contestant, cell: Cell) -> bool:
     return who in cell.by_contestant and not who.reference and len(cell.by_contestant[who].runs) >= FEW_SEEDS
 
 
+def _leads(first: Contestant, second: Contestant, subject: Subject) -> list[Mean | None]:
+    """The mean difference at each ε; None without a standard error."""
+    return not_steadier_than_together([_difference(first, second, subject.at(target)) for target in subject.targets])
+
+
+def _difference(first: Contestant, second: Contestant, cells: Sequence[Cell]) -> Mean | None:
+    lead = mean_of([cell.by_contestant[first] for cell in cells], [cell.by_contestant[second] for cell in cells])
+    return lead if lead and lead.error is not None else None
+
+
 def _claims(tested: _Tested, chances: Sequence[float], level: float) -> Claims:
     subject = tested.subject
+    cells = subject.at(tested.epsilon)
     pairs = [
-        Pair(better, worse, lead.estimate, chance)
+        Pair(better, worse, lead.estimate, chance, _ahead(better, worse, cells))
         for (better, worse, lead), chance in zip(tested.pairs, chances, strict=True)
     ]
     undecided = [lead for (_, _, lead), pair in zip(tested.pairs, pairs, strict=True) if not pair.told_apart]
-    tasks = len({cell.setting for cell in subject.cells})
     return Claims(
         subject=subject.name,
         epsilon=tested.epsilon,
         measure=subject.measure,
-        tasks=tasks,
+        tasks=len(cells),
         order=tuple(tested.order),
         pairs=tuple(pairs),
-        power=power_of([lead for _, _, lead in tested.pairs], undecided, tested.seeds, tasks, level),
+        power=power_of([lead for _, _, lead in tested.pairs], undecided, tested.seeds, level),
     )
+
+
+def _ahead(better: Contestant, worse: Contestant, cells: Sequence[Cell]) -> int:
+    """In how many of the tables it is ahead."""
+    leads = (mean_of([cell.by_contestant[better]], [cell.by_contestant[worse]]) for cell in cells)
+    return sum(bool(lead and lead.value > 0) for lead in leads)

@@ -6,7 +6,7 @@ from dphpo_bench.leaderboard.values import Contestant, Estimate
 from dphpo_bench.records.measure import Measure
 
 FAMILY_ERROR = 0.05
-"""The chance, at most, that any of all claims of a board is wrong."""
+"""The chance that any of all claims of a board is wrong, as far as Student's t-test holds."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,14 @@ class Pair:
         worse: the other one.
         lead: by how much, with its own 95 % interval.
         chance: the adjusted p-value; up to `FAMILY_ERROR` it is a claim.
+        ahead: in how many of the tables it is ahead.
     """
 
     better: Contestant
     worse: Contestant
     lead: Estimate
     chance: float
+    ahead: int
 
     @property
     def told_apart(self) -> bool:
@@ -38,18 +40,14 @@ class Power:
     Attributes:
         seeds: of the tables, the fewest of any.
         smallest: the lead that is told apart in four of five boards like this one, for the pair of median error.
-        seeds_for_point: how many seeds show a lead of 0.01 for this pair; None for more than are tried.
-        tasks_for_point: how many tasks, each with seeds of its own, show it; None likewise.
-        by_seeds: numbers of seeds, and how many of the undecided pairs each of them would settle.
-        by_tasks: the same of numbers of tasks.
+        times_for_point: how many times the data show a lead of 0.01 for this pair; None for more than are tried.
+        by_times: how many of the undecided pairs so many times the data would settle.
     """
 
     seeds: int
     smallest: float
-    seeds_for_point: int | None
-    tasks_for_point: int | None
-    by_seeds: tuple[tuple[int, int], ...]
-    by_tasks: tuple[tuple[int, int], ...]
+    times_for_point: float | None
+    by_times: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -99,8 +97,8 @@ class Variation:
         firsts: who is first, and in how many of the ways; the most frequent one first.
         pairs: how many pairs there are.
         swapped: how many of them change places, in the way that changes most.
-        reversed: how many of those that are told apart change places, in the same way.
-        worst: the name of this way.
+        reversed: how many of those that are told apart change places, in the way that changes most of these.
+        worst: the name of the way in which most change places.
     """
 
     epsilon: float

@@ -3,20 +3,22 @@
 import statistics as plain
 from collections.abc import Iterator, Sequence
 
-from dphpo_bench.leaderboard.board import Answer, Finding, Overall, Part, Place, Table
+from dphpo_bench.leaderboard.board import Answer, Contestant, Estimate, Finding, Overall, Part, Place, Table
 from dphpo_bench.leaderboard.columns import change_text
+from dphpo_bench.leaderboard.contestants import Cell, mean_over
 
 UNTUNED = "untuned auto_clipping"
+ADVISED = "recommended"
 MOST_NAMED = 4
 
 
-def findings(tables: Sequence[Table], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
+def findings(counted: Sequence[tuple[Cell, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
     """The findings that the tables that count, and the overall standings, have the data for."""
-    epsilons = sorted({table.epsilon for table in tables})
+    epsilons = sorted({table.epsilon for _, table in counted})
     ends = list(dict.fromkeys([*epsilons[:1], *epsilons[-1:]]))
     found = {
         "Who is first": [_first(overall) for overall in overalls if overall.epsilon in ends and len(overall.rows) > 1],
-        "Does searching pay for itself": [text for epsilon in ends for text in _searching(tables, epsilon)],
+        "Does searching pay for itself": [text for epsilon in ends for text in _searching(counted, epsilon)],
     }
     return tuple(Finding(title, " ".join(texts)) for title, texts in found.items() if texts)
 
@@ -35,19 +37,36 @@ def _first(overall: Overall) -> str:
     )
 
 
-def _searching(tables: Sequence[Table], epsilon: float) -> Iterator[str]:
-    """How many searches are better or worse than no tuning, beyond chance."""
-    rows = [row for table in tables if table.epsilon == epsilon for row in table.rows if row.runs > 1]
-    gaps = [row.gap_to_untuned for row in rows if row.gap_to_untuned]
-    intervals = [(gap.low, gap.high) for gap in gaps if gap.low is not None and gap.high is not None]
-    if intervals:
-        better, worse = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
-        spent = plain.median(row.tuning_share for row in rows)
-        yield (
-            f"At ε = {epsilon:g}, {better} of {len(intervals)} results of methods with several training runs are "
-            f"better than {UNTUNED} and {worse} worse, with 95 % confidence each. Their search takes "
-            f"{100 * spent:.0f} % of ε (median)."
+def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterator[str]:
+    """How many searches are better or worse than no tuning, beyond chance: by naive values, and by recommended ones."""
+    found = [(row, cell) for cell, table in counted if table.epsilon == epsilon for row in table.rows if row.runs > 1]
+    untuned = [row.gap_to_untuned for row, _ in found if row.gap_to_untuned]
+    advised = [lead for row, cell in found if (lead := _lead(cell, row.contestant, ADVISED))]
+    if untuned:
+        better, worse = _beyond_chance(untuned)
+        told = (
+            f"{better} of {len(untuned)} results of methods with several training runs are better than {UNTUNED} and "
         )
+        told += f"{worse} worse"
+        if advised:
+            better, worse = _beyond_chance(advised)
+            told += f"; {better} are better than {ADVISED}, whose values are from the literature, and {worse} worse"
+        spent = plain.median(row.tuning_share for row, _ in found)
+        yield (
+            f"At ε = {epsilon:g}, {told} (95 % confidence each). Their search takes {100 * spent:.0f} % of ε (median)."
+        )
+
+
+def _lead(cell: Cell, who: Contestant, label: str) -> Estimate | None:
+    """By how much a contestant is better than another one; None without that."""
+    others = [entry for entry in cell.entries if entry.contestant.label == label]
+    return mean_over([cell.by_contestant[who]], others) if others else None
+
+
+def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
+    """How many are above zero, and how many below, with 95 % confidence each."""
+    signs = [lead.sign for lead in leads]
+    return signs.count(1), signs.count(-1)
 
 
 def sentences(answer: Answer) -> list[str]:
@@ -58,10 +77,10 @@ def sentences(answer: Answer) -> list[str]:
     told = [f"{first.contestant.label} is {place}{cost}."]
     ties = [place.contestant.label for place in others if place.tied]
     if others and not ties:
-        told[0] = f"{told[0][:-1]}, and ahead of every other with 95 % confidence."
+        told[0] = f"{told[0][:-1]}, and ahead of every other with 95 % confidence each."
     elif ties:
         more = f" and {len(ties) - MOST_NAMED} more" if len(ties) > MOST_NAMED else ""
-        told.append(f"{', '.join(ties[:MOST_NAMED])}{more} cannot be told from it with 95 % confidence.")
+        told.append(f"{', '.join(ties[:MOST_NAMED])}{more} cannot be told from it, with 95 % confidence each.")
     if len(others) > len(ties):
         last = others[-1]
         told.append(f"{last.contestant.label} is last, {_distance(answer, last)}{_worst(answer, last)}.")

@@ -62,13 +62,14 @@ def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws:
             everyone[row.contestant].append((row, cell))
     rows = [_overall_row(who, found, chosen, mean_ranks.get(who), places.get(who)) for who, found in everyone.items()]
     rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
+    references = tuple(row for row in rows if row.contestant.reference and row.tables == len(counted))
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
         measure=_measure(chosen),
         rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
-        incomplete=tuple(row for row in rows if row.mean_rank is None and not row.contestant.reference),
-        references=tuple(row for row in rows if row.contestant.reference),
+        incomplete=tuple(row for row in rows if row.mean_rank is None and row not in references),
+        references=references,
     )
 
 
@@ -94,7 +95,7 @@ def _overall_ranks(
     for cell in cells:
         among = [cell.by_contestant[who] for who in complete]
         scores = scores_of(among, draws[cell.setting])
-        observed.append(ranks(scores.means).tolist())
+        observed.append(scores.ranks.tolist())
         # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
         drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(draws[cell.setting].weights)
     places = middle_ranks(ranks(-drawn))

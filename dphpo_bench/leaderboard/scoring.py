@@ -45,7 +45,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     subjects = subjects_of(cells, counted_cells)
     claims = claims_of(subjects, counted_cells)
     return Board(
-        findings=findings([table for _, table in counted], overalls),
+        findings=findings(counted, overalls),
         overalls=overalls,
         tables=tables,
         answers=answers_of(subjects),

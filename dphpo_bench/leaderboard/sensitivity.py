@@ -117,16 +117,16 @@ def _has_way(cell: Cell, top: str) -> bool:
 def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
     # Of equal ones, the first on the board.
     firsts = Counter(max(claims.order, key=lambda who: round(way.scores[who], 9)) for way in ways)
-    worst = max(ways, key=lambda way: _changed(claims, way.scores))
-    swapped, wrong = _changed(claims, worst.scores)
+    changed = [_changed(claims, way.scores) for way in ways]
+    most = max(changed)
     return Variation(
         epsilon=claims.epsilon,
         title=group,
         firsts=tuple(sorted(firsts.items(), key=lambda item: (-item[1], item[0].label))),
         pairs=len(claims.pairs),
-        swapped=swapped,
-        reversed=wrong,
-        worst=worst.name if len(ways) > 1 else "",
+        swapped=most[0],
+        reversed=max(wrong for _, wrong in changed),
+        worst=ways[changed.index(most)].name if len(ways) > 1 else "",
     )
 
 

@@ -11,6 +11,11 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def sign(self) -> int:
+        """1 if it is above zero with 95 % confidence, −1 if below, else 0."""
+        return 0 if self.low is None or self.high is None else (self.low > 0) - (self.high < 0)
+
 
 @dataclass(frozen=True)
 class Ranks:

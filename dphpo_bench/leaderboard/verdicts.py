@@ -7,7 +7,7 @@ from itertools import groupby
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import NOTHING, change_text
 from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Power, Variation
-from dphpo_bench.leaderboard.power import MOST_SEEDS, MOST_TASKS
+from dphpo_bench.leaderboard.power import MOST_TIMES, TIMES
 from dphpo_bench.leaderboard.values import Contestant
 
 
@@ -25,8 +25,9 @@ def summary(board: Board) -> str:
     told = sum(len(claims.told_apart) for claims in board.claims)
     return (
         f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {told:,} "
-        f"tell who is better. The chance that any of these is wrong is at most {100 * FAMILY_ERROR:g} %, all counted "
-        "together (Holm). A pair that is not named is undecided, which does not mean equal."
+        f"tell who is better. They are tested so that the chance of any wrong one is {100 * FAMILY_ERROR:g} %, all "
+        "counted together (Holm), and are about these tasks. A pair that is not named is undecided, which does not "
+        "mean equal."
     )
 
 
@@ -41,8 +42,13 @@ def count_text(claims: Claims) -> str:
 
 
 def victories(claims: Claims) -> list[str]:
-    """A sentence for each contestant that beats another, the best mean first."""
-    return [f"{who.label} beats {_whom(claims, who)}." for who in claims.order if claims.beaten(who)]
+    """A sentence for each contestant that beats another, the best mean first; then what rests on few of the tables."""
+    found = [f"{who.label} beats {_whom(claims, who)}." for who in claims.order if claims.beaten(who)]
+    few = [pair for pair in claims.told_apart if 2 * pair.ahead <= claims.tasks]
+    if few:
+        pairs = (f"{one.better.label} than {one.worse.label} ({one.ahead} of {claims.tasks})" for one in few)
+        found.append(f"Better on average, but on half of the tasks at most: {', '.join(pairs)}.")
+    return found
 
 
 def _whom(claims: Claims, who: Contestant) -> str:
@@ -69,7 +75,7 @@ def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
     stays = sum(count for one in variations for who, count in one.firsts if who == claims.order[0])
     worst = max(variations, key=lambda one: (one.swapped, one.reversed))
     wrong = max(one.reversed for one in variations)
-    told = f", of the {len(claims.told_apart)} told apart {wrong or 'none'}" if claims.told_apart else ""
+    told = f", and {wrong or 'none'} of the {len(claims.told_apart)} told apart" if claims.told_apart else ""
     return (
         f"At ε = {claims.epsilon:g}, {claims.order[0].label} is first on {stays} of {ways} boards made in another way; "
         f"at most {worst.swapped} of {worst.pairs} pairs change places{told}."
@@ -98,39 +104,30 @@ def needs(board: Board) -> list[str]:
         power = claims.power
         if power:
             seen = change_text(power.smallest, claims.measure).lstrip("+")
-            points = _points(power) if claims.measure.share else ""
+            share = claims.measure.share
             tasks = "a task" if claims.tasks == 1 else f"each of {claims.tasks} tasks"
             found.append(
                 f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
-                f"if {seen}{' points' if claims.measure.share else ''} or more lie between them{points}."
+                f"if {seen}{' points' if share else ''} or more lie between them"
+                f"{f'; one point takes {_times(power)} times the data' if share else ''}."
             )
     return found
 
 
-def _points(power: Power) -> str:
-    seeds = _at_most(power.seeds_for_point, MOST_SEEDS)
-    return f"; for one point it takes {seeds} seeds, or {_at_most(power.tasks_for_point, MOST_TASKS)} tasks"
-
-
-def _at_most(count: int | None, most: int) -> str:
-    return f"more than {most}" if count is None else str(count)
+def _times(power: Power) -> str:
+    return f"more than {MOST_TIMES}" if power.times_for_point is None else f"{power.times_for_point:g}"
 
 
 def needs_sheet(board: Board) -> Sheet:
     """What it takes to tell more apart, for each subject and ε."""
-    known = [(one, one.power) for one in board.claims if one.power]
-    seeds = sorted({count for _, power in known for count, _ in power.by_seeds})
-    headers = ("tables", "undecided pairs", "typical lead seen", "seeds for a point", "tasks for a point")
-    more = (*(f"settled by {count} seeds" for count in seeds), "by twice the tasks", "by four times")
-    return Sheet((*headers, *more), tuple(tuple(_needs_row(claims, power, seeds)) for claims, power in known))
+    settled = (f"settled by {times} times the data" for times in TIMES)
+    headers = ("tables", "undecided pairs", "typical lead seen", "times the data for a point", *settled)
+    return Sheet(headers, tuple(tuple(_needs_row(one, one.power)) for one in board.claims if one.power))
 
 
-def _needs_row(claims: Claims, power: Power, seeds: Sequence[int]) -> Iterator[str]:
+def _needs_row(claims: Claims, power: Power) -> Iterator[str]:
     yield claims.title
     yield str(len(claims.pairs) - len(claims.told_apart))
     yield change_text(power.smallest, claims.measure).lstrip("+")
-    yield _at_most(power.seeds_for_point, MOST_SEEDS) if claims.measure.share else NOTHING
-    yield _at_most(power.tasks_for_point, MOST_TASKS) if claims.measure.share else NOTHING
-    settled = dict(power.by_seeds)
-    yield from (str(settled.get(count, NOTHING)) for count in seeds)
-    yield from (str(count) for _, count in power.by_tasks)
+    yield _times(power) if claims.measure.share else NOTHING
+    yield from (str(count) for _, count in power.by_times)

@@ -296,10 +296,8 @@ def hostile_board() -> Board:
     findings = [Finding(text, text, (text,)) for text in HOSTILE]
     made = board(tables, findings, [Refused(f"{text}.json", text) for text in HOSTILE])
     who = [row.contestant for row in tables[0].rows]
-    pairs = tuple(Pair(*two, estimate(0.1, 0.05), 0.01) for two in pairwise(who))
-    claims = Claims(
-        HOSTILE[0], 1.0, ACCURACY, 2, tuple(who), pairs, Power(5, 0.02, None, 9, ((10, 1),), ((4, 1), (8, 2)))
-    )
+    pairs = tuple(Pair(*two, estimate(0.1, 0.05), 0.01, 1) for two in pairwise(who))
+    claims = Claims(HOSTILE[0], 1.0, ACCURACY, 2, tuple(who), pairs, Power(5, 0.02, None, ((2, 1), (4, 1), (10, 2))))
     variation = Variation(1.0, HOSTILE[1], tuple((one, 1) for one in who), len(pairs), 1, 0, HOSTILE[4])
     return replace(made, claims=(claims,), variations=(variation,))
 

@@ -83,7 +83,7 @@ def test_the_sentences_say_so(single: Answer) -> None:
     assert sentences(single) == [
         "hyfreedp is 0.5 points behind the oracle [−2.1, +1.1], at worst −1.0 (seed 3), "
         "for the cost of 1.5 untuned runs.",
-        "mechanic cannot be told from it with 95 % confidence.",
+        "mechanic cannot be told from it, with 95 % confidence each.",
         "dowg is last, 21.0 points behind the oracle, at worst −25.0 (seed 3).",
     ]
 

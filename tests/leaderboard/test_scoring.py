@@ -452,6 +452,17 @@ def test_findings_say_what_the_tables_say(scored) -> None:
     assert "At ε = 1, 0 of 1 results of methods with several training runs are better" in searching.text
     assert "and 1 worse" in searching.text
     assert "At ε = 8, 1 of 1" in searching.text
+    assert "recommended" not in searching.text
+
+
+def test_searches_are_compared_with_recommended_values_too(scored) -> None:
+    """Better than naive values says little where good ones are known."""
+    records = [*_findings_records({1.0: 0.65}), *_runs("recommended", [0.68, 0.69, 0.70])]
+    _, searching = scored(*records).findings
+    assert (
+        "1 of 1 results of methods with several training runs are better than untuned auto_clipping" in searching.text
+    )
+    assert "; 0 are better than recommended, whose values are from the literature, and 1 worse (95 %" in searching.text
 
 
 def test_findings_name_all_who_are_first_and_count_all_who_may_be(scored) -> None:
@@ -463,6 +474,19 @@ def test_findings_name_all_who_are_first_and_count_all_who_may_be(scored) -> Non
     ).findings
     assert "alpha, beta share the best mean rank, 1.50 of 4" in first.text
     assert "Others whose rank interval overlaps with theirs: 1." in first.text
+
+
+def test_equal_means_share_ranks_however_their_scores_are_rounded(scored) -> None:
+    """Thirds add up to one, though not with a finite number of digits."""
+    board = scored(*_runs("alpha", [1 / 3, 1 / 3, 1 / 3]), *_runs("beta", [0.0, 0.5, 0.5]))
+    assert [row.mean_rank.mean for row in board.overalls[0].rows] == [1.5, 1.5]
+
+
+def test_a_reference_that_is_not_in_all_tables_is_listed_apart(scored) -> None:
+    both = [*_runs("alpha", [0.5, 0.6]), *_runs("alpha", [0.5, 0.6], task="other"), *_runs("nonprivate", [0.9, 0.9])]
+    (overall,) = scored(*both).overalls
+    assert overall.references == ()
+    assert [(row.contestant.label, row.tables) for row in overall.incomplete] == [("nonprivate", 1)]
 
 
 def test_one_contestant_is_no_finding(scored) -> None:
