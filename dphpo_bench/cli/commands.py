@@ -223,6 +223,7 @@ def sweep_command(
     from dphpo_bench.cli.sweep import json_rows, make_executor, print_dry, run_dry, run_sweep
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.plan import warn_of_budget
     from dphpo_bench.harness.seeds import warn_of_seeds
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import cells_of, portable
@@ -240,6 +241,9 @@ def sweep_command(
     tasks = TaskFiles.of(task_file or [])
     found = cells_of(load_suite(suite, tasks.make), source, only or [], tasks.make)
     with portable(found) as cells, closing(make_executor(executor, workers, address, cells)) as made:
+        budgets = {(cell.task.facts.task, cell.task.facts.n_records, cell.budget): cell.task.facts for cell in cells}
+        for (_, _, budget), facts in budgets.items():
+            warn_of_budget(budget, facts)
         if not dry_run:
             for task, identity in {cell.identity.task: (cell.task, cell.identity) for cell in cells}.values():
                 warn_of_seeds(task, "the suite seeds its runs")

@@ -150,7 +150,7 @@ def _print_task(told: dict[str, Any]) -> None:
     public = "public: runs have seed 0 by default" if told["public"] else "private: runs have no seed by default"
     facts.add_row("records", f"N = {given['n_records']:,}, {public}")
     facts.add_row("asked for", f"{given['kind']}{classes}; measured: {', '.join(told['metrics'])}")
-    facts.add_row("default δ", f"{told['default_delta']:.3g} = N^-1.1")
+    facts.add_row("default δ", f"{told['default_delta']:.3g}, N^-1.1 and at most 1e-3")
     schedule = f"{told['steps']:,} steps: batches of {given['batch_size']:,}, {given['epochs']:g} epochs"
     facts.add_row(f"schedule of {told['model']}", f"{schedule}; {given['optimizer']} at {given['learning_rate']:g}")
     if not told["search_space"]:

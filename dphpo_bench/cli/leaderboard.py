@@ -175,6 +175,8 @@ def query_command(
 ) -> None:
     """Ask leaderboard.csv: a row for each contestant on each task at each ε. Shares and their gaps lie in 0 to 1.
 
+    The columns are those of its first line: SELECT * FROM board LIMIT 1.
+
     Exit code: 0 done, 2 a mistake in the call.
     """
     from dphpo_bench.leaderboard.written import ask
@@ -188,7 +190,7 @@ def query_command(
     if as_json:
         show_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
-        for row in rows:
+        for row in (names, *rows):
             say("\t".join("" if value is None else escaped(str(value)) for value in row))
 
 

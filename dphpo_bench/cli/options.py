@@ -71,7 +71,7 @@ OnlyRunsOption = Annotated[
 ]
 ModelOption = Annotated[str | None, typer.Option(help="The task's model; default: its first.")]
 EpsilonOption = Annotated[float, typer.Option(help="Budget ε for tuning and training together.")]
-DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1.")]
+DeltaOption = Annotated[float | None, typer.Option(help="Budget δ; default: N^-1.1, at most 1e-3.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A parameter of the method. Repeatable."),

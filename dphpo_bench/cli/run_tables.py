@@ -80,6 +80,8 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     for name, value in record.metrics.items():
         measure = Measure(name)
         table.add_row(f"test {measure.title}", measure.text(value))
+    if record.released.get("winner", record) is None:
+        table.add_row("trials", "none finished, so that nothing was trained: these are the initial weights")
     table.add_row("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}")
     if privacy:
         planned, recomputed = privacy.planned, privacy.recomputed

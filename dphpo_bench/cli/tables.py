@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
+from dphpo_bench.cli.output import UNLIMITED_WIDTH
 from dphpo_bench.records.measure import ACCURACY, Measure
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import Identity
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 20
 MAX_CELL = 60
-UNLIMITED_WIDTH = 1000
+
 
 Columns = list[tuple[str, Callable[[Any], str]]]
 """Headers, and what gives the cell of a row. A header that starts with `>` aligns its column to the right."""

@@ -58,7 +58,7 @@ def compare(
             temporary file for the processes that run them, in a folder that only the user can read.
         epsilons: target ε of the whole procedure.
         seeds: each makes a run, repeatable on this kind of machine, noise included.
-        delta: target δ; None: the task's N^-1.1. A board takes at most 1e-3.
+        delta: target δ; None: the task's default. A board takes at most 1e-3.
         results_dir: where records are read and written.
         retry_failed: whether to run again what has the record of a failure.
         workers: runs at a time; None: as many as this machine has room for.

@@ -17,6 +17,9 @@ from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.training.optimizer_names import check_optimizer
 
+MAX_DELTA = 1e-3
+"""The largest δ of a record that a board takes."""
+
 if TYPE_CHECKING:
     import torch
     from optuna.distributions import BaseDistribution
@@ -104,6 +107,8 @@ class TaskFacts:
             raise InvalidValueError(
                 f"Expected 1 <= batch_size <= n_records={self.n_records}, got batch_size={self.batch_size}."
             )
+        if self.error_bound is not None and not 0 < self.error_bound < math.inf:
+            raise InvalidValueError(f"Expected error_bound > 0, got {self.error_bound}.")
         if not 0 < self.epochs < math.inf:
             raise InvalidValueError(f"Expected epochs > 0, got {self.epochs}.")
         if self.epochs > MAX_STEPS or self.epochs / self.sample_rate > MAX_STEPS:
@@ -189,8 +194,8 @@ class TaskFacts:
 
     @property
     def default_delta(self) -> float:
-        """δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N)."""
-        return float(self.n_records**-1.1)
+        """δ = N^-1.1, the convention of the field's benchmarks (smaller than 1/N), or the most that boards take."""
+        return min(float(self.n_records**-1.1), MAX_DELTA)
 
 
 def _told(inputs: Input | Mapping[str, Input]) -> Any:

@@ -1,10 +1,7 @@
 """Let a method run, and verify what it released."""
 
 import json
-import logging
-import traceback
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
@@ -13,6 +10,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of, quoted
+from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -22,12 +20,8 @@ from dphpo_bench.recipes.trial import OWN_CODE
 if TYPE_CHECKING:
     from dphpo_bench.records.record import Status
 
-logger = logging.getLogger(__name__)
-
 EPSILON_ROUNDING = 1e-9
 """Rounding of two evaluations of one event, far below the resolution of any accountant."""
-
-MAX_REASON = 2000
 
 
 @dataclass(frozen=True)
@@ -124,27 +118,6 @@ def _unfit(outcome: Any, hide: bool) -> str | None:
     if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
         return "The trained model has weights that are not finite."
     return None
-
-
-def reason_of(error: BaseException, hide: bool = False) -> str:
-    """One line for a record; the traceback goes to the debug log.
-
-    Args:
-        error: what was raised.
-        hide: whether private records must not show. The text of any exception that the engine did not raise itself
-            may quote them, so the line then names only its type and where it was raised.
-    """
-    logger.debug("A run failed.", exc_info=error)
-    frames = traceback.extract_tb(error.__traceback__)
-    raised_here = bool(frames) and Path(frames[-1].filename).parent.is_relative_to(Path(__file__).parents[1])
-    if hide and not (isinstance(error, DphpoBenchError) and raised_here):
-        where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-        return f"{type(error).__name__}{where}; its text may quote private records and is in the debug log only."
-    try:
-        text = str(error) if isinstance(error, DphpoBenchError) else f"{type(error).__name__}: {error}"
-    except Exception:  # a plug-in's error that cannot be printed
-        text = type(error).__name__
-    return " ".join(text.split())[:MAX_REASON].encode(errors="replace").decode()
 
 
 def verify(

@@ -5,10 +5,12 @@ import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import InvalidValueError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
 
@@ -60,8 +62,15 @@ def plan(
     method = make_method(method) if isinstance(method, str) else method
     task = make_task(task) if isinstance(task, str) else task
     facts = task.facts
+    if not isinstance(budget, PrivacyBudget):
+        raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(repr(budget))}.")
     with sealed() as complaints:
-        made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
+        try:
+            made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
+        except DphpoBenchError:
+            raise
+        except Exception as error:
+            raise InvalidValueError(f"Method {method.name} cannot plan: {reason_of(error)}") from error
     if complaints:
         raise SealedDataError(complaints[0])
     if type(made) is not Plan:
@@ -77,16 +86,16 @@ def plan(
             f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
-    _warn_of(budget, facts)  # at last, so that a refusal is one line
+    warn_of_budget(budget, facts)  # at last, so that a refusal is one line
     return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta))
 
 
-def _warn_of(budget: PrivacyBudget, facts: TaskFacts) -> None:
+def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:
     """Warn of a budget that protects nobody, or with which nothing can be learned."""
     if budget.delta >= 1 / facts.n_records:
         warnings.warn(
             f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
-            f"publishing a record. The default is N^-1.1 = {facts.default_delta:.3g}.",
+            f"publishing a record. The default is {facts.default_delta:.3g}.",
             stacklevel=3,
         )
     if budget.epsilon > MEANINGLESS:

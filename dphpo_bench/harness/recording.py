@@ -18,8 +18,9 @@ from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.attempt import MAX_REASON, Attempt, reason_of
+from dphpo_bench.harness.attempt import Attempt
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of
+from dphpo_bench.harness.reasons import MAX_REASON, reason_of
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget

@@ -18,9 +18,10 @@ from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.attempt import Attempt, execute, reason_of
+from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan, plan
+from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.seeds import told_apart, warn_of_seeds

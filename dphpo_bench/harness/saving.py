@@ -1,6 +1,7 @@
 """Trained models as files of weights, in the safetensors format: reading one runs nothing."""
 
 import os
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,10 +57,16 @@ def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
         "epsilon": repr(privacy.epsilon) if privacy else "unknown",
         "delta": repr(who.delta),
     }
+    content = save(tensors, metadata=told)
     try:
-        return write_whole(path, save(tensors, metadata=told))
+        return write_whole(path, content)
     except OSError as error:
-        raise DataError(f"Cannot write the model {path}: {error.strerror}.") from None
+        reason = f"Cannot write the model {path}: {error.strerror}."
+    try:  # it has been paid for
+        kept = write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, content)
+    except OSError:
+        raise DataError(reason) from None
+    raise DataError(f"{reason} It was kept at {kept}.")
 
 
 def load_model(path: Path | str, task: str | Task) -> "nn.Module":

@@ -15,10 +15,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from dphpo_bench.base.errors import InvalidValueError, RecordError
+from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.text import compact_json, escaped, one_line
 from dphpo_bench.contract import registry
+from dphpo_bench.contract.task import MAX_DELTA
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.kinds import kinds_of
 from dphpo_bench.leaderboard.recompute import Claim, recompute
@@ -32,7 +33,6 @@ from dphpo_bench.records.store import read_record
 logger = logging.getLogger(__name__)
 
 MAX_EPSILON = 1e4
-MAX_DELTA = 1e-3
 MAX_NUMBER = 1e15
 MAX_METRIC = 1e9
 MAX_SEED = 2**53 - 1
@@ -165,6 +165,8 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
                 drafts.append(_draft(file, shown))
             except (RecordError, _RejectedError) as error:
                 rejected.append(Refused(shown, one_line(str(error).replace(escaped(str(file)), shown))))
+            except RegistryError:  # two plug-ins of one name: every record would be refused for it
+                raise
             except Exception as error:  # no record of a stranger may stop the others
                 logger.debug("The record %s cannot be read.", shown, exc_info=True)
                 rejected.append(Refused(shown, f"it cannot be read ({type(error).__name__})"))
@@ -328,7 +330,9 @@ def _check_identity(identity: Identity, file: Path) -> int:
         float(f"{target:.{EPSILON_DIGITS}g}") == target,
         f"its target ε of {target!r} has more than {EPSILON_DIGITS} digits",
     )
-    _require(identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}")
+    _require(
+        identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}; run it with a smaller one"
+    )
     for what, values in (("parameters", identity.parameters), ("facts", identity.facts)):
         size = len(compact_json(values))
         _require(size <= MAX_PARAMETERS, f"its {what} take more than {MAX_PARAMETERS} characters")

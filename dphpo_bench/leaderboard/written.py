@@ -129,7 +129,10 @@ def ask(table: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
             names = [column[0] for column in answer.description or ()]
             return names, answer.fetchmany(MAX_ROWS)
         except sqlite3.Error as error:
-            raise InvalidValueError(f"Expected a query that reads the table board, got {query}: {error}.") from None
+            columns = f" Its columns: {', '.join(header)}." if "no such column" in str(error) else ""
+            raise InvalidValueError(
+                f"Expected a query that reads the table board, got {query}: {error}.{columns}"
+            ) from None
 
 
 def _said(words: str, value: Any) -> tuple[str, str]:

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, call, each
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, default_search_space
 from dphpo_bench.data.arrays import as_records
 from dphpo_bench.training.losses import IGNORED, Objective, PerRecord, logits, tensors_of
-from dphpo_bench.training.model_checks import refuse_mixing_values
+from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.structure import weights_hash
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ class ArrayTask(Task):
         self._version = version
         self._model, self._pretrained = model, pretrained
         self._losses, self._scores, self._metrics = losses, scores, tuple(metrics)
+        for one in self._metrics:
+            if not isinstance(one, Metric | ModelMetric):
+                raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(repr(one))}.")
         with torch.random.fork_rng(devices=[]):
             example = self.build_model()
             if self.build_model() is example:
@@ -135,7 +139,9 @@ class ArrayTask(Task):
             learning_rate=learning_rate,
             search_space=default_search_space if space is None else lambda: dict(space or {}),
         )
-        refuse_mixing_values(self.objective().losses, "loss", example, self._train)
+        OwnModel(self.build_model, self._train, self.objective()).check(
+            self.build_model(), scores=self._scores is not None
+        )
 
     @property
     def facts(self) -> TaskFacts:

@@ -117,8 +117,9 @@ class Trial:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """What one trial releases."""
-        return (*self.training.releases, Release("count of correct predictions", 1, self.score_noise, 1.0))
+        """What one trial releases, named as that."""
+        found = (*self.training.releases, Release("count of correct predictions", 1, self.score_noise, 1.0))
+        return tuple(replace(one, name=f"{one.name}, each trial") for one in found)
 
     def cost(self, n_records: float, runs: float) -> Cost:
         """What this many trials compute, on this many records, in expectation."""

@@ -33,7 +33,9 @@ class Only:
         for pair in (pair.strip() for text in texts for pair in text.split(",")):
             field, equals, text = (part.strip() for part in pair.partition("="))
             if not (field and equals and text):
-                raise InvalidValueError(f"Expected --only FIELD=VALUE,FIELD=VALUE, got {shown(pair, form=repr)}.")
+                raise InvalidValueError(
+                    f"Expected --only FIELD=VALUE,FIELD=VALUE, got {shown(pair, form=repr)}. Each value has its field."
+                )
             if field not in available:
                 raise UnknownNameError(unknown_name_message("field", field, available))
             values = {_comparable(value) for value in available[field]}

@@ -18,9 +18,9 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.attempt import reason_of
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.plan_cache import PlanCache
+from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import run
 from dphpo_bench.privacy.budget import PrivacyBudget

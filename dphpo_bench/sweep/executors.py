@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.harness.attempt import reason_of
+from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.sweep.processes import Answer, Function, Processes
 from dphpo_bench.sweep.resources import Resources
 

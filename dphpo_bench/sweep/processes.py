@@ -139,8 +139,8 @@ def _fork(process: ForkServerProcess) -> None:
     for attempt in range(_FORK_ATTEMPTS):
         try:
             with _FORKING, no_main_module():
-                # Threads of OpenBLAS would be lost in a fork.
-                with environment({"OPENBLAS_NUM_THREADS": "1"}), _uninterrupted():
+                # Threads of OpenBLAS would be lost in a fork. Modules in the working folder are not ours.
+                with environment({"OPENBLAS_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}), _uninterrupted():
                     ensure_running()
                 process.start()
             return

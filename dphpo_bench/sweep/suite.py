@@ -25,7 +25,7 @@ from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_method, make_task
 from dphpo_bench.contract.task import Task
-from dphpo_bench.harness.attempt import reason_of
+from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.sweep.resources import Resources
 
@@ -100,7 +100,7 @@ class Suite(_Entry):
         methods: names, or tables of a name, parameters and resources.
         tasks: names, or tables of a name, models, seeds, methods that are left out, and resources.
         epsilons: target ε of the whole procedure.
-        delta: target δ; None: each task's N^-1.1.
+        delta: target δ; None: each task's default.
         seeds: one run each; a task may have its own.
         resources: needs of every cell; the largest value of suite, method and task counts.
     """

@@ -108,7 +108,7 @@ def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records
         try:
             with evaluating(model):
                 outputs = each(random, tensors_of(call(model, made_up(model, records.inputs))))
-            targets = each(lambda tensor: converted(_zeros_and_ones(tensor), like.device, like.dtype), records.targets)
+            targets = each(lambda tensor: converted(zeros_and_ones(tensor), like.device, like.dtype), records.targets)
 
             def of(rows: list[int]) -> Tensor:
                 some = torch.tensor(rows)
@@ -146,7 +146,7 @@ def made_up(model: nn.Module, inputs: Tensors) -> Tensors:
 
     def numbers(tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point():
-            return _zeros_and_ones(tensor, generator).to(like.device)
+            return zeros_and_ones(tensor, generator).to(like.device)
         scales = torch.tensor(_SCALES).view(-1, *[1] * (tensor.ndim - 1))
         return (scales * torch.randn((len(_SCALES), *tensor.shape[1:]), generator=generator)).to(like)
 
@@ -155,11 +155,11 @@ def made_up(model: nn.Module, inputs: Tensors) -> Tensors:
         with evaluating(model):
             call(model, found)
     except (IndexError, RuntimeError, ValueError):
-        return each(lambda tensor: converted(_zeros_and_ones(tensor, generator), like.device, like.dtype), inputs)
+        return each(lambda tensor: converted(zeros_and_ones(tensor, generator), like.device, like.dtype), inputs)
     return found
 
 
-def _zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Six made-up rows of the shape and type of a tensor's."""
     generator = generator or torch.Generator().manual_seed(3)
     return torch.randint(2, (len(_SCALES), *tensor.shape[1:]), generator=generator).to(tensor)

@@ -17,7 +17,13 @@ from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import can_be_closed, gradient_engine
 from dphpo_bench.training.losses import Objective
-from dphpo_bench.training.model_checks import made_up, refuse_mixing, refuse_mixing_values, refuse_watchers
+from dphpo_bench.training.model_checks import (
+    made_up,
+    refuse_mixing,
+    refuse_mixing_values,
+    refuse_watchers,
+    zeros_and_ones,
+)
 
 
 class OwnModel:
@@ -69,6 +75,21 @@ class OwnModel:
             self._engines[trained] = engine
         self._check()
         return self._engines[trained]
+
+    def check(self, theirs: nn.Module, *, scores: bool) -> None:
+        """Refuse, with made-up records, a model or losses that no private training can use; scores, too, if asked for.
+
+        Raises:
+            InvalidValueError: as in `engine` and `scored`, or if no loss is finite.
+        """
+        with torch.random.fork_rng(devices=[]):
+            engine, inputs = self.engine(theirs), made_up(self.model, self._records.inputs)
+            if not engine.losses(inputs, each(zeros_and_ones, self._records.targets)).isfinite().any():
+                raise InvalidValueError(
+                    "Expected losses that are finite, got none on made-up records. Correct the model or the losses."
+                )
+        if scores:
+            self.scored(theirs)
 
     def scored(self, theirs: nn.Module) -> nn.Module:
         """`like`, for a model whose scores have been checked: one for each record, and of that record alone."""

@@ -269,5 +269,8 @@ def test_a_run_that_did_not_end_well_raises(fixed_noise, tmp_path: Path, status:
 
 
 def test_without_a_folder_the_error_says_that_nothing_was_written(fixed_noise) -> None:
-    with pytest.raises(bench.RunFailedError, match=r"a bug in the method\. No record was written\. With check=False"):
+    with pytest.raises(
+        bench.RunFailedError,
+        match=r"a bug in the method \(conftest.py:\d+\)\. No record was written\. With check=False",
+    ):
         bench.run(fixed_noise(fault="raise"), Blobs(), BUDGET, seed=0)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import dphpo_bench as bench
+from dphpo_bench.base.files import write_whole
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.run import RunResult
 from tests.conftest import TinyTask
@@ -66,6 +67,21 @@ def test_an_own_network(tmp_path: Path, budget: bench.PrivacyBudget, fixed_noise
     path = result.save(tmp_path / "own.safetensors")
     with torch.no_grad():
         assert torch.equal(bench.load_model(path, task)(x), result.model(x))  # type: ignore[misc]
+
+
+def test_a_model_is_kept_when_the_disk_is_full(result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has been paid for."""
+
+    def full(path: Path, content: bytes) -> Path:
+        if path.parent == tmp_path:
+            raise OSError(28, "No space left on device")
+        return write_whole(path, content)
+
+    monkeypatch.setattr("dphpo_bench.harness.saving.write_whole", full)
+    with pytest.raises(bench.DataError, match=r"No space left on device\. It was kept at ") as caught:
+        result.save(tmp_path / "model.safetensors")
+    kept = Path(str(caught.value).rpartition(" at ")[2].rstrip("."))
+    assert set(load_file(kept)) == set(result.model.state_dict())
 
 
 def test_what_is_unfit_is_refused(result: Any, tmp_path: Path, tiny_task: TinyTask) -> None:

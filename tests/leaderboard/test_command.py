@@ -142,8 +142,9 @@ def test_query_asks_the_csv(leaderboard, records: Path) -> None:
     assert "Cannot read leaderboard/leaderboard.csv" in leaderboard("query", "SELECT 1").stderr
     leaderboard("build", "-q")
     query = "SELECT label, COUNT(*) AS tables FROM board WHERE NOT reference GROUP BY label"
-    assert leaderboard("query", query).stdout == "auto_clipping\t2\nhyfreedp\t2\n"
+    assert leaderboard("query", query).stdout == "label\ttables\nauto_clipping\t2\nhyfreedp\t2\n"
     assert json.loads(leaderboard("query", query, "--json").stdout)[0] == {"label": "auto_clipping", "tables": 2}
+    assert "no such column: nowhere. Its columns: setting," in leaderboard("query", "SELECT nowhere FROM board").stderr
     done = leaderboard("query", "DROP TABLE board")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 

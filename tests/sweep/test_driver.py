@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
-from dphpo_bench.harness.attempt import MAX_REASON
+from dphpo_bench.harness.reasons import MAX_REASON
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import job_of, prepare_data, run_cell
 from dphpo_bench.sweep.claims import Claims

@@ -1,0 +1,35 @@
+"""Why something failed, in one line."""
+
+import logging
+import traceback
+from pathlib import Path
+
+from dphpo_bench.base.errors import DphpoBenchError
+
+logger = logging.getLogger(__name__)
+
+MAX_REASON = 2000
+
+
+def reason_of(error: BaseException, hide: bool = False) -> str:
+    """One line for a record; an exception that the engine did not raise itself comes with where it was raised.
+
+    Args:
+        error: what was raised.
+        hide: whether private records must not show. The text of any exception that the engine did not raise itself
+            may quote them, so the line then names only its type and where it was raised.
+    """
+    logger.debug("A run failed.", exc_info=error)
+    frames = traceback.extract_tb(error.__traceback__)
+    raised_here = bool(frames) and Path(frames[-1].filename).parent.is_relative_to(Path(__file__).parents[1])
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    if hide and not (isinstance(error, DphpoBenchError) and raised_here):
+        named = f"{type(error).__name__}{where and f' at {where}'}"
+        return f"{named}; its text is left out, since it may quote private records."
+    try:
+        text = str(error)
+        if not isinstance(error, DphpoBenchError):
+            text = f"{type(error).__name__}: {text}{where and f' ({where})'}"
+    except Exception:  # a plug-in's error that cannot be printed
+        text = type(error).__name__
+    return " ".join(text.split())[:MAX_REASON].encode(errors="replace").decode()

@@ -1,0 +1,70 @@
+"""A mistake in a task is found before it costs any ε; a selection must not take it for trials that lost."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.progress import SilentProgress
+
+BUDGET = bench.PrivacyBudget(3.0, 1e-4)
+
+
+def task(model: nn.Module, **options: object) -> bench.ArrayTask:
+    rng = np.random.default_rng(0)
+    data = rng.standard_normal((200, 4)).astype(np.float32), rng.integers(0, 2, 200)
+    return bench.ArrayTask("own", data, model, batch_size=100, epochs=2, public=True, **options)
+
+
+def test_a_layer_that_mixes_records_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="BatchNorm1d"):
+        task(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
+
+
+def test_losses_that_are_never_finite_are_refused() -> None:
+    def losses(outputs: Tensor, targets: Tensor) -> Tensor:
+        return torch.log(-torch.ones(len(targets))) * outputs.sum(-1)
+
+    with pytest.raises(InvalidValueError, match="Expected losses that are finite"):
+        task(nn.Linear(4, 2), losses=losses)
+
+
+def test_scores_that_raise_are_refused() -> None:
+    def scores(outputs: Tensor, targets: Tensor) -> Tensor:
+        raise ValueError("not yet written")
+
+    with pytest.raises(InvalidValueError, match="No score can be computed from the model's outputs: not yet written"):
+        task(nn.Linear(4, 2), scores=scores)
+
+
+def test_a_bound_of_the_error_is_positive() -> None:
+    with pytest.raises(InvalidValueError, match="Expected error_bound > 0, got -1"):
+        task(nn.Linear(4, 1), kind="regression", error_bound=-1.0)
+
+
+def test_metrics_that_are_none_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match="Expected metrics of type Metric or ModelMetric, got 'accuracy'"):
+        task(nn.Linear(4, 2), metrics=["accuracy"])
+
+
+def test_a_number_is_no_budget() -> None:
+    with pytest.raises(InvalidValueError, match="Expected a PrivacyBudget"):
+        bench.run("dp_sgd", task(nn.Linear(4, 2)), 3, seed=0, progress=SilentProgress())  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="got epsilon='3'"):
+        bench.PrivacyBudget("3", 1e-5)  # type: ignore[arg-type]
+
+
+def test_a_plan_that_raises_says_where() -> None:
+    class Wrong(bench.Method):  # type: ignore[type-arg]
+        name, summary, reference, tuning, end_to_end_private = "wrong", "a test", "none", ("nothing",), True
+
+        def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:  # type: ignore[type-arg]
+            return {}["noise"]
+
+        def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:  # type: ignore[type-arg]
+            raise NotImplementedError
+
+    with pytest.raises(InvalidValueError, match=r"wrong cannot plan: KeyError: 'noise' \(test_unfit_tasks.py:\d+\)"):
+        bench.run(Wrong(), task(nn.Linear(4, 2)), BUDGET, seed=0, progress=SilentProgress())
