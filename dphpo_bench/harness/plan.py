@@ -63,7 +63,7 @@ def plan(
     task = make_task(task) if isinstance(task, str) else task
     facts = task.facts
     if not isinstance(budget, PrivacyBudget):
-        raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(repr(budget))}.")
+        raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
     with sealed() as complaints:
         try:
             made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)

@@ -104,7 +104,7 @@ class ArrayTask(Task):
         self._losses, self._scores, self._metrics = losses, scores, tuple(metrics)
         for one in self._metrics:
             if not isinstance(one, Metric | ModelMetric):
-                raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(repr(one))}.")
+                raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(one, form=repr)}.")
         with torch.random.fork_rng(devices=[]):
             example = self.build_model()
             if self.build_model() is example:
