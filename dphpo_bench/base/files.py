@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable
@@ -55,6 +56,11 @@ def write_whole(path: Path, content: str | bytes | Iterable[Buffer]) -> Path:
         return temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_aside(path: Path, content: str | bytes) -> Path:
+    """Write what cannot be written to its path into a new folder for temporary files. Returns where it is."""
+    return write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, content)
 
 
 def remove_torn(folder: Path) -> None:

@@ -17,9 +17,6 @@ from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.metrics import Metric, ModelMetric
 from dphpo_bench.training.optimizer_names import check_optimizer
 
-MAX_DELTA = 1e-3
-"""The largest δ of a record that a board takes."""
-
 if TYPE_CHECKING:
     import torch
     from optuna.distributions import BaseDistribution
@@ -35,6 +32,9 @@ Given = TypeVar("Given")
 
 MAX_STEPS = 10**9
 """The most steps that a run may have."""
+
+MAX_DELTA = 1e-3
+"""The largest δ of a record that a board takes."""
 
 
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]

@@ -1,13 +1,12 @@
 """Trained models as files of weights, in the safetensors format: reading one runs nothing."""
 
 import os
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.base.files import write_whole
+from dphpo_bench.base.files import write_aside, write_whole
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Task
@@ -63,7 +62,7 @@ def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
     except OSError as error:
         reason = f"Cannot write the model {path}: {error.strerror}."
     try:  # it has been paid for
-        kept = write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, content)
+        kept = write_aside(path, content)
     except OSError:
         raise DataError(reason) from None
     raise DataError(f"{reason} It was kept at {kept}.")

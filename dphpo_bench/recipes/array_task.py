@@ -139,9 +139,8 @@ class ArrayTask(Task):
             learning_rate=learning_rate,
             search_space=default_search_space if space is None else lambda: dict(space or {}),
         )
-        OwnModel(self.build_model, self._train, self.objective()).check(
-            self.build_model(), scores=self._scores is not None
-        )
+        with torch.random.fork_rng(devices=[]):
+            OwnModel(self.build_model, self._train, self.objective()).check(scores=self._scores is not None)
 
     @property
     def facts(self) -> TaskFacts:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dphpo_bench.base.errors import OtherRunError, RecordError
-from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.base.files import read_whole, write_aside, write_whole
 from dphpo_bench.base.text import shown
 from dphpo_bench.records.record import MAX_RECORD_BYTES, SCHEMA_VERSION, Identity, RunRecord
 
@@ -119,7 +119,7 @@ class RecordStore:
         except OSError as error:
             reason = error.strerror or str(error)
         try:
-            kept = write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, record.to_json())
+            kept = write_aside(path, record.to_json())
         except OSError:
             raise RecordError(f"Cannot write the record {path}: {reason}.") from None
         raise RecordError(f"Cannot write the record {path}: {reason}. It was kept at {kept}.")

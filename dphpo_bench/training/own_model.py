@@ -76,20 +76,19 @@ class OwnModel:
         self._check()
         return self._engines[trained]
 
-    def check(self, theirs: nn.Module, *, scores: bool) -> None:
-        """Refuse, with made-up records, a model or losses that no private training can use; scores, too, if asked for.
+    def check(self, *, scores: bool) -> None:
+        """Refuse, by made-up records, a model or losses that no private training can use; scores, too, if asked for.
 
         Raises:
             InvalidValueError: as in `engine` and `scored`, or if no loss is finite.
         """
-        with torch.random.fork_rng(devices=[]):
-            engine, inputs = self.engine(theirs), made_up(self.model, self._records.inputs)
-            if not engine.losses(inputs, each(zeros_and_ones, self._records.targets)).isfinite().any():
-                raise InvalidValueError(
-                    "Expected losses that are finite, got none on made-up records. Correct the model or the losses."
-                )
+        engine, inputs = self.engine(self.model), made_up(self.model, self._records.inputs)
+        if not engine.losses(inputs, each(zeros_and_ones, self._records.targets)).isfinite().any():
+            raise InvalidValueError(
+                "Expected losses that are finite, got none on made-up records. Correct the model or the losses."
+            )
         if scores:
-            self.scored(theirs)
+            self.scored(self.model)
 
     def scored(self, theirs: nn.Module) -> nn.Module:
         """`like`, for a model whose scores have been checked: one for each record, and of that record alone."""

@@ -18,6 +18,7 @@ def test_schedule_from_facts(tiny_task) -> None:
 
 def test_default_delta_is_below_one_over_n(tiny_task) -> None:
     assert tiny_task.facts.default_delta == pytest.approx(600**-1.1)
+    assert replace(tiny_task.facts, n_records=345).default_delta == 1e-3  # the most that a board takes
     assert replace(tiny_task.facts, n_records=50_000).default_delta == pytest.approx(6.78e-6, rel=1e-3)
 
 

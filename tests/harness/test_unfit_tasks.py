@@ -39,6 +39,13 @@ def test_scores_that_raise_are_refused() -> None:
         task(nn.Linear(4, 2), scores=scores)
 
 
+def test_making_a_task_draws_none_of_the_callers_random_numbers() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
+    before = torch.get_rng_state()
+    task(model)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_bound_of_the_error_is_positive() -> None:
     with pytest.raises(InvalidValueError, match="Expected error_bound > 0, got -1"):
         task(nn.Linear(4, 1), kind="regression", error_bound=-1.0)
