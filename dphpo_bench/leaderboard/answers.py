@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dphpo_bench.leaderboard.board import Answer, Contestant, Estimate, Part, Place
+from dphpo_bench.leaderboard.board import Absent, Answer, Contestant, Estimate, Part, Place
 from dphpo_bench.leaderboard.contestants import Cell, Entry, cross_entropy, mean_over, median
 from dphpo_bench.leaderboard.findings import UNTUNED
 from dphpo_bench.records.measure import SEVERAL, Measure
@@ -49,7 +49,7 @@ def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
 def subjects_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Subject, ...]:
     """All counted tables, those of each kind that has several settings, then each setting.
 
-    Tables of several metrics are averaged if all of these are shares, else only those of one metric.
+    Tables whose metrics are shares are averaged in points of each one's own, others only with those of the same metric.
     """
     kinds = sorted({kind for cell in counted for kind in cell.setting.kinds})
     found: dict[tuple[int, ...], Subject] = {}
@@ -65,12 +65,13 @@ def subjects_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Subject
 
 def _averaged(name: str, cells: Sequence[Cell]) -> Iterator[Subject]:
     measures = sorted({cell.setting.measure for cell in cells})
-    if len(measures) > 1 and all(measure.share and measure.higher_is_better for measure in measures):
-        yield Subject(name, SEVERAL, tuple(cells))
-        return
-    for measure in measures:
-        alike = tuple(cell for cell in cells if cell.setting.measure == measure)
-        yield Subject(f"{name} by {measure.title}" if len(measures) > 1 else name, measure, alike)
+    shares = [measure for measure in measures if measure.share and measure.higher_is_better]
+    groups = [shares, *([measure] for measure in measures if measure not in shares)]
+    for group in filter(None, groups):
+        measure = group[0] if len(group) == 1 else SEVERAL
+        alike = tuple(cell for cell in cells if cell.setting.measure in group)
+        by = f" by {measure.title if len(group) == 1 else 'metrics in points'}"
+        yield Subject(name if len(group) == len(measures) else f"{name}{by}", measure, alike)
 
 
 def _answer(subject: Subject, target: float | None) -> Answer:
@@ -98,8 +99,20 @@ def _answer(subject: Subject, target: float | None) -> Answer:
         tables=len(cells),
         places=tuple(_with_ties(ranked, cells)),
         references=tuple(place for place in places if place.contestant.reference),
-        absent=tuple((who, tables) for who, tables in inside.items() if tables < len(cells) and not who.reference),
+        absent=tuple(_absent(cells, anchors, inside, ranked[0].contestant)) if ranked else (),
     )
+
+
+def _absent(
+    cells: Sequence[Cell], anchors: Sequence[Entry], inside: Counter[Contestant], first: Contestant
+) -> Iterator[Absent]:
+    """Who is in some of the tables, which all have an anchor and the first."""
+    for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
+        if tables < len(cells) and not who.reference:
+            there = [(cell, anchor) for cell, anchor in zip(cells, anchors, strict=True) if who in cell.by_contestant]
+            against = [anchor for _, anchor in there]
+            lead, other = (mean_over([cell.by_contestant[one] for cell, _ in there], against) for one in (who, first))
+            yield Absent(who, tables, lead, other)
 
 
 def _place(

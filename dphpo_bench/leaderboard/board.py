@@ -210,6 +210,23 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """Who is not in all tables of an answer, and can't be compared with all others.
+
+    Attributes:
+        contestant: who.
+        tables: how many of them it is in.
+        lead: by how much it is better than the anchor there; None if that can't be told.
+        first: by how much the answer's first is better than the anchor in the same tables.
+    """
+
+    contestant: Contestant
+    tables: int
+    lead: Estimate | None
+    first: Estimate | None
+
+
+@dataclass(frozen=True)
 class Answer:
     """Which method is best on some tables of one metric, by its distance to an anchor.
 
@@ -222,7 +239,7 @@ class Answer:
         tables: how many there are.
         places: who is in all of them, the best first.
         references: the same of references, apart from the anchor.
-        absent: who is in some of them, and in how many.
+        absent: who is in some of them, the most complete first.
     """
 
     subject: str
@@ -233,7 +250,12 @@ class Answer:
     tables: int
     places: tuple[Place, ...]
     references: tuple[Place, ...]
-    absent: tuple[tuple[Contestant, int], ...]
+    absent: tuple[Absent, ...]
+
+    @property
+    def nearly(self) -> tuple[Absent, ...]:
+        """Who is in half of the tables or more, but not in all."""
+        return tuple(one for one in self.absent if 2 * one.tables >= self.tables)
 
     @property
     def title(self) -> str:

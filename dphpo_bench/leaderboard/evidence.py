@@ -19,6 +19,7 @@ class Pair:
         lead: by how much, with its own 95 % interval.
         chance: the adjusted p-value; up to `FAMILY_ERROR` it is a claim.
         ahead: in how many of the tables it is ahead.
+        tables: how many both are in.
     """
 
     better: Contestant
@@ -26,6 +27,7 @@ class Pair:
     lead: Estimate
     chance: float
     ahead: int
+    tables: int
 
     @property
     def told_apart(self) -> bool:
@@ -59,8 +61,9 @@ class Claims:
         epsilon: of the tables.
         measure: of the tables.
         tasks: how many settings there are.
-        order: the contestants, the best mean first.
-        pairs: each two of them.
+        order: the contestants that are in all of the tables, the best mean first.
+        others: those that are in most of them, by label.
+        pairs: each two, on the tables that both are in, if these are most.
         power: what it takes to tell more apart; None if no spread is known.
     """
 
@@ -69,6 +72,7 @@ class Claims:
     measure: Measure
     tasks: int
     order: tuple[Contestant, ...]
+    others: tuple[Contestant, ...]
     pairs: tuple[Pair, ...]
     power: Power | None
 
@@ -82,9 +86,14 @@ class Claims:
         """The pairs of which the board claims that one beats the other."""
         return tuple(pair for pair in self.pairs if pair.told_apart)
 
-    def beaten(self, who: Contestant) -> list[Contestant]:
-        """Whom this one beats."""
-        return [pair.worse for pair in self.told_apart if pair.better == who]
+    @property
+    def complete(self) -> tuple[Pair, ...]:
+        """The pairs of which both are in all of the tables."""
+        return tuple(pair for pair in self.pairs if pair.tables == self.tasks)
+
+    def beaten(self, who: Contestant) -> list[Pair]:
+        """The pairs in which it beats the other one."""
+        return [pair for pair in self.told_apart if pair.better == who]
 
 
 @dataclass(frozen=True)

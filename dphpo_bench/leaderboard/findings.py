@@ -3,7 +3,7 @@
 import statistics as plain
 from collections.abc import Iterator, Sequence
 
-from dphpo_bench.leaderboard.board import Answer, Contestant, Estimate, Finding, Overall, Part, Place, Table
+from dphpo_bench.leaderboard.board import Absent, Answer, Contestant, Estimate, Finding, Overall, Part, Place, Table
 from dphpo_bench.leaderboard.columns import change_text
 from dphpo_bench.leaderboard.contestants import Cell, mean_over
 
@@ -73,7 +73,7 @@ def sentences(answer: Answer) -> list[str]:
     """What follows from an answer, who is first and who is last, as plain text; each sentence begins with a name."""
     first, *others = answer.places
     cost = f", for the cost of {_runs(first.cost)}" if first.cost else ""
-    place = f"{_distance(answer, first)}{_interval(answer, first)}{_worst(answer, first)}"
+    place = f"{_distance(answer, first.lead.mean)}{_interval(answer, first)}{_worst(answer, first)}"
     told = [f"{first.contestant.label} is {place}{cost}."]
     ties = [place.contestant.label for place in others if place.tied]
     if others and not ties:
@@ -83,8 +83,16 @@ def sentences(answer: Answer) -> list[str]:
         told.append(f"{', '.join(ties[:MOST_NAMED])}{more} cannot be told from it, with 95 % confidence each.")
     if len(others) > len(ties):
         last = others[-1]
-        told.append(f"{last.contestant.label} is last, {_distance(answer, last)}{_worst(answer, last)}.")
+        told.append(f"{last.contestant.label} is last, {_distance(answer, last.lead.mean)}{_worst(answer, last)}.")
     return told
+
+
+def absence(answer: Answer, one: Absent) -> str:
+    """In how many tables somebody is; if these are half of them, also how far it and the first are from the anchor."""
+    if one.lead is None or one.first is None or one not in answer.nearly:
+        return f"in {one.tables}"
+    first = f"{answer.places[0].contestant.label} is {_distance(answer, one.first.mean)}"
+    return f"in {one.tables}: {_distance(answer, one.lead.mean)} there, where {first}"
 
 
 def _runs(cost: float) -> str:
@@ -92,8 +100,7 @@ def _runs(cost: float) -> str:
     return "one untuned run" if text == "1" else f"{text} untuned runs"
 
 
-def _distance(answer: Answer, place: Place) -> str:
-    mean = place.lead.mean
+def _distance(answer: Answer, mean: float) -> str:
     if not change_text(mean, answer.measure).strip("+−0."):
         return f"level with {answer.anchor}"
     return f"{_amount(answer, abs(mean))} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"

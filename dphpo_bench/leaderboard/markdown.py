@@ -18,6 +18,7 @@ from dphpo_bench.leaderboard.board import Board, OverallRow, Row
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, row_columns, varying
+from dphpo_bench.leaderboard.findings import absence
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.page import TEMPLATES
 
@@ -55,6 +56,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
     page = environment.get_template("README.md").render(
         board=board,
         verdicts=verdicts,
+        absence=absence,
         charts=charts,
         settings=settings_of(board),
         paths=paths or Paths(),

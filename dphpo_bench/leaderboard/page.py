@@ -18,7 +18,7 @@ from dphpo_bench.leaderboard.charts import curves
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.forest import Forest, cost_text, cross_entropy_text
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, varying
-from dphpo_bench.leaderboard.findings import sentences
+from dphpo_bench.leaderboard.findings import absence, sentences
 from dphpo_bench.leaderboard.links import Paths, about, record_links
 
 TEMPLATES: dict[str, Any] = {
@@ -75,6 +75,7 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
         board=board,
         forests=[Forest.of(answer) for answer in board.answers],
         sentences=sentences,
+        absence=absence,
         verdicts=verdicts,
         subjects=_subjects(board),
         default=default_answer(board),
@@ -102,8 +103,7 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
 
 def default_answer(board: Board) -> Answer | None:
     """What the page opens with: the first subject, at the middle of its ε."""
-    mine = [answer for answer in board.answers if answer.subject == board.answers[0].subject]
-    single = [answer for answer in mine if answer.epsilon is not None]
+    single = [answer for answer in verdicts.first_answers(board) if answer.epsilon is not None]
     return single[len(single) // 2] if single else None
 
 

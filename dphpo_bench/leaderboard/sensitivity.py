@@ -34,7 +34,7 @@ def variations_of(
     """What becomes of the order of the first subject's claims, at each ε, in each group of ways."""
     found = []
     for one in claims:
-        if one.subject == claims[0].subject:
+        if one.subject == claims[0].subject and one.complete:
             cells = next(subject for subject in subjects if subject.name == one.subject).at(one.epsilon)
             others = [cell for cell in counted if cell.target == one.epsilon and cell not in cells]
             complete = [cell for cell in others if all(who in cell.by_contestant for who in one.order)]
@@ -123,7 +123,7 @@ def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
         epsilon=claims.epsilon,
         title=group,
         firsts=tuple(sorted(firsts.items(), key=lambda item: (-item[1], item[0].label))),
-        pairs=len(claims.pairs),
+        pairs=len(claims.complete),
         swapped=most[0],
         reversed=max(wrong for _, wrong in changed),
         worst=ways[changed.index(most)].name if len(ways) > 1 else "",
@@ -132,5 +132,5 @@ def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
 
 def _changed(claims: Claims, scores: Scores) -> tuple[int, int]:
     """How many pairs change places, and how many of these are told apart."""
-    changed = [pair for pair in claims.pairs if round(scores[pair.better] - scores[pair.worse], 9) < 0]
+    changed = [pair for pair in claims.complete if round(scores[pair.better] - scores[pair.worse], 9) < 0]
     return len(changed), sum(pair.told_apart for pair in changed)

@@ -345,7 +345,8 @@ def _check_identity(identity: Identity, file: Path) -> int:
 def _verified(run: Run, recomputed: float | str) -> Run:
     """The run, if its ledger confirms its claim, else it is rejected.
 
-    The claim is shown, because it is the same everywhere, unless the ledger costs more by a rounding error.
+    What is shown is the claim and the most by which two machines may differ, up to the target: the same everywhere, and
+    not less than what the ledger costs on any of them.
     """
     if isinstance(recomputed, str):
         raise _RejectedError(recomputed)
@@ -355,7 +356,7 @@ def _verified(run: Run, recomputed: float | str) -> Run:
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), more than the {run.epsilon:.6g} it claims",
     )
     _require(recomputed > 0 or run.value is None, "its ledger costs nothing, as if no private data were used")
-    return replace(run, epsilon=recomputed) if recomputed > run.epsilon * (1 + ROUNDING / 1000) else run
+    return replace(run, epsilon=min(run.epsilon * (1 + ROUNDING), max(run.epsilon, run.target)))
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:

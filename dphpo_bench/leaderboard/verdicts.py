@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.board import Answer, Board
 from dphpo_bench.leaderboard.columns import NOTHING, change_text
 from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Power, Variation
 from dphpo_bench.leaderboard.power import MOST_TIMES, TIMES
@@ -43,27 +43,40 @@ def count_text(claims: Claims) -> str:
 
 def victories(claims: Claims) -> list[str]:
     """A sentence for each contestant that beats another, the best mean first; then what rests on few of the tables."""
-    found = [f"{who.label} beats {_whom(claims, who)}." for who in claims.order if claims.beaten(who)]
-    few = [pair for pair in claims.told_apart if 2 * pair.ahead <= claims.tasks]
+    everyone = (*claims.order, *claims.others)
+    found = [f"{who.label} beats {_whom(claims, who)}." for who in everyone if claims.beaten(who)]
+    few = [pair for pair in claims.told_apart if 2 * pair.ahead <= pair.tables]
     if few:
-        pairs = (f"{one.better.label} than {one.worse.label} ({one.ahead} of {claims.tasks})" for one in few)
+        pairs = (f"{one.better.label} than {one.worse.label} ({one.ahead} of {one.tables})" for one in few)
         found.append(f"Better on average, but on half of the tasks at most: {', '.join(pairs)}.")
     return found
 
 
 def _whom(claims: Claims, who: Contestant) -> str:
-    """Whom it beats, or whom it does not beat, whichever are fewer."""
-    beaten = claims.beaten(who)
-    others = [one.label for one in claims.order if one != who and one not in beaten]
-    if len(others) < len(beaten):
-        return f"all others but {', '.join(others)}" if others else "all others"
-    return ", ".join(one.label for one in claims.order if one in beaten)
+    """Whom it beats, or whom it does not beat, whichever are fewer, of those that are in all tables; then the others.
+
+    A pair that is in fewer tables says in how many.
+    """
+    beaten = {pair.worse: pair for pair in claims.beaten(who)}
+    told = [one.label for one in claims.order if one in beaten and beaten[one].tables == claims.tasks]
+    rest = [one.label for one in claims.order if one != who and one not in beaten]
+    if len(rest) < len(told):
+        told = [f"all others but {', '.join(rest)}" if rest else "all others"]
+        if claims.others:
+            told[0] += " that are in all tables"
+    fewer = [(one, pair.tables) for one, pair in beaten.items() if pair.tables < claims.tasks]
+    return ", ".join([*told, *(f"{one.label} (on {tables} of {claims.tasks} tasks)" for one, tables in fewer)])
+
+
+def first_answers(board: Board) -> list[Answer]:
+    """The answers about the first subject: at each ε, then over all."""
+    return [one for one in board.answers if one.subject == board.answers[0].subject]
 
 
 def stability(board: Board) -> list[str]:
     """For each ε, whether the order holds on boards that are made in other ways."""
     return [_stability(claims, [one for one in board.variations if one.epsilon == claims.epsilon])
-            for claims in _first(board)]  # fmt: skip
+            for claims in _first(board) if claims.complete]  # fmt: skip
 
 
 def _first(board: Board) -> list[Claims]:
@@ -75,7 +88,8 @@ def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
     stays = sum(count for one in variations for who, count in one.firsts if who == claims.order[0])
     worst = max(variations, key=lambda one: (one.swapped, one.reversed))
     wrong = max(one.reversed for one in variations)
-    told = f", and {wrong or 'none'} of the {len(claims.told_apart)} told apart" if claims.told_apart else ""
+    apart = sum(pair.told_apart for pair in claims.complete)
+    told = f", and {wrong or 'none'} of the {apart} told apart" if apart else ""
     return (
         f"At ε = {claims.epsilon:g}, {claims.order[0].label} is first on {stays} of {ways} boards made in another way; "
         f"at most {worst.swapped} of {worst.pairs} pairs change places{told}."

@@ -7,10 +7,11 @@ that charts and tables made of them can be judged by eye.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from statistics import mean
 
 from dphpo_bench.leaderboard.board import (
+    Absent,
     Answer,
     Board,
     Claims,
@@ -227,7 +228,11 @@ def answer(subject: str, epsilon: float | None, tables: Sequence[Table]) -> Answ
         tables=len(tables),
         places=tuple(one for one in places if not one.contestant.reference),
         references=tuple(one for one in places if one.contestant.reference),
-        absent=tuple((who, len(rows)) for who, rows in found.items() if len(rows) < len(tables) and not who.reference),
+        absent=tuple(
+            Absent(who, len(rows), estimate(-0.02, 0.01), estimate(-0.005, 0.01))
+            for who, rows in found.items()
+            if len(rows) < len(tables) and not who.reference
+        ),
     )
 
 
@@ -296,8 +301,9 @@ def hostile_board() -> Board:
     findings = [Finding(text, text, (text,)) for text in HOSTILE]
     made = board(tables, findings, [Refused(f"{text}.json", text) for text in HOSTILE])
     who = [row.contestant for row in tables[0].rows]
-    pairs = tuple(Pair(*two, estimate(0.1, 0.05), 0.01, 1) for two in pairwise(who))
-    claims = Claims(HOSTILE[0], 1.0, ACCURACY, 2, tuple(who), pairs, Power(5, 0.02, None, ((2, 1), (4, 1), (10, 2))))
+    pairs = tuple(Pair(*two, estimate(0.1, 0.05), 0.01, 1, tables) for two, tables in zip(pairwise(who), cycle((2, 1))))
+    claims = Claims(HOSTILE[0], 1.0, ACCURACY, 2, tuple(who[:-2]), tuple(who[-2:]), pairs,
+                    Power(5, 0.02, None, ((2, 1), (4, 1), (10, 2))))  # fmt: skip
     variation = Variation(1.0, HOSTILE[1], tuple((one, 1) for one in who), len(pairs), 1, 0, HOSTILE[4])
     return replace(made, claims=(claims,), variations=(variation,))
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dphpo_bench.leaderboard.board import Answer, Board, Place
-from dphpo_bench.leaderboard.findings import sentences
+from dphpo_bench.leaderboard.findings import absence, sentences
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import make_record, read, submit
@@ -131,7 +131,7 @@ def test_metrics_are_not_averaged_and_who_is_absent_is_named(tmp_path: Path) -> 
     assert [answer.subject for answer in answers] == [
         "all tasks by accuracy", "line (linear)", "more (linear)", "toy (linear)"
     ]  # fmt: skip
-    assert [(who.method, tables) for who, tables in answers[0].absent] == [("dowg", 1)]
+    assert [(one.contestant.method, one.tables) for one in answers[0].absent] == [("dowg", 1)]
     line = answers[1]
     assert place_of(line, "auto_clipping").lead.mean == pytest.approx(-0.95)  # a larger error is worse
     assert sentences(line)[0].startswith("hyfreedp is 0.450 of mean squared error behind the oracle [")
@@ -145,3 +145,36 @@ def test_without_an_oracle_the_untuned_run_is_the_anchor(tmp_path: Path) -> None
     # A single run has no interval; it is not put first.
     assert [place.contestant.method for place in answer.places] == ["hyfreedp", "dp_sgd"]
     assert board(tmp_path / "other", *runs("hyfreedp", BEST)).answers == ()
+
+
+def test_a_table_of_another_metric_leaves_the_mean_of_shares(tmp_path: Path) -> None:
+    """Perplexity has no points: the tables of accuracy and ROC-AUC are averaged as if it were not there."""
+    shares = [*table(), *table(task="area", metric="roc_auc")]
+    words = [
+        record
+        for method in ("hyfreedp", "auto_clipping", "grid_oracle")
+        for record in runs(method, [4.5, 4.6], task="text", metric="perplexity", higher_is_better=False)
+    ]
+    (alone, *_), (mixed, *rest) = board(tmp_path / "a", *shares).answers, board(tmp_path / "b", *shares, *words).answers
+    assert (alone.subject, mixed.subject) == ("all tasks", "all tasks by metrics in points")
+    assert [place.lead for place in mixed.places] == [place.lead for place in alone.places]
+    assert [answer.subject for answer in rest] == ["area (linear)", "text (linear)", "toy (linear)"]
+
+
+def test_who_is_in_most_tables_is_set_beside_the_first_there(tmp_path: Path) -> None:
+    """dowg is missing in one of four tables: its distance, and the first's, are of the other three."""
+    tables = [table(task=task) for task in ("toy", "more", "third")]
+    partial = [record for record in table(task="fourth") if record.identity.method != "dowg"]
+    few = runs("prodigy", [0.5, 0.6])
+    answer = board(tmp_path, *(record for one in tables for record in one), *partial, *few).answers[0]
+    assert answer.tables == 4
+    assert [(one.contestant.method, one.tables) for one in answer.absent] == [("dowg", 3), ("prodigy", 1)]
+    one = answer.absent[0]
+    assert one.lead is not None
+    assert one.first is not None
+    assert one.lead.mean == pytest.approx(-0.21)
+    assert one.first.mean == pytest.approx(-0.005)
+    assert [absence(answer, each) for each in answer.absent] == [
+        "in 3: 21.0 points behind the oracle there, where hyfreedp is 0.5 points behind the oracle",
+        "in 1",
+    ]

@@ -232,6 +232,50 @@ def test_a_claim_on_few_of_the_tasks_says_so(tmp_path: Path) -> None:
     ]
 
 
+def test_who_is_in_three_quarters_of_the_tasks_is_compared_there(tmp_path: Path) -> None:
+    """mechanic lacks one task of four, where hyfreedp would lose; dowg lacks two, and is not compared."""
+    means = {"auto_clipping": 0.7, "hyfreedp": 0.9, "mechanic": 0.8, "dowg": 0.1}
+    tasks = {
+        "one": means,
+        "two": means,
+        "three": {**means, "dowg": None},
+        "four": {"auto_clipping": 0.7, "hyfreedp": 0.2},
+    }
+    for at, (task, own) in enumerate(tasks.items()):
+        for method, mean in own.items():
+            if mean is not None:
+                submit(tmp_path, *runs(method, mean, task, range(5 * at, 5 * at + 5)))
+    board = score(read(tmp_path))
+    (claims,) = board.claims
+    assert [who.label for who in claims.order] == ["hyfreedp", "auto_clipping"]
+    assert [who.label for who in claims.others] == ["mechanic"]
+    found = {(pair.better.label, pair.worse.label): (pair.ahead, pair.tables) for pair in claims.pairs}
+    assert found == {("hyfreedp", "auto_clipping"): (3, 4), ("hyfreedp", "mechanic"): (3, 3),
+                     ("mechanic", "auto_clipping"): (3, 3)}  # fmt: skip
+    lead = next(pair.lead for pair in claims.pairs if pair.worse.label == "mechanic")
+    assert lead.mean == pytest.approx(0.1, abs=0.005)
+    assert verdicts.victories(claims) == [
+        "hyfreedp beats all others that are in all tables, mechanic (on 3 of 4 tasks).",
+        "mechanic beats auto_clipping (on 3 of 4 tasks).",
+    ]
+    # The orders that are made in other ways need everybody in each table.
+    assert {one.pairs for one in board.variations} == {1}
+    assert " of 1 pairs change places" in verdicts.stability(board)[0]
+
+
+def test_an_order_of_nobody_is_not_varied(tmp_path: Path) -> None:
+    """Each of two contestants lacks another task of eight: they are compared on six, and there is no order."""
+    for at in range(8):
+        for method, mean, lacking in (("hyfreedp", 0.9, 0), ("mechanic", 0.8, 1)):
+            if at != lacking:
+                submit(tmp_path, *runs(method, mean, "abcdefgh"[at], range(5 * at, 5 * at + 5)))
+    board = score(read(tmp_path))
+    (claims,) = board.claims
+    assert (claims.order, len(claims.others), [pair.tables for pair in claims.pairs]) == ((), 2, [6])
+    assert (board.variations, verdicts.stability(board)) == ((), [])
+    assert verdicts.victories(claims) == ["hyfreedp beats mechanic (on 6 of 8 tasks)."]
+
+
 def test_a_claim_that_some_way_reverses_is_counted(tmp_path: Path) -> None:
     """Without task one, most pairs change places, few of them told apart; without task two, who is first falls."""
     others = {method: [0.502 - 0.002 * at, *[0.502 + 0.00095 * at] * 2]

@@ -9,12 +9,12 @@ from dphpo_bench.leaderboard.board import Answer, Board, Table
 from dphpo_bench.leaderboard.charts import curves, forest
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.findings import sentences
+from dphpo_bench.leaderboard.verdicts import first_answers
 
 
 def charts(board: Board) -> list[Chart]:
     """The pictures that the board has the data for: answers about the first subject, then each setting's."""
-    subjects = list(dict.fromkeys(answer.subject for answer in board.answers))
-    drawn = [_answer(one) for one in board.answers if one.subject == subjects[0]]
+    drawn = [_answer(one) for one in first_answers(board)]
     for setting, tables in settings_of(board):
         drawn += _of_setting(setting, tables)
     return list(_with_unique_names(drawn))
