@@ -15,7 +15,7 @@ _LONG_INTEGER_BITS = 1000
 def unknown_name_message(kind: str, name: str, available: Iterable[str]) -> str:
     """One line that says which name of a kind, such as "task", is unknown, what was probably meant, and what exists."""
     names = sorted(available)
-    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if not close:
         close = [candidate for candidate in names if candidate.startswith(name.lower())][:1]
     hint = f" Did you mean {shown(close[0], form=repr)}?" if close else ""

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from inspect import isabstract
+from inspect import isabstract, isfunction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -134,10 +134,21 @@ def _is_task(one: Any, module: ModuleType) -> bool:
     return isinstance(one, Task)
 
 
+def _makers(module: ModuleType) -> list[str]:
+    """The public functions that a module defines: one may return a task."""
+    return [
+        key
+        for key, one in vars(module).items()
+        if isfunction(one) and one.__module__ == module.__name__ and key[0] != "_"
+    ]
+
+
 def _named(module: ModuleType, name: str, candidates: Mapping[str, Any]) -> Task | type[Task]:
     found = getattr(module, name, None)
     if found is None:
-        raise UnknownNameError(unknown_name_message(f"task in {module.__name__}", name, candidates))
+        raise UnknownNameError(
+            unknown_name_message(f"task in {module.__name__}", name, [*candidates, *_makers(module)])
+        )
     if callable(found) and not isinstance(found, type | Task):
         try:
             found = found()

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.text import shown
@@ -32,6 +32,9 @@ from dphpo_bench.records.record import (
     Privacy,
     RunRecord,
 )
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str, Any]:
@@ -183,19 +186,22 @@ class RunFailedError(DphpoBenchError):
     Attributes:
         record: the record of the run.
         path: where the record lies; None if none was to be written.
+        model: the trained model, where only its test failed; not in another process.
     """
 
     exit_code = 1
 
-    def __init__(self, record: RunRecord, path: Path | None) -> None:
+    def __init__(self, record: RunRecord, path: Path | None, model: "nn.Module | None" = None) -> None:
         who, reason = record.identity, (record.error or "").rstrip(".")
+        also = "" if model is None else "; its model is this error's, too"
         kept = "No record was written." if path is None else f"Its record is {path}."
         super().__init__(
             f"The run of {who.method} on {who.task} ended with status {record.status}: {reason}. {kept} "
-            "With check=False, run returns the result instead."
+            f"With check=False, run returns the result instead{also}."
         )
         self.record = record
         self.path = path
+        self.model = model
 
     def __reduce__(self) -> "tuple[type[RunFailedError], tuple[RunRecord, Path | None]]":
         """As it was made, so that it comes whole out of another process."""

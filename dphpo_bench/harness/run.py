@@ -43,7 +43,7 @@ class RunResult:
     Attributes:
         record: the record of the run.
         path: where the record lies, or None if none was to be written.
-        model: the trained model, or None if the run failed.
+        model: the trained model, or None if the run failed, unless only its test did: it has been paid for.
     """
 
     record: RunRecord
@@ -130,15 +130,16 @@ def run(
         attempt = _execute(checked, task, train, setup)
     identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
+    model: nn.Module | None = None
     if attempt.outcome:
         with timed(seconds, "test"), setup.progress.track("Testing", 0):
-            attempt, metrics = _measured(attempt, task, source, setup)
+            attempt, metrics, model = _measured(attempt, attempt.outcome.model, task, source, setup)
     record = record_of(checked, identity, attempt, metrics, seconds, setup)
     path = store.write(record) if store else None
     setup.journal.discard()
     if check and record.status != "ok":
-        raise RunFailedError(record, path)
-    return RunResult(record, path, attempt.outcome.model if attempt.outcome and record.status == "ok" else None)
+        raise RunFailedError(record, path, model)
+    return RunResult(record, path, model)
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:
@@ -161,27 +162,33 @@ def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> 
         raise
 
 
-def _measured(attempt: Attempt, task: Task, source: DataSource, setup: Setup) -> tuple[Attempt, dict[str, float]]:
-    """The task's metrics on the test records, if there are any; the attempt failed if one cannot be computed."""
+def _measured(
+    attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup
+) -> "tuple[Attempt, dict[str, float], nn.Module | None]":
+    """The task's metrics on the test records, if there are any, and the model.
+
+    The attempt failed if a metric cannot be computed, and has no model if its code reached for sealed data meanwhile.
+    """
     from dphpo_bench.training.evaluation import all_outputs
 
-    assert attempt.outcome
     metrics: dict[str, float] = {}
+    complaints: list[str] = []
     try:
         test = task.load_test(source)
         with sealed() as complaints:  # the model runs, and its code is the method's
             if len(test):
                 about_outputs = any(not isinstance(metric, ModelMetric) for metric in task.metrics)
-                outputs = all_outputs(attempt.outcome.model, test) if about_outputs else None
+                outputs = all_outputs(model, test) if about_outputs else None
                 for metric in task.metrics:
                     about_model = isinstance(metric, ModelMetric)
-                    given = (attempt.outcome.model, test) if about_model else (outputs, test.targets)
+                    given = (model, test) if about_model else (outputs, test.targets)
                     metrics[metric.name] = metric.of(*given)
         if complaints:
             raise SealedDataError(complaints[0])
     except Exception as failure:
-        return attempt.failed(reason_of(failure, hide=setup.unseeded)), {}
-    return attempt, metrics
+        failed = attempt.failed(reason_of(failure, hide=setup.unseeded))
+        return failed, {}, None if complaints else model
+    return attempt, metrics, model
 
 
 def resolve_device(device: str) -> str:

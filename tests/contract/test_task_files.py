@@ -90,6 +90,7 @@ def test_one_of_them(name: str, task: str) -> None:
         ("no_task_here.py", "defines no task"),
         ("raises_here.py", "Cannot import raises_here: ZeroDivisionError"),
         ("own_rows.py:onne", "Unknown task in own_rows 'onne'. Did you mean 'one'"),
+        ("own_rows.py:missing", r"Unknown task in own_rows 'missing'\. Available: .*broken.*larger.*one"),
         ("own_rows.py:broken", r"broken\(\) raises ZeroDivisionError: not today"),
         ("own_rows.py:nothing", "Expected nothing of own_rows to be a task, got int"),
         ("no_such_module_at_all", "Cannot import no_such_module_at_all"),

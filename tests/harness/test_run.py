@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
@@ -228,6 +229,35 @@ def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
     assert result.record.error == "test.parquet is gone"
     assert result.path is not None
     assert bench.read_record(result.path) == result.record
+
+
+def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp_path, monkeypatch) -> None:
+    """It has been paid for: the run failed, and the model is there, from `run` and from its error."""
+    broken = bench.Metric("broken", True, lambda *_: 1 / 0)
+    monkeypatch.setattr(type(tiny_task), "metrics", (broken,))
+    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, check=False)
+    assert (result.record.status, result.record.metrics) == ("failed", {})
+    assert result.record.error == "The metric broken cannot be computed: division by zero."
+    saved = result.save(tmp_path / "model.safetensors")
+    with pytest.raises(bench.RunFailedError, match="its model is this error's") as caught:
+        bench.run(fixed_noise(), tiny_task, budget, seed=0)
+    weights = caught.value.model.state_dict()
+    assert all(torch.equal(weights[name], one) for name, one in load_file(saved).items())
+
+
+def test_a_model_that_looks_at_sealed_data_while_it_is_tested_is_not_handed_out(fixed_noise, tiny_task, budget) -> None:
+    class Peeking(torch.nn.Linear):
+        def forward(self, x):
+            tiny_task.load_train(bench.DataSource.resolve())
+            return super().forward(x)
+
+    class Sly(fixed_noise):
+        def _end(self, model):
+            return bench.Outcome(Peeking(5, 3), {})
+
+    result = bench.run(Sly(), tiny_task, budget, seed=0, check=False)
+    assert result.record.status == "failed"
+    assert result.model is None
 
 
 def test_released_values_that_json_cannot_hold_fail_the_run(fixed_noise, plain_run) -> None:
