@@ -181,7 +181,7 @@ def _epsilon_record(report: EpsilonReport) -> Epsilon:
 
 
 class RunFailedError(DphpoBenchError):
-    """A run ended without a model to use: it failed, went over its budget, or could not be verified.
+    """A run failed, in its training or its test, went over its budget, or could not be verified.
 
     Attributes:
         record: the record of the run.
@@ -193,7 +193,7 @@ class RunFailedError(DphpoBenchError):
 
     def __init__(self, record: RunRecord, path: Path | None, model: "nn.Module | None" = None) -> None:
         who, reason = record.identity, (record.error or "").rstrip(".")
-        also = "" if model is None else "; its model is this error's, too"
+        also = "" if model is None else "; the trained model is this error's `model`"
         kept = "No record was written." if path is None else f"Its record is {path}."
         super().__init__(
             f"The run of {who.method} on {who.task} ended with status {record.status}: {reason}. {kept} "

@@ -54,7 +54,7 @@ class RunResult:
         """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
 
         Raises:
-            InvalidValueError: if the run failed, or the path is unfit.
+            InvalidValueError: if there is no model, or the path is unfit.
             DataError: if the disk is full, or the like.
         """
         if self.model is None:
@@ -135,6 +135,8 @@ def run(
         with timed(seconds, "test"), setup.progress.track("Testing", 0):
             attempt, metrics, model = _measured(attempt, attempt.outcome.model, task, source, setup)
     record = record_of(checked, identity, attempt, metrics, seconds, setup)
+    if record.status != attempt.status:  # no record can hold what it released, or not even its ledger
+        model = None
     path = store.write(record) if store else None
     setup.journal.discard()
     if check and record.status != "ok":
@@ -185,7 +187,7 @@ def _measured(
                     metrics[metric.name] = metric.of(*given)
         if complaints:
             raise SealedDataError(complaints[0])
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         failed = attempt.failed(reason_of(failure, hide=setup.unseeded))
         return failed, {}, None if complaints else model
     return attempt, metrics, model

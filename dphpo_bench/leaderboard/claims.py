@@ -9,6 +9,7 @@ from dphpo_bench.leaderboard.board import FEW_SEEDS
 from dphpo_bench.leaderboard.contestants import Cell, mean_of
 from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Pair
 from dphpo_bench.leaderboard.power import power_of
+from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import Mean, holm, not_steadier_than_together
 from dphpo_bench.leaderboard.values import Contestant
 
@@ -30,7 +31,7 @@ class _Compared:
 class _Tested:
     """The pairs of a subject at one ε, before the claims of others are known.
 
-    `order` has those that are in all of its tables, `others` those that are in most.
+    `order` has those that are in all of its tables, `others` those that are compared on most of them.
     """
 
     subject: Subject
@@ -41,17 +42,17 @@ class _Tested:
     seeds: int
 
 
-def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell]) -> tuple[Claims, ...]:
+def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell], standard: Standard) -> tuple[Claims, ...]:
     """The claims about the subjects of several settings; where there are none, about each setting that counts.
 
-    Two contestants are compared on the tasks that both are in, at every ε and with at least three seeds, if these are
-    three quarters of the subject's tasks or more.
+    They are about those who are in all tables of a subject, at every ε, with at least three seeds, but for tasks from
+    which the standard excuses them. Two are compared on the tasks that both are in, if these are three quarters.
     Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
     """
     several = [subject for subject in subjects if subject.several]
     titles = {cell.title for cell in counted}
     chosen = several or [subject for subject in subjects if subject.name in titles]
-    tested = [one for subject in chosen for one in _tested(subject) if one.pairs]
+    tested = [one for subject in chosen for one in _tested(subject, standard) if one.pairs]
     levels = [one.subject.name.startswith(ALL_KINDS) for one in tested]
     sizes = {level: sum(len(one.pairs) for one, of in zip(tested, levels, strict=True) if of == level)
              for level in levels}  # fmt: skip
@@ -68,34 +69,47 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell]) -> tuple[Cla
     return tuple(found)
 
 
-def _tested(subject: Subject) -> Iterator[_Tested]:
+def _tested(subject: Subject, standard: Standard) -> Iterator[_Tested]:
     """The pairs at each ε, the better one first."""
     tasks = frozenset(cell.title for cell in subject.cells)
     known = dict.fromkeys(who for cell in subject.cells for who in cell.by_contestant)
-    inside = {who: tasks - {cell.title for cell in subject.cells if not _takes_part(who, cell)} for who in known}
-    everyone = [who for who in known if len(inside[who]) >= MOST * len(tasks)]
-    complete = [who for who in everyone if inside[who] == tasks]
-    leads = [
+    lacking = {who: [cell for cell in subject.cells if not _takes_part(who, cell)] for who in known}
+    inside = {
+        who: tasks - {cell.title for cell in lacking[who]}
+        for who in known
+        if all((who.method, cell.setting.task, cell.setting.model) in standard.excused for cell in lacking[who])
+    }
+    compared = [
         (first, second, shared, _leads(first, second, subject, shared))
-        for first, second in combinations(everyone, 2)
+        for first, second in combinations(inside, 2)
         if len(shared := inside[first] & inside[second]) >= MOST * len(tasks)
     ]
+    complete = [who for who in inside if inside[who] == tasks]
+    partial = {who for pair in compared for who in pair[:2]} - {*complete}
     for at, target in enumerate(subject.targets):
-        entries = {who: [cell.by_contestant[who] for cell in subject.at(target)] for who in complete}
-        means = {who: mean for who, own in entries.items() if (mean := mean_of(own, []))}
+        cells = subject.at(target)
+        means = {who: mean for who in complete if (mean := mean_of([cell.by_contestant[who] for cell in cells], []))}
+        pairs = [
+            _Compared(first, second, shared, lead)
+            if lead.value >= 0
+            else _Compared(second, first, shared, replace(lead, value=-lead.value))
+            for first, second, shared, found in compared
+            if (lead := found[at])
+        ]
+        runs = (
+            len(cell.by_contestant[who].runs)
+            for pair in pairs
+            for cell in cells
+            if cell.title in pair.tasks
+            for who in (pair.better, pair.worse)
+        )
         yield _Tested(
             subject,
             target,
             order=sorted(means, key=lambda who: (-round(means[who].value, 9), who.label)),
-            others=[who for who in everyone if who not in complete],
-            pairs=[
-                _Compared(first, second, shared, lead)
-                if lead.value >= 0
-                else _Compared(second, first, shared, replace(lead, value=-lead.value))
-                for first, second, shared, found in leads
-                if (lead := found[at])
-            ],
-            seeds=min((len(entry.runs) for own in entries.values() for entry in own), default=0),
+            others=sorted(partial, key=lambda who: who.label),
+            pairs=pairs,
+            seeds=min(runs, default=0),
         )
 
 
@@ -105,16 +119,19 @@ def _takes_part(who: Contestant, cell: Cell) -> bool:
 
 
 def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: frozenset[str]) -> list[Mean | None]:
-    """The mean difference over these tasks at each ε; None without a standard error."""
-    shared = replace(subject, cells=tuple(cell for cell in subject.cells if cell.title in tasks))
-    return not_steadier_than_together([_difference(first, second, shared.at(target)) for target in subject.targets])
+    """The mean difference over these tasks at each ε.
 
-
-def _difference(first: Contestant, second: Contestant, cells: Sequence[Cell]) -> Mean | None:
-    if not cells:
-        return None
-    lead = mean_of([cell.by_contestant[first] for cell in cells], [cell.by_contestant[second] for cell in cells])
-    return lead if lead and lead.error is not None else None
+    None without a standard error, and where an ε has too few of them.
+    """
+    found: list[Mean | None] = []
+    for target in subject.targets:
+        cells = subject.at(target)
+        entries = [cell.by_contestant for cell in cells if cell.title in tasks]
+        lead = None
+        if len(entries) >= MOST * len(cells):
+            lead = mean_of([own[first] for own in entries], [own[second] for own in entries])
+        found.append(lead if lead and lead.error is not None else None)
+    return not_steadier_than_together(found)
 
 
 def _claims(tested: _Tested, chances: Sequence[float], level: float) -> Claims:

@@ -40,7 +40,7 @@ class Power:
     """What it takes to tell more pairs apart, if their spreads and leads are what was measured.
 
     Attributes:
-        seeds: of the tables, the fewest of any.
+        seeds: the fewest that any of the compared have in any table.
         smallest: the lead that is told apart in four of five boards like this one, for the pair of median error.
         times_for_point: how many times the data show a lead of 0.01 for this pair; None for more than are tried.
         by_times: how many of the undecided pairs so many times the data would settle.
@@ -62,7 +62,7 @@ class Claims:
         measure: of the tables.
         tasks: how many settings there are.
         order: the contestants that are in all of the tables, the best mean first.
-        others: those that are in most of them, by label.
+        others: those that are compared on most of them, by label.
         pairs: each two, on the tables that both are in, if these are most.
         power: what it takes to tell more apart; None if no spread is known.
     """
@@ -89,7 +89,7 @@ class Claims:
     @property
     def complete(self) -> tuple[Pair, ...]:
         """The pairs of which both are in all of the tables."""
-        return tuple(pair for pair in self.pairs if pair.tables == self.tasks)
+        return tuple(pair for pair in self.pairs if pair.better in self.order and pair.worse in self.order)
 
     def beaten(self, who: Contestant) -> list[Pair]:
         """The pairs in which it beats the other one."""
@@ -104,7 +104,7 @@ class Variation:
         epsilon: of the tables.
         title: what is changed, such as "without one task".
         firsts: who is first, and in how many of the ways; the most frequent one first.
-        pairs: how many pairs there are.
+        pairs: how many pairs there are of contestants that are in all tables; the next two count among these.
         swapped: how many of them change places, in the way that changes most.
         reversed: how many of those that are told apart change places, in the way that changes most of these.
         worst: the name of the way in which most change places.

@@ -43,7 +43,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     overalls = overalls_of(counted, draws)
     counted_cells = [cell for cell, _ in counted]
     subjects = subjects_of(cells, counted_cells)
-    claims = claims_of(subjects, counted_cells)
+    claims = claims_of(subjects, counted_cells, standard)
     return Board(
         findings=findings(counted, overalls),
         overalls=overalls,

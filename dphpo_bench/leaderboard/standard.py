@@ -25,6 +25,8 @@ class Standard:
         methods: a table counts if at least half of these are ranked in it; None for all that are ranked anywhere.
         tasks: task and model of the tables that may count; None for all.
         epsilons: target ε of the tables that may count; None for all.
+        excused: method, task and model of what the suite leaves out, as taking too long. Who leaves out something else
+            is not compared on the rest, or everybody could choose what to be judged by.
     """
 
     untuned: Who
@@ -32,6 +34,7 @@ class Standard:
     methods: frozenset[str] | None = None
     tasks: frozenset[tuple[str, str]] | None = None
     epsilons: frozenset[float] | None = None
+    excused: frozenset[tuple[str, str, str]] = frozenset()
 
     @classmethod
     def builtin(cls) -> "Standard":
@@ -47,11 +50,18 @@ class Standard:
         """
         suite = load_suite(path)
         methods = {method.name for method, _ in suite.made_methods() if method.end_to_end_private}
+        tasks = [task for task, _ in suite.made_tasks()]
         return replace(
             cls.builtin(),
             methods=frozenset(methods - REFERENCES),
-            tasks=frozenset((task.facts.task, task.facts.model) for task, _ in suite.made_tasks()),
+            tasks=frozenset((task.facts.task, task.facts.model) for task in tasks),
             epsilons=frozenset(suite.epsilons),
+            excused=frozenset(
+                (name, task.facts.task, task.facts.model)
+                for task in tasks
+                for name in methods
+                if not suite.runs_on(name, task)
+            ),
         )
 
     def may_count(self, setting: Setting, target: float) -> bool:

@@ -346,7 +346,7 @@ def _verified(run: Run, recomputed: float | str) -> Run:
     """The run, if its ledger confirms its claim, else it is rejected.
 
     What is shown is the claim and the most by which two machines may differ, up to the target: the same everywhere, and
-    not less than what the ledger costs on any of them.
+    on none of them less than what the ledger costs, but for that much of a claim at the target.
     """
     if isinstance(recomputed, str):
         raise _RejectedError(recomputed)

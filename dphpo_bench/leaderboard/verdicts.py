@@ -6,7 +6,7 @@ from itertools import groupby
 
 from dphpo_bench.leaderboard.board import Answer, Board
 from dphpo_bench.leaderboard.columns import NOTHING, change_text
-from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Power, Variation
+from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Pair, Power, Variation
 from dphpo_bench.leaderboard.power import MOST_TIMES, TIMES
 from dphpo_bench.leaderboard.values import Contestant
 
@@ -42,7 +42,10 @@ def count_text(claims: Claims) -> str:
 
 
 def victories(claims: Claims) -> list[str]:
-    """A sentence for each contestant that beats another, the best mean first; then what rests on few of the tables."""
+    """A sentence for each contestant that beats another, the best mean first, and then those without one.
+
+    Last, what rests on few of the tables.
+    """
     everyone = (*claims.order, *claims.others)
     found = [f"{who.label} beats {_whom(claims, who)}." for who in everyone if claims.beaten(who)]
     few = [pair for pair in claims.told_apart if 2 * pair.ahead <= pair.tables]
@@ -55,17 +58,21 @@ def victories(claims: Claims) -> list[str]:
 def _whom(claims: Claims, who: Contestant) -> str:
     """Whom it beats, or whom it does not beat, whichever are fewer, of those that are in all tables; then the others.
 
-    A pair that is in fewer tables says in how many.
+    Where not all tables were compared, it is said how many were.
     """
     beaten = {pair.worse: pair for pair in claims.beaten(who)}
-    told = [one.label for one in claims.order if one in beaten and beaten[one].tables == claims.tasks]
+    first = [one for one in claims.order if one in beaten and who in claims.order]
     rest = [one.label for one in claims.order if one != who and one not in beaten]
-    if len(rest) < len(told):
-        told = [f"all others but {', '.join(rest)}" if rest else "all others"]
-        if claims.others:
-            told[0] += " that are in all tables"
-    fewer = [(one, pair.tables) for one, pair in beaten.items() if pair.tables < claims.tasks]
-    return ", ".join([*told, *(f"{one.label} (on {tables} of {claims.tasks} tasks)" for one, tables in fewer)])
+    told = ", ".join(one.label for one in first)
+    if len(rest) < len(first):
+        told = "all others in all tables" if claims.others else "all others"
+        told += f" but {', '.join(rest)}" if rest else ""
+    further = [_with_tables(claims, pair) for one, pair in beaten.items() if one not in first]
+    return "; and ".join(filter(None, (told, ", ".join(further))))
+
+
+def _with_tables(claims: Claims, pair: Pair) -> str:
+    return pair.worse.label + (f" (on {pair.tables} of {claims.tasks} tasks)" if pair.tables < claims.tasks else "")
 
 
 def first_answers(board: Board) -> list[Answer]:
@@ -90,9 +97,10 @@ def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
     wrong = max(one.reversed for one in variations)
     apart = sum(pair.told_apart for pair in claims.complete)
     told = f", and {wrong or 'none'} of the {apart} told apart" if apart else ""
+    among = ", of those in all tables," if claims.others else ","
     return (
-        f"At ε = {claims.epsilon:g}, {claims.order[0].label} is first on {stays} of {ways} boards made in another way; "
-        f"at most {worst.swapped} of {worst.pairs} pairs change places{told}."
+        f"At ε = {claims.epsilon:g}{among} {claims.order[0].label} is first on {stays} of {ways} boards made in "
+        f"another way; at most {worst.swapped} of {worst.pairs} pairs change places{told}."
     )
 
 
@@ -119,7 +127,7 @@ def needs(board: Board) -> list[str]:
         if power:
             seen = change_text(power.smallest, claims.measure).lstrip("+")
             share = claims.measure.share
-            tasks = "a task" if claims.tasks == 1 else f"each of {claims.tasks} tasks"
+            tasks = "a task" if claims.tasks == 1 else f"each of {'up to ' * bool(claims.others)}{claims.tasks} tasks"
             found.append(
                 f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
                 f"if {seen}{' points' if share else ''} or more lie between them"

@@ -3,6 +3,8 @@
 import itertools
 import math
 import multiprocessing
+import sys
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -229,6 +231,7 @@ def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
     assert result.record.error == "test.parquet is gone"
     assert result.path is not None
     assert bench.read_record(result.path) == result.record
+    assert result.model is not None
 
 
 def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp_path, monkeypatch) -> None:
@@ -239,16 +242,20 @@ def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp
     assert (result.record.status, result.record.metrics) == ("failed", {})
     assert result.record.error == "The metric broken cannot be computed: division by zero."
     saved = result.save(tmp_path / "model.safetensors")
-    with pytest.raises(bench.RunFailedError, match="its model is this error's") as caught:
+    with pytest.raises(bench.RunFailedError, match="this error's `model`") as caught:
         bench.run(fixed_noise(), tiny_task, budget, seed=0)
     weights = caught.value.model.state_dict()
     assert all(torch.equal(weights[name], one) for name, one in load_file(saved).items())
 
 
-def test_a_model_that_looks_at_sealed_data_while_it_is_tested_is_not_handed_out(fixed_noise, tiny_task, budget) -> None:
+@pytest.mark.parametrize("swallows", [False, True])
+def test_a_model_that_looks_at_sealed_data_while_it_is_tested_is_not_handed_out(
+    fixed_noise, tiny_task, budget, swallows: bool
+) -> None:
     class Peeking(torch.nn.Linear):
         def forward(self, x):
-            tiny_task.load_train(bench.DataSource.resolve())
+            with suppress(bench.DphpoBenchError if swallows else ()):
+                tiny_task.load_train(bench.DataSource.resolve())
             return super().forward(x)
 
     class Sly(fixed_noise):
@@ -269,6 +276,22 @@ def test_released_values_that_json_cannot_hold_fail_the_run(fixed_noise, plain_r
     assert record.status == "failed"
     assert "JSON" in record.error
     assert record.released == {}
+
+
+def test_a_run_that_no_record_can_hold_gives_no_model(fixed_noise, plain_run) -> None:
+    class Long(fixed_noise):
+        def _end(self, model):
+            return bench.Outcome(model, {"text": "x" * 9_000_000})
+
+    result = plain_run(Long())
+    assert "release less" in result.record.error
+    assert result.model is None
+
+
+def test_a_metric_that_ends_the_process_is_a_failure(fixed_noise, tiny_task, budget, monkeypatch) -> None:
+    monkeypatch.setattr(type(tiny_task), "metrics", (bench.ModelMetric("broken", True, lambda *_: sys.exit(3)),))
+    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, check=False)
+    assert (result.record.status, result.model is None) == ("failed", False)
 
 
 TRIALS = multiprocessing.Value("i", 0)

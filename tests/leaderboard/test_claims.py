@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from dphpo_bench.leaderboard.evidence import FAMILY_ERROR
 from dphpo_bench.leaderboard.kinds import VECTORS
 from dphpo_bench.leaderboard.power import POWER, detectable
 from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import Mean, holm, mean_of_tables, not_steadier_than_together
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import make_record, read, submit
@@ -154,10 +156,17 @@ def test_the_detectable_lead_is_detected_in_80_percent_of_cases(freedom: int, le
 # --------------------------------------------------------------------------------------------------------- boards
 
 
-def runs(method: str, mean: float, task: str, seeds: range, noise: float = 0.002) -> list[RunRecord]:
+def excusing(*lacking: tuple[str, str]) -> Standard:
+    """The standard, with methods that may lack in tasks."""
+    return replace(Standard.builtin(), excused=frozenset((method, task, "linear") for method, task in lacking))
+
+
+def runs(
+    method: str, mean: float, task: str, seeds: range, noise: float = 0.002, target: float = 1.0
+) -> list[RunRecord]:
     rng = np.random.default_rng([len(method), ord(method[0]), ord(task[0])])
     return [
-        make_record(method, task, seed=seed, target=1.0, accuracy=mean + noise * float(rng.standard_normal()),
+        make_record(method, task, seed=seed, target=target, accuracy=mean + noise * float(rng.standard_normal()),
                     facts={**FACTS, "task": task, "inputs": {"shape": [9], "dtype": "float"}})
         for seed in seeds
     ]  # fmt: skip
@@ -245,7 +254,8 @@ def test_who_is_in_three_quarters_of_the_tasks_is_compared_there(tmp_path: Path)
         for method, mean in own.items():
             if mean is not None:
                 submit(tmp_path, *runs(method, mean, task, range(5 * at, 5 * at + 5)))
-    board = score(read(tmp_path))
+    assert [one.others for one in score(read(tmp_path)).claims] == [()]  # nobody is excused
+    board = score(read(tmp_path), excusing(("mechanic", "four"), ("dowg", "three"), ("dowg", "four")))
     (claims,) = board.claims
     assert [who.label for who in claims.order] == ["hyfreedp", "auto_clipping"]
     assert [who.label for who in claims.others] == ["mechanic"]
@@ -255,12 +265,42 @@ def test_who_is_in_three_quarters_of_the_tasks_is_compared_there(tmp_path: Path)
     lead = next(pair.lead for pair in claims.pairs if pair.worse.label == "mechanic")
     assert lead.mean == pytest.approx(0.1, abs=0.005)
     assert verdicts.victories(claims) == [
-        "hyfreedp beats all others that are in all tables, mechanic (on 3 of 4 tasks).",
+        "hyfreedp beats all others in all tables; and mechanic (on 3 of 4 tasks).",
         "mechanic beats auto_clipping (on 3 of 4 tasks).",
     ]
     # The orders that are made in other ways need everybody in each table.
     assert {one.pairs for one in board.variations} == {1}
+    assert verdicts.stability(board)[0].startswith("At ε = 1, of those in all tables, hyfreedp is first on ")
     assert " of 1 pairs change places" in verdicts.stability(board)[0]
+    assert "on each of up to 4 tasks" in verdicts.needs(board)[0]
+
+
+def test_tables_that_are_there_at_some_epsilons_only(tmp_path: Path) -> None:
+    """Task four was run at ε = 1 alone, and without dowg: at ε = 3 dowg is in all tables, but not in the order."""
+    for at, task in enumerate(("one", "two", "three", "four")):
+        for method, mean in {"auto_clipping": 0.7, "hyfreedp": 0.9, "dowg": 0.6}.items():
+            for target in (1.0, 3.0) if task != "four" else (1.0,):
+                if (method, task) != ("dowg", "four"):
+                    submit(tmp_path, *runs(method, mean, task, range(5 * at, 5 * at + 5), target=target))
+    board = score(read(tmp_path), excusing(("dowg", "four")))
+    first, second = board.claims
+    assert ([pair.tables for pair in first.pairs], first.tasks) == ([4, 3, 3], 4)
+    assert ([pair.tables for pair in second.pairs], second.tasks) == ([3, 3, 3], 3)
+    assert verdicts.victories(first)[0] == "hyfreedp beats all others in all tables; and dowg (on 3 of 4 tasks)."
+    assert verdicts.victories(second)[0] == "hyfreedp beats all others in all tables; and dowg."
+    assert {one.pairs for one in board.variations} == {1}
+    assert len(verdicts.stability(board)) == 2
+
+
+def test_an_epsilon_with_too_few_common_tables_compares_nobody(tmp_path: Path) -> None:
+    """dowg lacks two of eight tasks: at ε = 3, of which there are these two and another one, it is not compared."""
+    for at, task in enumerate("abcdefgh"):
+        for method, mean in {"auto_clipping": 0.7, "dowg": 0.6}.items():
+            for target in (1.0, 3.0) if task in "agh" else (1.0,):
+                if method != "dowg" or task not in "gh":
+                    submit(tmp_path, *runs(method, mean, task, range(5 * at, 5 * at + 5), target=target))
+    board = score(read(tmp_path), excusing(("dowg", "g"), ("dowg", "h")))
+    assert [(one.epsilon, [pair.tables for pair in one.pairs]) for one in board.claims] == [(1.0, [6])]
 
 
 def test_an_order_of_nobody_is_not_varied(tmp_path: Path) -> None:
@@ -269,8 +309,10 @@ def test_an_order_of_nobody_is_not_varied(tmp_path: Path) -> None:
         for method, mean, lacking in (("hyfreedp", 0.9, 0), ("mechanic", 0.8, 1)):
             if at != lacking:
                 submit(tmp_path, *runs(method, mean, "abcdefgh"[at], range(5 * at, 5 * at + 5)))
-    board = score(read(tmp_path))
+    board = score(read(tmp_path), excusing(("hyfreedp", "a"), ("mechanic", "b")))
     (claims,) = board.claims
+    assert claims.power is not None
+    assert claims.power.seeds == 5
     assert (claims.order, len(claims.others), [pair.tables for pair in claims.pairs]) == ((), 2, [6])
     assert (board.variations, verdicts.stability(board)) == ((), [])
     assert verdicts.victories(claims) == ["hyfreedp beats mechanic (on 6 of 8 tasks)."]
