@@ -181,7 +181,13 @@ def test_line_of_finds_every_value(document: dict[str, list[int | str]], spread:
 
 @pytest.mark.parametrize(
     ("name", "cells"),
-    [("quick", 90), ("core", 16 * 3 * 40 - 7 * 3 * 3), ("full", 28 * 8 * 3 * 5), ("twenty_seeds", 6 * 4 * 3 * 20)],
+    [
+        ("quick", 90),
+        ("core", 16 * 3 * 40 - 7 * 3 * 3),
+        ("full", 28 * 8 * 3 * 5),
+        ("twenty_seeds", 6 * 4 * 3 * 20),
+        ("fixed_rates", 18),
+    ],
 )
 def test_the_suites_of_the_leaderboard(name: str, cells: int, tmp_path) -> None:
     suite = load_suite(SUITES / f"{name}.toml")
