@@ -88,7 +88,7 @@ def sentences(answer: Answer) -> list[str]:
 
 
 def absence(answer: Answer, one: Absent) -> str:
-    """In how many tables somebody is; if these are half of them, also how far it and the first are from the anchor."""
+    """In how many tables somebody is; if in half or more, how far it and the first are from the anchor there."""
     if one.lead is None or one.first is None or one not in answer.nearly:
         return f"in {one.tables}"
     first = f"{answer.places[0].contestant.label} is {_distance(answer, one.first.mean)}"
