@@ -29,7 +29,7 @@ class Attempt:
     """A method's run, verified.
 
     Attributes:
-        outcome: what it returned; None if the status is not "ok".
+        outcome: what it returned; None if the run failed, but for its test.
         status: "ok", or how it failed.
         error: why it failed.
         ledger: what was released.
@@ -43,7 +43,7 @@ class Attempt:
     recomputed: EpsilonReport | None
 
     def failed(self, reason: str) -> "Attempt":
-        """The same run, which failed afterwards."""
+        """The same run, which failed afterwards; nothing that it returned is kept."""
         return replace(self, outcome=None, status="failed", error=reason)
 
 

@@ -135,7 +135,7 @@ def run(
         with timed(seconds, "test"), setup.progress.track("Testing", 0):
             attempt, metrics, model = _measured(attempt, attempt.outcome.model, task, source, setup)
     record = record_of(checked, identity, attempt, metrics, seconds, setup)
-    if record.status != attempt.status:  # no record can hold what it released, or not even its ledger
+    if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
         model = None
     path = store.write(record) if store else None
     setup.journal.discard()
@@ -169,7 +169,8 @@ def _measured(
 ) -> "tuple[Attempt, dict[str, float], nn.Module | None]":
     """The task's metrics on the test records, if there are any, and the model.
 
-    The attempt failed if a metric cannot be computed, and has no model if its code reached for sealed data meanwhile.
+    The attempt failed if a metric cannot be computed. What it released stays, and so does the model, unless its code
+    reached for sealed data meanwhile.
     """
     from dphpo_bench.training.evaluation import all_outputs
 
@@ -188,8 +189,10 @@ def _measured(
         if complaints:
             raise SealedDataError(complaints[0])
     except (Exception, SystemExit) as failure:
-        failed = attempt.failed(reason_of(failure, hide=setup.unseeded))
-        return failed, {}, None if complaints else model
+        reason = reason_of(failure, hide=setup.unseeded)
+        if complaints:
+            return attempt.failed(reason), {}, None
+        return replace(attempt, status="failed", error=reason), {}, model
     return attempt, metrics, model
 
 

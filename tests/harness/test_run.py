@@ -235,15 +235,22 @@ def test_test_data_that_cannot_be_read_cost_the_metrics_not_the_record(
 
 
 def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp_path, monkeypatch) -> None:
-    """It has been paid for: the run failed, and the model is there, from `run` and from its error."""
+    """It has been paid for: the run failed, and the model is there, from `run` and from its error; the record tells
+    what was released."""
+
+    class Telling(fixed_noise):
+        def _end(self, model):
+            return bench.Outcome(model, {"learning_rate": 0.5})
+
     broken = bench.Metric("broken", True, lambda *_: 1 / 0)
     monkeypatch.setattr(type(tiny_task), "metrics", (broken,))
-    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, check=False)
+    result = bench.run(Telling(), tiny_task, budget, seed=0, check=False)
     assert (result.record.status, result.record.metrics) == ("failed", {})
+    assert result.record.released == {"learning_rate": 0.5}
     assert result.record.error == "The metric broken cannot be computed: division by zero."
     saved = result.save(tmp_path / "model.safetensors")
     with pytest.raises(bench.RunFailedError, match="this error's `model`") as caught:
-        bench.run(fixed_noise(), tiny_task, budget, seed=0)
+        bench.run(Telling(), tiny_task, budget, seed=0)
     weights = caught.value.model.state_dict()
     assert all(torch.equal(weights[name], one) for name, one in load_file(saved).items())
 
