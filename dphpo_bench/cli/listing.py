@@ -94,7 +94,7 @@ def dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
                 state, where = "missing", f"downloaded on first use from {dataset.published_at}"
             size = sum(path.stat().st_size for path in paths)
             rows.append(_row(task, split.name, split.rows, state, size, where, dataset.licence, dataset.homepage))
-    return rows or [_row(task, "all", task.facts.n_records, "not needed", 0, "no download", "", "")]
+    return rows or [_row(task, "all", task.facts.n_records, "own", 0, "the task brings its records", "", "")]
 
 
 def _row(task: "Task", *values: Any) -> dict[str, Any]:

@@ -230,5 +230,5 @@ class TestStatus:
 
     def test_task_without_downloads(self, downloads: DataSource) -> None:
         (row,) = dataset_status(Digits(), downloads)
-        assert row["state"] == "not needed"
+        assert row["state"] == "own"
         json.dumps(row)
