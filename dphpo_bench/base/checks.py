@@ -8,6 +8,9 @@ from dphpo_bench.base.text import shown
 
 MAX_NAME = 64
 
+SMALLEST_BOUND, LARGEST_BOUND = 1e-30, 1e30
+"""Bounds on what one record adds to a sum, far from where numbers become 0 or infinite."""
+
 
 def number(name: str, value: Any, *, low: float, high: float = math.inf) -> float:
     """`value` as a finite float in [low, high]; refused if it is anything else, such as a text or a boolean."""
@@ -24,6 +27,15 @@ def number(name: str, value: Any, *, low: float, high: float = math.inf) -> floa
 def positive(name: str, value: Any) -> float:
     """`value` as a finite float above 0; refused if it is anything else."""
     return _strictly(name, value, f"a finite {name} > 0", math.inf)
+
+
+def bound(name: str, value: Any) -> float:
+    """`value` as a float in [1e-30, 1e30]; refused if it is anything else.
+
+    For sensitivities, and bounds that values are clipped to. Beyond, a sum of a few records is infinite whatever noise
+    is added to it, or the noise is rounded to 0.
+    """
+    return number(name, value, low=SMALLEST_BOUND, high=LARGEST_BOUND)
 
 
 def inside(name: str, value: Any) -> float:

@@ -249,13 +249,15 @@ def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
     """
     import optuna
 
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # a study announces itself
-    try:
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed % 2**32))
-        return _resolved(study.ask(_planned(space)).params)
-    finally:
-        optuna.logging.set_verbosity(verbosity)
+    # Without a study, which announces itself and each trial: whoever listened would know how many trials there are.
+    sampler: Any = optuna.samplers.RandomSampler(seed=seed % 2**32)
+
+    def one(name: str, distribution: Any) -> Any:
+        if distribution.single():
+            return distribution.choices[0] if hasattr(distribution, "choices") else distribution.low
+        return sampler.sample_independent(None, None, name, distribution)
+
+    return _resolved({name: one(name, distribution) for name, distribution in _planned(space).items()})
 
 
 def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate]:

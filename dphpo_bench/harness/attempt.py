@@ -86,8 +86,7 @@ def _let_run(
     )
     try:
         with sealed() as complaints:
-            outcome = method.run(replace(checked.plan), session)
-            unfit = _unfit(outcome, setup.unseeded)
+            outcome = _own(method.run(replace(checked.plan), session), setup.unseeded)
     except OverBudgetError as error:
         return None, "over_budget", reason_of(error, setup.unseeded)
     except DphpoBenchError as error:
@@ -96,28 +95,33 @@ def _let_run(
         return None, "failed", reason_of(error, setup.unseeded)
     except (Exception, SystemExit) as error:
         return None, "failed", reason_of(error, setup.unseeded)
+    except BaseException:
+        if ledger.entries:
+            setup.journal.remember()
+        raise
     finally:
         session.close()
         if complaints:
             ledger.refuse(complaints[0])
-    return (outcome, "ok", None) if unfit is None else (None, "failed", unfit)
+    return (outcome, "ok", None) if isinstance(outcome, Outcome) else (None, "failed", outcome)
 
 
-def _unfit(outcome: Any, hide: bool) -> str | None:
-    """Why an outcome cannot be released, or None; its released values are plain JSON values afterwards."""
+def _own(outcome: Any, hide: bool) -> Outcome | str:
+    """The outcome made anew, with plain JSON values that the method does not hold; or why it cannot be released."""
     import torch
 
-    if not (isinstance(outcome, Outcome) and isinstance(outcome.model, torch.nn.Module)):
+    model = outcome.model if isinstance(outcome, Outcome) else None
+    if not isinstance(model, torch.nn.Module):
         return f"Expected an Outcome with a torch.nn.Module, got {type(outcome).__name__}."
     try:
         text = json.dumps(outcome.released, ensure_ascii=False)
         text.encode()
-        outcome.released = dict(json.loads(text))
+        released = dict(json.loads(text))
     except (TypeError, ValueError, RecursionError) as error:
         return f"Expected a dictionary of released values that JSON can hold: {reason_of(error, hide)}."
-    if not all(torch.isfinite(parameter).all() for parameter in outcome.model.parameters()):
+    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
         return "The trained model has weights that are not finite."
-    return None
+    return Outcome(model, released)
 
 
 def verify(

@@ -15,6 +15,9 @@ from dphpo_bench.base.files import read_whole
 
 MAX_JOURNAL_BYTES = 2**20
 
+_remembered: set[Path] = set()
+"""Journals of runs that were interrupted in this process, which may remember what they had released."""
+
 
 class Journal:
     """Values that are drawn once each.
@@ -55,10 +58,21 @@ class Journal:
         except OSError as error:
             raise RecordError(f"Cannot write the journal {self._path}: {error.strerror}.") from None
 
+    def remember(self) -> None:
+        """Note that the run is interrupted after a release. Whoever goes on in this process may know the answer."""
+        if self._path is not None:
+            _remembered.add(self._path.absolute())
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether the run was interrupted in this process, after a release, and its journal is still there."""
+        return bool(self.values) and self._path is not None and self._path.absolute() in _remembered
+
     def discard(self) -> None:
         """Forget everything; the run has been recorded."""
         self.values = {}
         if self._path is not None:
+            _remembered.discard(self._path.absolute())
             self._path.unlink(missing_ok=True)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ def plan(
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
     with sealed() as complaints:
         try:
-            made = method.plan(facts, budget) if plans is None else plans.plan(method, task, budget)
+            made = method.plan(copy(facts), budget) if plans is None else plans.plan(method, task, budget)
         except DphpoBenchError:
             raise
         except Exception as error:

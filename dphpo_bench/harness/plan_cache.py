@@ -7,6 +7,7 @@ make a run fail or state another cost, but it cannot lower ε.
 import hashlib
 import json
 import logging
+from copy import copy
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
@@ -42,7 +43,7 @@ class PlanCache:
             DphpoBenchError: if the method's plan raises it.
         """
         if source_of(type(method)) is None or source_of(type(task)) is None:
-            return method.plan(task.facts, budget)
+            return method.plan(copy(task.facts), budget)
         path = self._folder / f"{_key(method, task, budget)}.json"
         made = _read(path, method, budget)
         if made is None:
@@ -50,11 +51,11 @@ class PlanCache:
                 with locked(path):
                     made = _read(path, method, budget)
                     if made is None:
-                        made = method.plan(task.facts, budget)
+                        made = method.plan(copy(task.facts), budget)
                         _keep(made, method, path)
             except (OSError, DataError) as error:
                 logger.warning("Cannot keep the plan of %s: %s", method.name, error)
-        return method.plan(task.facts, budget) if made is None else made
+        return method.plan(copy(task.facts), budget) if made is None else made
 
 
 def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:

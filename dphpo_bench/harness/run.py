@@ -145,8 +145,14 @@ def run(
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:
-    """The journal of a run. If it was interrupted before, its noise has to be the same again."""
+    """The journal of a run. If it was interrupted before, its noise has to be the same again, and so its questions."""
     journal = Journal(path)
+    if journal.is_remembered:
+        raise RecordError(
+            "This run was interrupted in this process, which may remember what it had released: another question with "
+            f"the same noise would show the records. Start a new process to go on; or remove {path} to start anew, "
+            "which is a second release: count ε and δ of both runs."
+        )
     if SECURE_NOISE in journal.values or (setup.secure_noise and journal.values):
         raise RecordError(
             f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "

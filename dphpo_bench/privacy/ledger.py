@@ -20,6 +20,9 @@ VERSION = 1
 MAX_ENTRIES = 10_000
 MAX_REFUSED = 1000
 
+LOCKED = "an account that is locked"
+"""What a refusal says of a ledger that is locked."""
+
 Scope = tuple[tuple[str, str], ...]
 """The parts, outermost first, to whose records a release is confined; empty for all records."""
 
@@ -83,7 +86,7 @@ class Ledger:
                 )
         if self.root._locked:
             self._refuse(
-                f"The release {event_texts.describe(scoped)[:400]} is asked of an account that is locked: while a "
+                f"The release {event_texts.describe(scoped)[:400]} is asked of {LOCKED}: while a "
                 "selection runs, each of its trials asks its own session. Ask before the selection, or after it."
             )
         spent = self._spent + wanted

@@ -17,10 +17,12 @@ from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
+from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.own_code import OwnCode
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.unique import Unique
+from dphpo_bench.training.model_checks import refuse_watchers
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.sampling import poisson_sample, uniform
 
@@ -42,9 +44,10 @@ class Access(Unique):
         ledger: what is released is charged here.
         streams: random streams of this session.
         model_streams: those of initial weights and of parts, which methods compared at one seed share.
-        begun: the streams in use, by their full names. All sessions of a run share it: to start a stream a second
-            time would repeat its noise.
-        counts: how many selections and the like there were, by the full names of their streams. Shared, too.
+        guard: lets one query at a time see the records. All sessions of a run share it.
+        begun: the streams in use, by what they are seeded by. Shared, too: to start a stream a second time would repeat
+            its noise.
+        counts: how many selections and the like there were, likewise. Shared, too.
         own_code: what a session may run itself.
         expected_records: expected number of this session's records; public.
         progress: of long work.
@@ -61,8 +64,9 @@ class Access(Unique):
     ledger: Ledger
     streams: Streams
     model_streams: Streams
-    begun: "dict[tuple[str, ...], AnyGenerator]"
-    counts: Counter[tuple[str, ...]]
+    guard: Guard
+    begun: "dict[bytes, AnyGenerator]"
+    counts: Counter[bytes]
     own_code: OwnCode
     expected_records: float
     progress: Progress
@@ -85,18 +89,21 @@ class Access(Unique):
         Raises:
             OverBudgetError: if the plan does not cover it.
         """
+        self.guard.check()
         self.ledger.charge(event, self.scope)
 
     def generator(self, kind: str, purpose: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
         """The random stream of this kind and purpose, at its present position."""
-        key = (*self.streams.axes, kind, purpose)
+        self.guard.check()
+        key = self.streams.name(kind, purpose)
         if key not in self.begun:
             self.begun[key] = self.streams.source(kind, purpose, device=device)
         return self.begun[key]
 
     def numbered(self, kind: str) -> Streams:
         """New streams for the next selection, choice or sample of this kind."""
-        key = (*self.streams.axes, kind)
+        self.guard.check()
+        key = self.streams.name(kind)
         self.counts[key] += 1
         return self.streams.within(kind, str(self.counts[key]))
 
@@ -157,6 +164,7 @@ class Access(Unique):
         Raises:
             ModelFailedError: if there was one. It names the type and nothing else.
         """
+        refuse_watchers()  # again: a method's model may have started one when it was asked for its weights
         # Masks of dropout and the like are drawn from a stream of the session: the global generator is no secret, and
         # its state would tell how many records were drawn.
         secret = int(one_uniform(self.generator("noise", "layers")) * 2**53)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dphpo_bench.base.checks import number, positive
+from dphpo_bench.base.checks import bound as checked_bound
+from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import single
 from dphpo_bench.contract.session import Batch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.training.clipping import Clipping
     from dphpo_bench.training.engine import GradientEngine
+    from dphpo_bench.training.stacked import StackedLinear
 
 
 class ChargedBatch(Unique, Batch):
@@ -45,25 +47,26 @@ class ChargedBatch(Unique, Batch):
     def gradient(self, model: "nn.Module", clipping: "Clipping", noise_multiplier: float) -> "list[Tensor]":
         held = HeldRule(clipping)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        engine = self._access.raw.own_model().engine(model)
-        self._account.charge(gaussian(noise_multiplier))
-        return self._noisy_mean(engine.model, self._clipped_sum(engine, held), held, noise_multiplier)
+        with self._access.guard.alone():
+            engine = self._access.raw.own_model().engine(model)
+            self._account.charge(gaussian(noise_multiplier))
+            return self._noisy_mean(engine.model, self._clipped_sum(engine, held), held, noise_multiplier)
 
     def gradient_and_quantile(
         self, model: "nn.Module", max_grad_norm: float, noise_multiplier: float, count_noise: float
     ) -> "tuple[list[Tensor], float]":
-        rule = CountingRule(positive("max_grad_norm", max_grad_norm))
-        held = HeldRule(rule)
+        rule = CountingRule(checked_bound("max_grad_norm", max_grad_norm))
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         count_noise = number("count_noise", count_noise, low=0)
-        engine = self._access.raw.own_model().engine(model)
-        self._account.charge(events.compose(gaussian(noise_multiplier), gaussian(2 * count_noise)))
-        total = self._clipped_sum(engine, held)
-        centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
-        generator = self._access.generator("noise", "count")
-        (noisy,) = add_gaussian_noise([centred], 2 * count_noise, 0.5, generator)
-        share = 0.5 + noisy.item() / self._expected_size  # of the expected batch size, never of the drawn one
-        return self._noisy_mean(engine.model, total, held, noise_multiplier), share
+        with self._access.guard.alone():
+            engine = self._access.raw.own_model().engine(model)
+            self._account.charge(events.compose(gaussian(noise_multiplier), gaussian(2 * count_noise)))
+            total = self._clipped_sum(engine, rule)
+            centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
+            generator = self._access.generator("noise", "count")
+            (noisy,) = add_gaussian_noise([centred], 2 * count_noise, 0.5, generator)
+            share = 0.5 + noisy.item() / self._expected_size  # of the expected batch size, never of the drawn one
+            return self._noisy_mean(engine.model, total, rule, noise_multiplier), share
 
     def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
         train = self._access.raw.train
@@ -93,13 +96,14 @@ class ChargedBatch(Unique, Batch):
         bound: float,
         noise_multiplier: float,
     ) -> list[float]:
-        steps, bound = tuple(map(float, steps)), positive("loss bound", bound)
+        steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        losses = self._losses_along(model, direction, steps, noise_multiplier, len(steps))
-        # A diverged record counts as the worst one: NaN and infinities become the bound, a function of
-        # that record alone.
-        clipped = torch.nan_to_num(losses, nan=bound, posinf=bound).clamp_(0.0, bound)
-        return self._noisy_means(clipped, bound, noise_multiplier)
+        with self._access.guard.alone():
+            losses = self._losses_along(model, direction, steps, noise_multiplier, len(steps))
+            # A diverged record counts as the worst one: NaN and infinities become the bound, a function of
+            # that record alone.
+            clipped = torch.nan_to_num(losses, nan=bound, posinf=bound).clamp_(0.0, bound)
+            return self._noisy_means(clipped, bound, noise_multiplier)
 
     def loss_changes(
         self,
@@ -109,12 +113,13 @@ class ChargedBatch(Unique, Batch):
         bound: float,
         noise_multiplier: float,
     ) -> list[float]:
-        steps, bound = tuple(map(float, steps)), positive("loss bound", bound)
+        steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        losses = self._losses_along(model, direction, (0.0, *steps), noise_multiplier, len(steps))
-        changes = losses[1:] - losses[0]
-        clipped = torch.nan_to_num(changes, nan=bound, posinf=bound, neginf=-bound).clamp_(-bound, bound)
-        return self._noisy_means(clipped, bound, noise_multiplier)
+        with self._access.guard.alone():
+            losses = self._losses_along(model, direction, (0.0, *steps), noise_multiplier, len(steps))
+            changes = losses[1:] - losses[0]
+            clipped = torch.nan_to_num(changes, nan=bound, posinf=bound, neginf=-bound).clamp_(-bound, bound)
+            return self._noisy_means(clipped, bound, noise_multiplier)
 
     def _losses_along(
         self,
@@ -171,19 +176,28 @@ def gradients_together(
         raise InvalidValueError("Expected one model, one clipping rule and one noise multiplier for each batch.")
     access, indices = ours[0]._access, ours[0]._indices
     same = all(b._is_full and b._access.raw is access.raw and b._indices is indices for b in ours)
-    stack = access.raw.stacked(models) if same and len(ours) > 1 else None
-    if stack is None:
-        arguments = zip(ours, models, clippings, noise, strict=True)
-        return [batch.gradient(model, clipping, sigma) for batch, model, clipping, sigma in arguments]
-    held = [HeldRule(clipping) for clipping in clippings]
-    for batch, sigma in zip(ours, noise, strict=True):
+    if same and len(ours) > 1:
+        held = [HeldRule(clipping) for clipping in clippings]
+        with access.guard.alone():
+            stack = access.raw.stacked(models)
+            if stack is not None:
+                return _stacked_gradients(ours, stack, held, noise)
+    arguments = zip(ours, models, clippings, noise, strict=True)
+    return [batch.gradient(model, clipping, sigma) for batch, model, clipping, sigma in arguments]
+
+
+def _stacked_gradients(
+    batches: Sequence[ChargedBatch], stack: "StackedLinear", rules: Sequence[HeldRule], noise: Sequence[float]
+) -> "list[list[Tensor]]":
+    access, indices = batches[0]._access, batches[0]._indices
+    for batch, sigma in zip(batches, noise, strict=True):
         batch._account.charge(gaussian(sigma))
     train = access.raw.train
-    access.meter.advance(sum(batch._expected_size for batch in ours))
+    access.meter.advance(sum(batch._expected_size for batch in batches))
     sums = access.compute(
-        lambda: stack.clipped_sums(single(train.inputs), single(train.targets), held, indices=indices)
+        lambda: stack.clipped_sums(single(train.inputs), single(train.targets), rules, indices=indices)
     )
     return [
         batch._noisy_mean(own, total, rule, sigma)
-        for batch, own, total, rule, sigma in zip(ours, stack.models, sums, held, noise, strict=True)
+        for batch, own, total, rule, sigma in zip(batches, stack.models, sums, rules, noise, strict=True)
     ]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dphpo_bench.base.checks import positive
+from dphpo_bench.base.checks import bound
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, AutoS, AutoV
 from dphpo_bench.training.own_model import plain
 
@@ -37,14 +37,16 @@ class TabulatedRule:
 
 
 class HeldRule:
-    """A clipping rule held to the sensitivity that it states."""
+    """A clipping rule held to the sensitivity that it states.
+
+    Raises:
+        InvalidValueError: if that is out of range; see `bound`.
+    """
 
     def __init__(self, rule: "Clipping") -> None:
-        self.sensitivity = positive("sensitivity", rule.sensitivity)
+        self.sensitivity = bound("sensitivity", rule.sensitivity)
         self._rule: Clipping | TabulatedRule
-        if isinstance(rule, CountingRule):
-            self._rule = rule
-        elif isinstance(rule, Abadi | AutoS | AutoV) and type(rule) in (Abadi, AutoS, AutoV):
+        if isinstance(rule, Abadi | AutoS | AutoV) and type(rule) in (Abadi, AutoS, AutoV):
             self._rule = replace(rule)  # a new one: a plug-in may have attached functions to the other
         else:
             self._rule = TabulatedRule(rule, self.sensitivity)
@@ -56,17 +58,19 @@ class HeldRule:
         return torch.where(factors >= SMALLEST_FACTOR, factors, 0.0)
 
 
-class CountingRule:
-    """Clipping to a threshold that counts the gradients it does not shorten; it is asked once about every record."""
+class CountingRule(HeldRule):
+    """Clipping to a threshold that counts the gradients it does not shorten; it is asked once about every record.
+
+    Whoever holds it knows numbers of records. So a session makes its own, and trusts none that it is given.
+    """
 
     def __init__(self, max_grad_norm: float) -> None:
-        self._rule = Abadi(max_grad_norm)
-        self.sensitivity = max_grad_norm
+        super().__init__(Abadi(max_grad_norm))
         self.seen = 0
         self.unclipped = 0
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """min(1, C / norm)."""
+        """min(1, C / norm), and 0 where a norm is not a number."""
         self.seen += len(norms)
         self.unclipped += int((norms <= self.sensitivity).sum())
-        return self._rule.factors(norms)
+        return super().factors(norms)

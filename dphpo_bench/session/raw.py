@@ -1,6 +1,7 @@
 """The private records of one run, and the models that meet them."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +27,7 @@ class RawRecords:
     """
 
     def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
-        self.facts = task.facts
+        self.facts = copy(task.facts)
         self.objective = task.objective()
         self.train = train
         self.device = torch.device(device)

@@ -26,11 +26,13 @@ def hidden_utilities(
     if train is None:
         # Code of a plug-in would see gradients without noise.
         raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
-    training, validating = access.holdout(validation)
+    with access.guard.alone():
+        training, validating = access.holdout(validation)
     totals = [0.0] * len(runs)
     with access.progress.track("Candidates on parts of the data", partitions) as advance:
         for index in range(partitions):
-            part = training.on_part(f"{partitions} parts", str(index), index / partitions, (index + 1) / partitions)
+            with access.guard.alone():
+                part = training.on_part(f"{partitions} parts", str(index), index / partitions, (index + 1) / partitions)
             streams = access.streams.within("part", str(index))
             # The ledgers are thrown away: what is computed here stays sealed until `open_test`.
             sessions = [
@@ -43,7 +45,9 @@ def hidden_utilities(
                 access.ledger.fail(str(error))  # the part's own ledger is thrown away
                 raise
             for number, model in enumerate(models):
-                share = validating.total_score(access.raw.own_model().scored(model)) / validating.expected_records
+                with access.guard.alone():
+                    score = validating.total_score(access.raw.own_model().scored(model))
+                share = score / validating.expected_records
                 totals[number] += min(share, 1.0) / partitions
             advance()
     return HiddenUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
@@ -82,5 +86,7 @@ class AboveThresholdTest(Unique, UtilityTest):
         self.__access, self.__mechanism, self.__values = access, mechanism, values
 
     def first(self, threshold: float) -> int | None:
-        self.__access.charge(no_op())
-        return self.__mechanism.first(self.__values, float(threshold))
+        threshold = float(threshold)
+        with self.__access.guard.alone():
+            self.__access.charge(no_op())
+            return self.__mechanism.first(self.__values, threshold)

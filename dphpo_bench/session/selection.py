@@ -137,6 +137,7 @@ def _select_apart(select: Callable[[Trials], Tried | None], trials: Trials) -> t
     import optuna  # noqa: F401  (once, not in each copy)
 
     def run() -> tuple[str | None, str | None, bytes]:
+        access.guard.adopt()
         try:
             best = select(replace(trials, access=replace(access, progress=SilentProgress())))
         except OverBudgetError as error:

@@ -6,15 +6,16 @@ apart. What may be asked of a batch is fixed when it is opened, and sampled as a
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dphpo_bench.base.checks import inside, number, whole
+from dphpo_bench.base.checks import inside, number, short_text, whole
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.progress import Progress, Relay, SilentProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
@@ -27,6 +28,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session import sealed, selection
 from dphpo_bench.session.access import Access, one_uniform
 from dphpo_bench.session.batch import ChargedBatch
+from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.own_code import OwnCode
 from dphpo_bench.session.raw import RawRecords
@@ -78,6 +80,7 @@ def open_session(
             ledger=ledger,
             streams=streams,
             model_streams=model_streams or streams,
+            guard=Guard(),
             begun={},
             counts=Counter(),
             own_code=own_code,
@@ -108,7 +111,7 @@ class ChargedSession(Unique, Session):
 
     @property
     def facts(self) -> TaskFacts:
-        return self._access.raw.facts
+        return copy(self._access.raw.facts)  # what is done to it must not reach the trials of a selection
 
     @property
     def objective(self) -> "Objective":
@@ -124,7 +127,7 @@ class ChargedSession(Unique, Session):
 
     @property
     def progress(self) -> Progress:
-        return self._access.progress
+        return Relay(self._access.progress)
 
     @property
     def expected_records(self) -> float:
@@ -138,26 +141,30 @@ class ChargedSession(Unique, Session):
         return self._candidate or search.draw(self.facts.searched(space), self._access.streams.derive("candidate"))
 
     def uniform(self, purpose: str) -> float:
-        return one_uniform(self._access.generator("uniform", purpose))
+        return one_uniform(self._access.generator("uniform", short_text("purpose", purpose)))
 
     def fork(self, name: str) -> "ChargedSession":
+        name = short_text("name", name)
         return ChargedSession(replace(self._access, streams=self._access.streams.within("fork", name)))
 
     def holdout(self, fraction: float) -> "tuple[ChargedSession, ChargedSession]":
-        training, validation = self._access.holdout(fraction)
+        with self._access.guard.alone():
+            training, validation = self._access.holdout(fraction)
         return ChargedSession(training), ChargedSession(validation)
 
     def subsample(self, kind: "DpEvent") -> "ChargedSession":
         access = self._access
         rate, contents = event_rules.opened(kind)
         inside("rate", rate)
-        account = access.ledger.open_batch(rate, contents, access.scope)
+        with access.guard.alone():
+            account = access.ledger.open_batch(rate, contents, access.scope)
+            rows = access.drawn(rate, "subsample")
         return ChargedSession(
             replace(
                 access,
                 ledger=account,
                 scope=(),  # the batch as a whole is charged to it
-                rows=access.drawn(rate, "subsample"),
+                rows=rows,
                 parts={},
                 expected_records=access.expected_records * rate,
                 streams=access.numbered("subsample"),
@@ -178,23 +185,26 @@ class ChargedSession(Unique, Session):
         return index, ChargedSession(replace(access, ledger=account, streams=streams), self._candidate)
 
     def sample(self, kind: "DpEvent", purpose: str = "training") -> ChargedBatch:
-        access = self._access
+        access, purpose = self._access, short_text("purpose", purpose)
         rate, contents = event_rules.opened(kind)
-        account = access.ledger.open_batch(rate, contents, access.scope)
-        return ChargedBatch(access, access.drawn(rate, purpose), rate, account)
+        with access.guard.alone():
+            account = access.ledger.open_batch(rate, contents, access.scope)
+            return ChargedBatch(access, access.drawn(rate, purpose), rate, account)
 
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:
         access = self._access
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        own = access.raw.own_model().scored(model)
-        access.charge(gaussian(noise_multiplier))
-        total = torch.tensor([access.total_score(own)], dtype=torch.float64)
-        (noisy,) = add_gaussian_noise([total], noise_multiplier, 1.0, access.generator("noise", "score"))
-        return noisy.item() / access.expected_records
+        with access.guard.alone():
+            own = access.raw.own_model().scored(model)
+            access.charge(gaussian(noise_multiplier))
+            total = torch.tensor([access.total_score(own)], dtype=torch.float64)
+            (noisy,) = add_gaussian_noise([total], noise_multiplier, 1.0, access.generator("noise", "score"))
+            return noisy.item() / access.expected_records
 
     def nonprivate(self) -> Records:
-        self._access.charge(non_private())
-        return self._access.raw.lend(self._access.rows)
+        with self._access.guard.alone():
+            self._access.charge(non_private())
+            return self._access.raw.lend(self._access.rows)
 
     def close(self) -> None:
         """End the run: nothing is released any more, and raw records that were lent are taken back."""

@@ -15,7 +15,7 @@ import torch
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.contract.session import TOGETHER, Scored, Session, TrialFunction
-from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.ledger import LOCKED, Ledger
 from dphpo_bench.session.access import Access, one_uniform
 from dphpo_bench.session.apart import call_apart
 from dphpo_bench.session.observer import Observer
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
 logger = logging.getLogger(__name__)
+
+# Fixed texts: whatever else is said of a trial that does not win, may hold what must stay hidden.
+NOT_COVERED = (
+    "A trial asked for a release that the base event of its selection does not cover. What it asked for stays hidden; "
+    "call the trial's function on a session of its own, outside of a selection, to see it."
+)
+NOT_ITS_OWN = (
+    "A trial asked an account that is locked: while a selection runs, each of its trials asks its own session. Ask "
+    "before the selection, or after it."
+)
+NOT_PICKLED = "Expected a trial's outcome that pickle can write; what it returned stays hidden."
 
 
 MakeSession = Callable[[Access, Candidate | None], Session]
@@ -153,7 +164,7 @@ class Trials:
         tried = []
         for index, one, scored in zip(indices, opened, results, strict=True):
             one.ledger.close()
-            self.access.end_if(one.ledger.refused, one.ledger.failed)
+            self.access.end_if(one.ledger.refused and NOT_COVERED, one.ledger.failed)
             score = None if scored is None else scored.score
             tried.append(Tried(index, score, partial(_as_it_is, scored, one.observer)))
         return tried
@@ -164,6 +175,7 @@ class Trials:
         before = outer.refused
 
         def run(index: int) -> tuple[float | None, str | None, str | None, bytes]:
+            self.access.guard.adopt()
             opened = self._opened(index)
             try:
                 scored = _valid(self.trial(self.make_session(opened, candidate)))
@@ -171,13 +183,14 @@ class Trials:
                 logger.debug("A trial failed.", exc_info=True)
                 scored = None
             refused = opened.ledger.refused or (outer.refused if outer.refused != before else None)
+            if refused:
+                refused = NOT_ITS_OWN if LOCKED in refused else NOT_COVERED
             if scored is None or opened.ledger.failed or refused:
                 return None, refused, opened.ledger.failed, b""
             try:
                 return scored.score, None, None, cloudpickle.dumps((scored.outcome, opened.observer))
             except Exception:
-                kind = type(scored.outcome).__name__
-                return None, f"Expected a trial's outcome that pickle can write, got a {kind}.", None, b""
+                return None, NOT_PICKLED, None, b""
 
         with closing(call_apart([partial(run, index) for index in indices], at_once)) as answers:
             for index, answer in zip(indices, answers, strict=True):

@@ -28,13 +28,16 @@ _TOLERANCE = 1e-3
 
 
 def refuse_watchers(model: nn.Module | None = None) -> None:
-    """Refuse hooks and modes of torch, which would see the records. Torch's own are left alone.
+    """Refuse hooks and modes of torch, which would see the records.
 
-    Refused are hooks of the model, if there is one yet, and of all modules; and active modes that see every operation,
-    or every tensor that is kept for a backward pass.
+    Refused are hooks of all modules and of all optimisers, and those of the model, if there is one, but for torch's
+    own; and active modes that see every operation, or every tensor that is kept for a backward pass, but for that of
+    the default device.
     """
     modes = [*_get_current_dispatch_mode_stack(), *_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
-    watching = [type(mode).__name__ for mode in modes if type(mode) is not DeviceContext]
+    watching = [
+        type(mode).__name__ for mode in modes if type(mode) is not DeviceContext or "__torch_function__" in vars(mode)
+    ]
     others = {
         "saved_tensors_hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
         "a profiler": torch._C._autograd._profiler_enabled(),
@@ -46,15 +49,19 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
         raise InvalidValueError(
             f"Expected no mode of torch that would see the records; {watching[0]} is active. Leave it."
         )
+    registry = vars(nn.modules.module)
+    everywhere = [registry[name] for name in registry if name.startswith("_global_") and name.endswith("_hooks")]
+    if any([*everywhere, _global_optimizer_pre_hooks, _global_optimizer_post_hooks]):
+        # Whoever they say they are from: torch registers none itself.
+        raise InvalidValueError(
+            "Expected torch without hooks of all modules or all optimisers, which would see the records. Remove them."
+        )
     where: list[tuple[str, Mapping[int, Any] | None]] = []
     for name, module in model.named_modules() if model is not None else ():
         own = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         where += [(name or "the model", hooks) for hooks in own]
     for name, parameter in model.named_parameters() if model is not None else ():
         where += [(name, parameter._backward_hooks), (name, getattr(parameter, "_post_accumulate_grad_hooks", None))]
-    registry = vars(nn.modules.module)
-    where += [("torch", registry[name]) for name in registry if name.startswith("_global_") and name.endswith("_hooks")]
-    where += [("torch.optim", _global_optimizer_pre_hooks), ("torch.optim", _global_optimizer_post_hooks)]
     for name, hooks in where:
         for hook in (hooks or {}).values():
             if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] != "torch":

@@ -26,13 +26,16 @@ REFUSED = {
 
 
 def published() -> "dict[str, Callable[..., Optimizer]]":
-    """The optimisers of torch by their names in small letters."""
+    """The optimisers of torch by their names in small letters; not those that others have put beside them."""
     import torch
 
     return {
         attribute.lower(): value
         for attribute, value in vars(torch.optim).items()
-        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
+        if inspect.isclass(value)
+        and issubclass(value, torch.optim.Optimizer)
+        and value is not torch.optim.Optimizer
+        and f"{value.__module__}.".startswith("torch.optim.")
     }
 
 

@@ -38,7 +38,7 @@ class Streams:
 
     def derive(self, *axes: str) -> int:
         """A 63-bit seed for the stream of these axes."""
-        return int.from_bytes(hashlib.sha256(self._name(axes)).digest()[:8], "big") >> 1
+        return int.from_bytes(hashlib.sha256(self.name(*axes)).digest()[:8], "big") >> 1
 
     def generator(self, *axes: str, device: "torch.device | str" = "cpu") -> "torch.Generator":
         """A torch generator at the start of the stream of these axes.
@@ -51,7 +51,7 @@ class Streams:
 
         generator = torch.Generator(device).manual_seed(self.derive(*axes))
         if generator.device.type == "cpu":
-            generator.set_state(_filled(generator.get_state(), hashlib.shake_256(self._name(axes)).digest(4 * 624)))
+            generator.set_state(_filled(generator.get_state(), hashlib.shake_256(self.name(*axes)).digest(4 * 624)))
         return generator
 
     def source(self, *axes: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
@@ -60,9 +60,10 @@ class Streams:
             return self.generator(*axes, device=device)
         from dphpo_bench.training.secure_noise import SecureGenerator
 
-        return SecureGenerator(self._name(axes))
+        return SecureGenerator(self.name(*axes))
 
-    def _name(self, axes: tuple[str, ...]) -> bytes:
+    def name(self, *axes: str) -> bytes:
+        """What the stream of these axes is seeded by: streams of one name are one stream."""
         return json.dumps([str(self.seed), *self.axes, *axes]).encode()
 
 

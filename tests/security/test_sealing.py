@@ -1048,7 +1048,7 @@ def test_a_refusal_does_not_speak_for_a_loser() -> None:
 
     record = run(lambda session: session.best_of(lambda _: bench.Scored(Telling(), 0.0), RUNS, TRIAL))
     assert record.status == "over_budget"
-    assert record.error == "Expected a trial's outcome that pickle can write, got a Telling."
+    assert record.error == "Expected a trial's outcome that pickle can write; what it returned stays hidden."
 
 
 def test_parameters_that_json_would_make_equal_are_refused() -> None:

@@ -202,6 +202,7 @@ def has_nothing_left(result: RunResult) -> None:
     kept.clear()
 
 
+NOT_IN_A_TRIAL = r"^A trial asked for a release that the base event of its selection does not cover"
 NOT_PLANNED = r"^The plan does not cover the release "
 
 THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
@@ -214,7 +215,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     ),
     "integer_noise": Refused(noise.IntegerNoise(), "ledger", r"^The plan of integer_noise costs epsilon=8\.6"),
     "no_clipping": Refused(
-        clipping.NoClipping(), "session", r"^Expected a finite sensitivity > 0, got sensitivity=inf"
+        clipping.NoClipping(), "session", r"^Expected 1e-30 <= sensitivity <= 1e\+30, got sensitivity=inf"
     ),
     "lying_rule": Neutralised(clipping.LyingRule(), clips_all_the_same),
     "clipping_after_averaging": Neutralised(clipping.ClippingAfterAveraging(), looks_at_no_other_record),
@@ -252,23 +253,19 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     "uses_raw_records": Refused(data_access.UsesRawRecords(), "ledger", NOT_PLANNED + r"non-private access"),
     "keeps_raw_records": Neutralised(data_access.KeepsRawRecords(), has_nothing_left),
     # Selection.
-    "unpaid_validation": Refused(
-        selection.UnpaidValidation(), "ledger", NOT_PLANNED + r"holdout of 0.5=validation: Gaussian σ=12"
-    ),
-    "retries_failures": Refused(
-        selection.RetriesFailures(), "ledger", NOT_PLANNED + r"holdout of 0.5=training: .*covers nothing"
-    ),
+    "unpaid_validation": Refused(selection.UnpaidValidation(), "ledger", NOT_IN_A_TRIAL),
+    "retries_failures": Refused(selection.RetriesFailures(), "ledger", NOT_IN_A_TRIAL),
     "searches_until_it_is_good": Refused(
         selection.SearchesUntilItIsGood(), "ledger", NOT_PLANNED + r"BestOf\(.*covers nothing"
     ),
     "fixed_count": Refused(selection.FixedCount(), "session", r"a distribution of dphpo_bench.* got a AlwaysSix"),
-    "swallows_refusals": Refused(selection.SwallowsRefusals(), "ledger", NOT_PLANNED + r"Gaussian σ=0.001"),
+    "swallows_refusals": Refused(selection.SwallowsRefusals(), "ledger", NOT_IN_A_TRIAL),
     "copies_its_session": Refused(selection.CopiesItsSession(), "session", r"one ChargedSession and no copy of it"),
     "seeds_every_trial": Neutralised(selection.SeedsEveryTrial(), draws_as_ever),
     "keeps_a_trials_session": Refused(
-        selection.KeepsATrialsSession(), "session", r"outcome that pickle can write, got a ChargedSession"
+        selection.KeepsATrialsSession(), "session", r"outcome that pickle can write; what it returned stays hidden"
     ),
-    "asks_the_outer_session": Refused(selection.AsksTheOuterSession(), "ledger", r"asked of an account that is locked"),
+    "asks_the_outer_session": Refused(selection.AsksTheOuterSession(), "ledger", r"asked an account that is locked"),
     "releases_a_loser": Neutralised(selection.ReleasesALoser(), has_only({"losers": 0})),
     "releases_a_losers_weights": Neutralised(selection.ReleasesALosersWeights(), has_only({"losers": 0})),
     "publishes_scores": Neutralised(selection.PublishesScores(), has_only({"scores": []})),
@@ -350,7 +347,9 @@ def test_a_mutant_is_caught_by_what_it_is_said_to_be_caught_by(name: str) -> Non
         status, reason, _ = ends(case.method, case.task)
         assert status in ("refused", "over_budget", "failed")
         assert re.search(case.says, reason), reason
-        assert (case.by == "ledger") == bool(re.search(r"^The plan |^The batch was not|is locked", reason)), reason
+        assert (case.by == "ledger") == bool(
+            re.search(r"^The plan |^A trial asked |^The batch was not|is locked", reason)
+        ), reason
         return
     status, reason, result = ends(case.method, Blobs())
     assert status == "ok", reason

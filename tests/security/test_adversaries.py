@@ -1,0 +1,388 @@
+"""Ways around the session that a reviewer found, each by the documented interface and ordinary Python."""
+
+import functools
+import json
+import logging
+import os
+import signal
+import threading
+import types
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._device import DeviceContext
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, RecordError, UnknownNameError
+from dphpo_bench.session.batch import gradients_together
+from dphpo_bench.session.held_clipping import CountingRule
+from dphpo_bench.training.optimizers import UpdateRule
+from tests.conftest import TinyTask, session_on
+from tests.security.test_sealing import finish, run
+
+QUERY = bench.gaussian(1000.0)
+BATCH = bench.poisson_sampled(0.5, bench.repeat(bench.gaussian(1.0), 4))
+
+
+@pytest.fixture
+def session() -> bench.Session:
+    task = TinyTask()
+    return session_on(task, task.load_train(bench.DataSource.resolve()))
+
+
+def changed(model: nn.Module) -> nn.Module:
+    """The same model with other weights."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5))
+    return model
+
+
+class TestBounds:
+    """Where a sum overflows, or its noise underflows, an answer counts records, whatever noise is charged."""
+
+    @pytest.mark.parametrize("bound", [5e-324, 1e-31, 1e31, 1e306])
+    @pytest.mark.parametrize("query", ["losses", "loss_changes"])
+    def test_of_losses_are_neither_tiny_nor_huge(self, session, query: str, bound: float) -> None:
+        model, batch = session.build_model(), session.sample(BATCH)
+        direction = [torch.ones_like(one) for one in model.parameters()]
+        with pytest.raises(InvalidValueError, match="loss bound <= 1e"):
+            getattr(batch, query)(model, direction, [1.0], bound, 1.0)
+
+    @pytest.mark.parametrize("bound", [5e-324, 1e306])
+    def test_of_gradients_are_neither_tiny_nor_huge(self, session, bound: float) -> None:
+        model, batch = session.build_model(), session.sample(BATCH)
+        with pytest.raises(InvalidValueError, match="sensitivity <= 1e"):
+            batch.gradient(model, bench.Abadi(bound), 1.0)
+        with pytest.raises(InvalidValueError, match="max_grad_norm <= 1e"):
+            batch.gradient_and_quantile(model, bound, 1.0, 1.0)
+
+    @pytest.mark.parametrize("bound", [1e-30, 1e30])
+    def test_at_their_limits_have_noise_of_the_right_size(self, session, bound: float) -> None:
+        """128 draws: the mean square of a standard normal is below .25 or above 2.5 with probability below 1e-6."""
+        model, kind = session.build_model(), bench.poisson_sampled(0.5, bench.repeat(bench.gaussian(100.0), 128))
+        direction = [torch.zeros_like(one) for one in model.parameters()]
+        found = session.sample(kind).loss_changes(model, direction, [1.0] * 128, bound, 100.0)
+        noise = torch.tensor(found, dtype=torch.float64) * 300 / (100 * bound)
+        assert 0.25 < noise.square().mean() < 2.5
+
+
+class TestOtherProcessesAndThreads:
+    """They would get the same noise again, share memory, or take what another has been charged for."""
+
+    def test_another_thread_is_refused(self, session) -> None:
+        batch, model = session.sample(BATCH), session.build_model()
+        questions = [
+            lambda: batch.gradient(model, bench.AutoS(), 1.0),
+            lambda: session.sample(BATCH),
+            lambda: session.score(model, 1000.0),
+            lambda: session.uniform("a"),
+            lambda: session.holdout(0.5),
+            lambda: session.best_of(print, bench.UniformCount(1, 2), QUERY),
+            lambda: session.sealed_utilities([], 4, 0.5),
+        ]
+        spent = session._access.ledger.entries
+        with ThreadPoolExecutor(1) as pool:
+            for question in questions:
+                with pytest.raises(InvalidValueError, match="in the process and the thread"):
+                    pool.submit(question).result()
+        assert session._access.ledger.entries == spent
+
+    def test_a_copy_of_the_process_is_refused(self, session) -> None:
+        model = session.build_model()
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                session.score(model, 1000.0)
+                os.write(writing, b"answered")
+            except InvalidValueError:
+                os.write(writing, b"refused")
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        assert os.read(reading, 100) == b"refused"
+
+    def test_a_query_inside_of_another_is_refused(self, session) -> None:
+        """A signal, say, that comes between a charge and its release."""
+        found: list[str] = []
+
+        class Asking(nn.Linear):
+            def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+                with pytest.raises(InvalidValueError, match="one query of a session at a time"):
+                    session.score(nn.Linear(5, 3), 1000.0)
+                found.append("refused")
+                return super().named_parameters(*args, **kwargs)
+
+        session.score(Asking(5, 3), 1000.0)
+        assert found
+
+    def test_a_signal_between_two_queries_may_ask(self, session) -> None:
+        model, answers = session.build_model(), []
+        before = signal.signal(signal.SIGUSR1, lambda *_: answers.append(session.score(model, 1000.0)))
+        try:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert len(answers) == 1
+
+    def test_a_trial_may_ask_in_its_copy(self, session) -> None:
+        def trial(own: bench.Session) -> bench.Scored:
+            return bench.Scored("asked", own.score(own.build_model(), 1000.0))
+
+        assert session.best_of(trial, bench.UniformCount(1, 3), QUERY) == "asked"
+
+    def test_a_session_belongs_to_the_thread_that_opened_it(self) -> None:
+        task, found = TinyTask(), []
+
+        def work() -> None:
+            own = session_on(task, task.load_train(bench.DataSource.resolve()))
+            found.append(own.score(own.build_model(), 1000.0))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert len(found) == 1
+
+
+class TestStreams:
+    """A stream that starts twice gives the same noise twice, and a difference without any."""
+
+    @pytest.mark.parametrize("names", [("\N{GRINNING FACE}", "\ud83d\ude00"), (float("nan"), float("nan")), ([1], [1])])
+    def test_a_name_is_a_text(self, session, names: tuple[Any, Any]) -> None:
+        for ask in (session.fork, session.uniform, lambda name: session.sample(BATCH, name)):
+            with pytest.raises(InvalidValueError, match="to be a text of 1 to 64 printable"):
+                [ask(name) for name in names]
+
+    def test_two_names_that_are_seeded_alike_are_one_stream(self, session) -> None:
+        class Odd(str):
+            def __hash__(self) -> int:
+                return 7
+
+            def __eq__(self, other: object) -> bool:
+                return self is other
+
+        one, two = session.uniform(Odd("a")), session.uniform(Odd("a"))
+        assert one != two
+        access = session._access
+        assert access.generator("noise", "\N{GRINNING FACE}") is access.generator("noise", "\ud83d\ude00")
+        assert access.numbered("\N{GRINNING FACE}") != access.numbered("\ud83d\ude00")
+
+
+def test_a_rule_that_counts_is_told_nothing() -> None:
+    """The session makes its own: the rule that is handed in sees made-up norms only."""
+    task = TinyTask()
+    session = session_on(task, task.load_train(bench.DataSource.resolve()))
+    seen: list[int] = []
+
+    class Counting(CountingRule):
+        def factors(self, norms: torch.Tensor) -> torch.Tensor:
+            seen.append(len(norms))
+            return super().factors(norms)
+
+    mine, sub = CountingRule(1.0), Counting(1.0)
+    batch = session.sample(bench.poisson_sampled(0.08, bench.repeat(bench.gaussian(4.0), 2)))
+    plain = [batch.gradient(session.build_model(), rule, 4.0) for rule in (mine, sub)]
+    assert all(torch.isfinite(one).all() for gradient in plain for one in gradient)
+    assert (mine.seen, seen) == (4097, [4097])  # of the table that is made of it
+
+
+class TestWatchers:
+    """What watches is refused also if it comes late, or says that it is torch's own."""
+
+    def ask(self, session: bench.Session, model: nn.Module | None = None) -> None:
+        with pytest.raises(InvalidValueError, match=r"without hooks of all modules|no mode of torch"):
+            session.score(model or session.build_model(), 1000.0)
+
+    def test_a_hook_that_claims_to_be_of_torch(self, session) -> None:
+        @functools.wraps(nn.functional.relu)
+        def spy(*_: Any) -> None: ...
+
+        for hook in (spy, nn.DataParallel(nn.Identity())):
+            handle = nn.modules.module.register_module_forward_hook(hook)
+            try:
+                self.ask(session)
+            finally:
+                handle.remove()
+
+    def test_a_hook_that_is_set_while_weights_are_read(self, session) -> None:
+        handles: list[Any] = []
+
+        class Late(nn.Linear):
+            def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+                if not handles:
+                    handles.append(nn.modules.module.register_module_forward_hook(lambda *_: None))
+                return super().named_parameters(*args, **kwargs)
+
+        try:
+            self.ask(session, Late(5, 3))
+        finally:
+            handles[0].remove()
+
+    def test_a_mode_that_a_clipping_rule_enters(self, session) -> None:
+        class Mode(torch.overrides.TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return func(*args, **(kwargs or {}))
+
+        mode = Mode()
+
+        class Entering:
+            sensitivity = 1.0
+
+            def factors(self, norms: torch.Tensor) -> torch.Tensor:
+                mode.__enter__()
+                return 1 / (norms + 1)
+
+        kind = bench.poisson_sampled(1.0, bench.gaussian(1000.0))
+        batches, models = [session.sample(kind) for _ in range(2)], [session.build_model() for _ in range(2)]
+        try:
+            with pytest.raises(InvalidValueError, match="Mode is active"):
+                gradients_together(batches, models, [Entering(), bench.AutoS()], [1000.0, 1000.0])
+        finally:
+            mode.__exit__(None, None, None)
+
+    def test_a_default_device_with_code_of_its_own(self, session) -> None:
+        mode = DeviceContext(torch.device("cpu"))
+        with mode:
+            session.score(session.build_model(), 1000.0)
+        model = session.build_model()
+
+        def spy(_: Any, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+        mode.__torch_function__ = types.MethodType(spy, mode)
+        with mode:
+            self.ask(session, model)
+
+    def test_a_trace_of_the_execution_has_neither_sizes_nor_scores(self, session, tmp_path: Path) -> None:
+        model, file = session.build_model(), tmp_path / "trace.json"
+        observer = torch.profiler.ExecutionTraceObserver().register_callback(str(file))
+        observer.start()
+        try:
+            torch.ones(3).sum().item()
+            session.sample(bench.poisson_sampled(0.1, bench.gaussian(4.0))).gradient(model, bench.AutoS(), 4.0)
+            session.score(model, 1000.0)
+            torch.ones(3).sum().item()
+        finally:
+            observer.stop()
+            observer.unregister_callback()
+        names = [node["name"] for node in json.loads(file.read_text())["nodes"]]
+        assert names.count("aten::item") == 2  # before and after: recording goes on once a query is over
+        assert names.count("aten::sum") == 2 * names.count("aten::item")
+        assert not any("addmm" in name for name in names)
+
+
+def test_an_optimiser_put_beside_those_of_torch_is_not_one(monkeypatch) -> None:
+    class Spy(torch.optim.SGD): ...
+
+    monkeypatch.setattr(torch.optim, "Spy", Spy, raising=False)
+    with pytest.raises(UnknownNameError, match="spy"):
+        UpdateRule("spy", [torch.zeros(2, requires_grad=True)])
+
+
+class TestSelections:
+    """Of trials that do not win, nothing is known: not their scores, and not their number."""
+
+    def test_a_refusal_says_nothing_of_a_trial(self, session) -> None:
+        def trial(own: bench.Session) -> bench.Scored:
+            score = own.score(own.build_model(), 1000.0)
+            own.one_of(bench.one_of([bench.on_part(repr(score), "x", QUERY), QUERY]), 0)
+            return bench.Scored(None, score)
+
+        with pytest.raises(OverBudgetError) as caught:
+            session.best_of(trial, bench.UniformCount(1, 2), QUERY)
+        assert "What it asked for stays hidden" in str(caught.value)
+        assert "OneOf" not in str(caught.value) + str(session._access.ledger.refused)
+
+    def test_an_outcome_that_cannot_be_kept_is_not_named(self, session) -> None:
+        def trial(own: bench.Session) -> bench.Scored:
+            outcome = type(f"T{own.score(own.build_model(), 1000.0)}", (), {"__reduce__": lambda _: 1 / 0})()
+            return bench.Scored(outcome, 1.0)
+
+        with pytest.raises(OverBudgetError) as caught:
+            session.best_of(trial, bench.UniformCount(1, 2), QUERY)
+        assert str(caught.value) == "Expected a trial's outcome that pickle can write; what it returned stays hidden."
+
+    def test_neither_progress_nor_facts_nor_logs_count_trials(self) -> None:
+        told: list[Any] = []
+        trial = bench.Trial(bench.DpSgd(1.0, 1, 50.0, 0.1, clipping="abadi:1"), 50.0, 0.2)
+        runs = bench.UniformCount(3, 9)
+
+        class Listening(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                told.append(record.getMessage())
+
+        handler = Listening()
+        loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith("optuna")]
+        levels = [one.level for one in loggers]
+
+        def body(session: bench.Session) -> bench.Outcome:
+            session.progress.track = lambda *args: told.append(args)
+            object.__setattr__(session.facts, "search_space", lambda: told.append("asked"))
+            for one in loggers:
+                one.setLevel(logging.DEBUG)
+                one.addHandler(handler)
+            session.best_of(trial, runs, trial.event)
+            return finish(session)
+
+        try:
+            record = run(body, event=bench.best_of(trial.event, runs), seed=None)
+        finally:
+            for one, level in zip(loggers, levels, strict=True):
+                one.setLevel(level)
+                one.removeHandler(handler)
+        assert loggers
+        assert (record.status, told) == ("ok", [])
+
+
+class TestInterrupted:
+    """Whoever goes on in the same process may know the first answer, and gets the same noise."""
+
+    def body(self, kept: list[float], interrupt: bool = True) -> Any:
+        def ask(session: bench.Session) -> bench.Outcome:
+            model = session.build_model()
+            kept.append(session.score(changed(model) if kept else model, 1000.0))
+            if len(kept) == 1 and interrupt:
+                raise KeyboardInterrupt
+            return finish(session)
+
+        return ask
+
+    def test_a_run_is_not_started_again_in_the_same_process(self, tmp_path: Path) -> None:
+        kept: list[float] = []
+        options = {"event": QUERY, "seed": None, "results_dir": tmp_path}
+        with pytest.raises(KeyboardInterrupt):
+            run(self.body(kept), **options)
+        with pytest.raises(RecordError, match="Start a new process to go on; or remove"):
+            run(self.body(kept), **options)
+        assert len(kept) == 1
+        (journal,) = (one for one in tmp_path.rglob("*") if one.is_file())
+        journal.unlink()
+        assert run(self.body(kept), **options).status == "ok"
+
+    def test_one_that_had_released_nothing_is(self, tmp_path: Path) -> None:
+        options = {"event": QUERY, "seed": None, "results_dir": tmp_path}
+
+        def nothing(session: bench.Session) -> bench.Outcome:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(nothing, **options)
+        assert run(self.body([], interrupt=False), **options).status == "ok"
+
+
+def test_what_a_run_released_is_out_of_the_models_reach() -> None:
+    released: dict[str, Any] = {"steps": [1]}
+
+    class Telling(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            released["steps"].append(2)
+            outcome.released["seen"] = x.tolist()
+            return super().forward(x)
+
+    outcome = bench.Outcome(Telling(5, 3), released)
+    assert run(lambda _: outcome, event=QUERY).released == {"steps": [1]}
