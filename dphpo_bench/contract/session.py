@@ -46,6 +46,9 @@ class Session(ABC):
 
     A session may stand for some of the records only (see `holdout` and `subsample`). What it releases is then charged
     as a release from those.
+
+    It is asked one question at a time, in the process and the thread that the method runs in; anything else raises
+    `InvalidValueError`, as two questions at once could get the same noise.
     """
 
     # ------------------------------------------------------------------------------------- what is public
@@ -110,7 +113,7 @@ class Session(ABC):
         """A session on the same records and the same account, with random streams of its own.
 
         Args:
-            name: names the streams.
+            name: names the streams; a text of 1 to 64 printable characters.
         """
 
     @abstractmethod
@@ -169,7 +172,7 @@ class Session(ABC):
             kind: `poisson_sampled(rate, what may be asked)`, as the plan has it: each record is in the batch
                 independently with probability `rate`. At 1 the batch holds every record.
             purpose: names the random stream, so that batches for one purpose do not depend on how many
-                were drawn for another.
+                were drawn for another; a text of 1 to 64 printable characters.
 
         Raises:
             InvalidValueError: if the kind is another event, or its rate is not in (0, 1].
@@ -350,7 +353,7 @@ class Batch(ABC):
             model: at weights w.
             direction: G, one tensor for each trainable parameter.
             steps: h₁, ..., h_k; loss j is taken at w − h_j · G.
-            bound: clipping bound R > 0 of one record's loss; the sensitivity of each sum.
+            bound: clipping bound R of one record's loss, in [1e-30, 1e30]; the sensitivity of each sum.
             noise_multiplier: noise standard deviation / bound, of each of the k sums.
 
         Returns:
@@ -379,7 +382,7 @@ class Batch(ABC):
             model: as in `losses`.
             direction: as in `losses`.
             steps: h₁, ..., h_k; change j is the loss at w − h_j · G minus the loss at w.
-            bound: clipping bound C > 0 of one record's change; the sensitivity of each sum.
+            bound: clipping bound C of one record's change, in [1e-30, 1e30]; the sensitivity of each sum.
             noise_multiplier: as in `losses`.
 
         Returns:

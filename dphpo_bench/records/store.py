@@ -1,5 +1,6 @@
 """A folder of records, with one file for each identity."""
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,12 @@ def read_record(path: Path) -> RunRecord:
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
     try:
+        json.loads(data, object_pairs_hook=_named_once)  # else readers would see different values
+    except _TwiceError as error:
+        raise RecordError(f"{path} is not a valid record: it has {shown(error)} twice.") from None
+    except (ValueError, RecursionError):
+        pass  # told below, with the place
+    try:
         return RunRecord.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
@@ -32,6 +39,18 @@ def read_record(path: Path) -> RunRecord:
             raise RecordError(f"{path} {_other_schema(first['input'])}") from None
         where = shown(".".join(str(part) for part in first["loc"]) or "the record", 200)
         raise RecordError(f"{path} is not a valid record: {where}: {shown(first['msg'], 400)}.") from None
+
+
+class _TwiceError(Exception): ...
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _TwiceError(name)
+        found[name] = value
+    return found
 
 
 def _other_schema(schema: Any) -> str:

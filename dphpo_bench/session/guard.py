@@ -52,12 +52,12 @@ class Guard:
             raise InvalidValueError("Expected one query of a session at a time. Ask again when the other is over.")
         self._busy = True
         # Whatever records the calls of torch, to trace or profile them, records their scalars and shapes, too.
-        torch.autograd._enable_record_function(False)
+        torch._C._autograd._enable_record_function(False)
         try:
             refuse_watchers()
             yield
         finally:
-            torch.autograd._enable_record_function(True)
+            torch._C._autograd._enable_record_function(True)
             self._busy = False
 
 

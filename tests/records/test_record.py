@@ -84,6 +84,14 @@ def test_garbage_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
         read_record(path)
 
 
+def test_a_name_that_is_there_twice_is_refused(record: RunRecord, tmp_path: Path) -> None:
+    """Of two ledgers one reader would count the first, and another the last."""
+    path, text = tmp_path / "record.json", record.to_json()
+    path.write_text(text.replace('"ledger":', '"ledger": {}, "ledger":', 1))
+    with pytest.raises(RecordError, match="not a valid record: it has ledger twice"):
+        read_record(path)
+
+
 def test_missing_and_huge_files(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="Cannot read"):
         read_record(tmp_path / "none.json")

@@ -94,7 +94,7 @@ def _one_way(event: DpEvent, delta: float, coarseness: float, *, removal: bool) 
     # A grid adds up to a quarter of its square to the variance of each release.
     interval = max(coarseness * spread / math.sqrt(releases) / 128, 2 * max(half, widest) / _LARGEST_SIZE)
     composed = losses(interval)
-    size = 2 ** math.ceil(math.log2(2 * half / interval))
+    size = 2 ** max(1, math.ceil(math.log2(2 * half / interval)))
     log_moment = sum(part.count * part.log_moment(tilt, interval) for part in composed)
     middle = (log_moment - math.log(delta)) / tilt
     start = math.floor(middle / interval) - size // 2

@@ -166,3 +166,17 @@ def test_liu_and_talwars_theorem_for_approximate_dp(mean: int, expected: float, 
     is_just_above([(1.8785542, 0.02, 500)], of_run, delta)
     loose = liu_talwar.random_stopping(runs, 1e-5, lambda delta: renyi.epsilon(base, delta))
     assert loose == pytest.approx(by_renyi, abs=1e-4)
+
+
+@pytest.mark.parametrize("delta", [1e-14, 3.8e-16, 1e-17])
+def test_a_window_narrower_than_a_cell(delta: float) -> None:
+    """Far in the tail of one release; here δ(ε) is known: of removal, beyond the x where the loss is ε."""
+    mu, rate = 1 / 0.15, 0.5
+
+    def exact(epsilon: float) -> float:
+        x = (math.log((math.exp(epsilon) - 1 + rate) / rate) + mu**2 / 2) / mu
+        with_it = (1 - rate) * math.exp(log_ndtr(-x)) + rate * math.exp(log_ndtr(mu - x))
+        return with_it - math.exp(epsilon + log_ndtr(-x))
+
+    found = tilted.epsilon(poisson_sampled(rate, gaussian(1 / mu)), delta)
+    assert exact(found) <= delta <= exact(found - 0.01)
