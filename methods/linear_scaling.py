@@ -60,6 +60,7 @@ class LinearScaling(bench.Method[Planned]):
     reference = "Panda et al. 2024, A new linear scaling rule for private adaptive hyperparameter optimization"
     tuning = ("learning rate", "steps")
     end_to_end_private = True
+    needs_scores = True
 
     first_share: bench.Share = 0.1
     second_share: bench.Share = 0.2

@@ -52,6 +52,7 @@ class NonPrivate(bench.Method[Planned]):
     reference = "Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, for the usual optimizer"
     tuning = ("learning rate",)
     end_to_end_private = False
+    needs_scores = True
 
     learning_rate: bench.Positive | None = None
     optimizer: bench.OptimizerName | None = None

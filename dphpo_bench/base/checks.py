@@ -20,7 +20,7 @@ def number(name: str, value: Any, *, low: float, high: float = math.inf) -> floa
         found = math.nan
     if not (math.isfinite(found) and low <= found <= high):
         rule = f"a finite {name} >= {low}" if high == math.inf else f"{low} <= {name} <= {high}"
-        raise InvalidValueError(f"Expected {rule}, got {name}={shown(value)}.")
+        raise InvalidValueError(f"Expected {rule}, got {name}={told(value)}.")
     return found
 
 
@@ -49,7 +49,7 @@ def _strictly(name: str, value: Any, rule: str, high: float) -> float:
     except InvalidValueError:
         found = math.nan
     if not 0 < found < high:
-        raise InvalidValueError(f"Expected {rule}, got {name}={shown(value)}.")
+        raise InvalidValueError(f"Expected {rule}, got {name}={told(value)}.")
     return found
 
 
@@ -60,8 +60,13 @@ def whole(name: str, value: Any, *, low: int, high: int) -> int:
     except (TypeError, ValueError):
         found = low - 1
     if not low <= found <= high:
-        raise InvalidValueError(f"Expected a whole {name} from {low} to {high}, got {name}={shown(value)}.")
+        raise InvalidValueError(f"Expected a whole {name} from {low} to {high}, got {name}={told(value)}.")
     return found
+
+
+def told(value: Any) -> str:
+    """A value for a message; a text in quotes."""
+    return shown(value, form=repr if isinstance(value, str) else str)
 
 
 def short_text(name: str, value: Any) -> str:

@@ -223,11 +223,11 @@ def sweep_command(
     from dphpo_bench.cli.sweep import json_rows, make_executor, print_dry, run_dry, run_sweep
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.own_data import check_same_data
     from dphpo_bench.harness.plan import warn_of_budget
     from dphpo_bench.harness.seeds import warn_of_seeds
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import cells_of, portable
-    from dphpo_bench.sweep.own_data import check_same_data
     from dphpo_bench.sweep.suite import load_suite
 
     if as_json and not dry_run:

@@ -149,7 +149,9 @@ def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
     for record, reason in refused:
         reasons.setdefault(reason, []).append(record.identity.method)
     if none:
-        raise InvalidValueError(next(iter(reasons), "There is no record of a private run to explain."))
+        first = next(iter(reasons), "There is no record of a private run to explain.")
+        more = f" Other records lack other ones, {len(reasons) - 1} in all." if len(reasons) > 1 else ""
+        raise InvalidValueError(first + more)
     for reason, methods in list(reasons.items())[:MAX_REASONS]:
         which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"
         complain(f"Not explained: {one_line(which)}: {reason}")

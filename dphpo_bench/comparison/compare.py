@@ -15,9 +15,10 @@ from dphpo_bench.cli.sweep import make_executor
 from dphpo_bench.cli.sweep_progress import SweepDisplay
 from dphpo_bench.comparison.result import Comparison
 from dphpo_bench.contract.method import Method
-from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.own_data import check_same_data
 from dphpo_bench.harness.recording import task_identity
 from dphpo_bench.harness.seeds import warn_of_seeds
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -25,7 +26,6 @@ from dphpo_bench.records.reading import Result
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import cell_of, portable, with_seeds
 from dphpo_bench.sweep.driver import sweep
-from dphpo_bench.sweep.own_data import check_same_data
 from dphpo_bench.sweep.resources import Resources
 
 
@@ -76,8 +76,8 @@ def compare(
         DataError: if the task's data are missing, or changed since there are results.
         RecordError: if a record cannot be written.
     """
-    made = [make_method(one) if isinstance(one, str) else one for one in _several(methods, "methods", "hyfreedp")]
-    task = make_task(task) if isinstance(task, str) else task
+    made = [method_of(one) for one in _several(methods, "methods", "hyfreedp")]
+    task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(float(epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
     seeds = [_checked_seed(seed) for seed in _several(seeds, "seeds", 0)]

@@ -169,6 +169,8 @@ class Method(ABC, Generic[P]):
         reference: paper and section.
         tuning: the hyperparameters it tunes.
         end_to_end_private: whether (ε, δ) covers tuning as well as training.
+        needs_scores: whether it compares runs by the task's scores; it is then refused on a task without them, before
+            anything is released.
         plan_parameters: P, by which a plan is read from a file; set by `Method[P]`.
 
     Raises:
@@ -181,6 +183,7 @@ class Method(ABC, Generic[P]):
     reference: ClassVar[str]
     tuning: ClassVar[tuple[str, ...]]
     end_to_end_private: ClassVar[bool]
+    needs_scores: ClassVar[bool] = False
     plan_parameters: ClassVar[Any] = Any
 
     def __init_subclass__(cls, **arguments: Any) -> None:

@@ -117,7 +117,8 @@ def _f1(outputs: Any, targets: Any) -> float:
         both = [(column, target) for column, target in zip(outputs.T, targets.T, strict=True)]
         return math.fsum(_f1(column, target) for column, target in both) / len(both)
     predicted, true = _predictions(outputs, targets)
-    two = matched(outputs, targets).shape == targets.shape
+    found = matched(outputs, targets)
+    two = found.shape == targets.shape or found.shape[-1] == 2
     return float(f1_score(true, predicted, average="binary" if two else "macro", zero_division=math.nan))
 
 
@@ -178,7 +179,7 @@ ACCURACY = Metric("accuracy", True, _accuracy)
 BALANCED_ACCURACY = Metric("balanced_accuracy", True, _balanced_accuracy)
 """Mean over the classes of the share of their records that are right."""
 F1 = Metric("f1", True, _f1)
-"""F1 of the positive class; of several classes or labels the mean."""
+"""F1 of the positive class, the second of two; of more classes, or of labels, the mean."""
 ROC_AUC = Metric("roc_auc", True, _roc_auc)
 """Area under the ROC curve; of several classes the mean of one against the rest, of labels the mean."""
 R2 = Metric("r2", True, _r2)
@@ -188,6 +189,9 @@ CROSS_ENTROPY = Metric("cross_entropy", False, _cross_entropy)
 """In nats, for each record, label or token."""
 PERPLEXITY = Metric("perplexity", False, _perplexity)
 """exp of the cross-entropy of all tokens together."""
+
+OF_CLASSES = (ACCURACY, BALANCED_ACCURACY, F1, ROC_AUC, CROSS_ENTROPY, PERPLEXITY)
+"""Those that are about classes, labels or tokens, and mean nothing of a regression."""
 
 READY: dict[str, tuple[Metric, ...]] = {
     "classification": (ACCURACY, CROSS_ENTROPY),

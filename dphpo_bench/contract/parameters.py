@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Interval, Len
 
-from dphpo_bench.base.checks import MAX_NAME, short_text
+from dphpo_bench.base.checks import MAX_NAME, short_text, told
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 
@@ -96,7 +96,7 @@ def _checked(name: str, declared: Any, value: Any) -> Any:
     (interval,) = rules
     number = _exact(kind, value)
     if number is None or not _within(number, interval):
-        raise InvalidValueError(f"Expected {_rule(name, kind, interval)}, got {name}={shown(value)}.")
+        raise InvalidValueError(f"Expected {_rule(name, kind, interval)}, got {name}={told(value)}.")
     return number
 
 

@@ -59,8 +59,15 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     if name not in available:
         raise UnknownNameError(unknown_name_message("method", name, available))
     cls = available[name].cls
+    parameters = read_parameters(cls, overrides or {})
     with sealed() as complaints:
-        made = cls(**read_parameters(cls, overrides or {}))
+        try:
+            made = cls(**parameters)
+        except TypeError as error:  # a parameter without a default, say
+            raise InvalidValueError(
+                f"Cannot make {name}: {shown(error, 300)}. Set its parameters with --set NAME=VALUE; a method is a "
+                "frozen dataclass whose fields all have defaults."
+            ) from None
     if complaints:
         raise SealedDataError(complaints[0])
     try:
@@ -72,6 +79,25 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     return made
 
 
+def method_of(given: str | Method) -> Method:
+    """A method, or the one of this name.
+
+    Raises:
+        InvalidValueError: if it is neither a method nor a text.
+        UnknownNameError: if no method has this name.
+    """
+    if not isinstance(given, str | Method):
+        raise InvalidValueError(f"Expected a method or the name of one, got {shown(given, form=repr)}.")
+    return make_method(given) if isinstance(given, str) else given
+
+
+def task_of(given: str | Task) -> Task:
+    """A task, or the one of this name. Raises as `method_of` does."""
+    if not isinstance(given, str | Task):
+        raise InvalidValueError(f"Expected a task or the name of one, got {shown(given, form=repr)}.")
+    return make_task(given) if isinstance(given, str) else given
+
+
 def make_task(name: str, model: str | None = None) -> Task:
     """The task of this name with this model.
 
@@ -80,7 +106,7 @@ def make_task(name: str, model: str | None = None) -> Task:
     """
     available = tasks()
     if name not in available:
-        raise UnknownNameError(unknown_name_message("task", name, available))
+        raise UnknownNameError(f"{unknown_name_message('task', name, available)} One of your own: --task-file FILE.py.")
     return available[name].cls(model)
 
 
@@ -123,10 +149,11 @@ def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[Plu
                 stacklevel=3,
             )
             continue
-        if not (isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name):
+        is_one = isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name
+        if not (is_one and isinstance(getattr(cls, "summary", None), str)):
             warnings.warn(
                 f"Skipped the {kind} plug-in {name!r} ({point.value}, {_origin(point)}): it is not a "
-                f"subclass of {base.__name__} whose `name` is {name!r}.",
+                f"subclass of {base.__name__} with a `summary` whose `name` is {name!r}.",
                 stacklevel=3,
             )
             continue
@@ -169,6 +196,8 @@ def read_parameters(cls: type[Method], overrides: Mapping[str, Any]) -> dict[str
             adapter = TypeAdapter(hints[name])
             if isinstance(value, str) and value.lower() == "none" and NoneType in get_args(hints[name]):
                 values[name] = None
+            elif isinstance(value, str) and value.startswith("[") and hints[name] is not str:  # a list, as JSON
+                values[name] = adapter.validate_json(value)
             elif isinstance(value, str):
                 values[name] = adapter.validate_strings(value)
             else:

@@ -348,6 +348,11 @@ class Task(ABC):
         """
         return self.ready("scores")(outputs, targets)
 
+    def check_scores(self) -> None:
+        """Raise InvalidValueError if there are no scores, neither its own nor those of its kind."""
+        if getattr(self.scores, "__func__", None) is Task.scores:
+            self.ready("scores")
+
     def objective(self) -> "Objective":
         """Losses and scores. Ready-made losses are given as they are: engines know closed forms for some."""
         from dphpo_bench.training.losses import Objective
@@ -370,8 +375,12 @@ class Task(ABC):
             return squared_error
         if kind == "regression" and bound is not None:
             return one_minus_error(bound)
-        instead = "error_bound in the facts, or " if kind == "regression" else ""
-        raise InvalidValueError(f"Expected {instead}{which} of its own of task {self.name}, of kind {kind!r}.")
+        if kind == "regression":
+            raise InvalidValueError(
+                f"Expected an error_bound of task {self.name}, in units of the target, or scores of its own: from that "
+                "error on a record's score is 0, and methods that compare runs do so by scores."
+            )
+        raise InvalidValueError(f"Expected {which} of its own of task {self.name}, of kind {kind!r}.")
 
     @abstractmethod
     def fingerprint(self, source: "DataSource") -> str:

@@ -79,6 +79,14 @@ def _parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
     )
 
 
+def column_names(data: Any, target: str) -> list[str] | None:
+    """The names of a frame's columns of inputs, in their order; None where the inputs are no frame."""
+    inputs = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
+    if not (hasattr(inputs, "columns") and hasattr(inputs, "drop")):
+        return None
+    return [str(name) for name in inputs.columns if inputs is not data or name != target]
+
+
 def _columns(dataset: "Dataset[Any]", which: str) -> Any:
     """The rows of a dataset as columns: a pair of them, a dictionary of them, or one."""
     size = len(dataset) if hasattr(dataset, "__len__") else 0
@@ -111,7 +119,14 @@ def _tensor(given: Any, what: str) -> Tensor:
             values = values.copy()
         return torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError):  # its text quotes a record
-        other = _columns_without_numbers(given)
+        other, empty = _columns_without_numbers(given), _columns_with_gaps(given)
+        if hasattr(given, "toarray"):
+            raise InvalidValueError(f"Expected {what} to be dense, got a sparse matrix; use its toarray().") from None
+        if empty and not other:
+            raise InvalidValueError(
+                f"Expected numbers in all of {what}, got missing ones in the columns {shown(', '.join(empty))}; "
+                "impute or drop them."
+            ) from None
         where = f", which the columns {shown(', '.join(other))} do not have" if other else ""
         raise InvalidValueError(
             f"Expected {what} to be numbers in an array or tensor{where}. "
@@ -126,7 +141,17 @@ def _columns_without_numbers(frame: Any) -> list[str]:
     return [str(name) for name in frame.select_dtypes(exclude=["number", "bool"]).columns]
 
 
+def _columns_with_gaps(frame: Any) -> list[str]:
+    """The names of a frame's columns with missing values, or of a series with some; empty for anything else."""
+    if not hasattr(frame, "isna"):
+        return []
+    frame = frame if hasattr(frame, "columns") else frame.to_frame()
+    return [str(name) for name, gaps in frame.isna().any().items() if gaps]
+
+
 def _as_input(tensor: Tensor, which: str) -> Tensor:
+    if tensor.is_complex():
+        raise InvalidValueError(f"Expected real inputs in {which}, got complex ones; give their parts as two columns.")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.long()
     tensor = tensor if tensor.dtype in _KEPT else tensor.float()

@@ -112,7 +112,8 @@ def _own(outcome: Any, hide: bool) -> Outcome | str:
 
     model = outcome.model if isinstance(outcome, Outcome) else None
     if not isinstance(model, torch.nn.Module):
-        return f"Expected an Outcome with a torch.nn.Module, got {type(outcome).__name__}."
+        got = f"one with {type(model).__name__}" if isinstance(outcome, Outcome) else type(outcome).__name__
+        return f"Expected an Outcome with a torch.nn.Module, got {got}."
     try:
         text = json.dumps(outcome.released, ensure_ascii=False)
         text.encode()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
-from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
@@ -60,11 +60,12 @@ def plan(
         PlanOverBudgetError: if the method's plan costs more than the budget.
         UnsupportedEventError: if no accountant bounds the plan's event.
     """
-    method = make_method(method) if isinstance(method, str) else method
-    task = make_task(task) if isinstance(task, str) else task
+    method, task = method_of(method), task_of(task)
     facts = task.facts
     if not isinstance(budget, PrivacyBudget):
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
+    if method.needs_scores:
+        task.check_scores()
     with sealed() as complaints:
         try:
             made = method.plan(copy(facts), budget) if plans is None else plans.plan(method, task, budget)

@@ -15,11 +15,12 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import ModelMetric
-from dphpo_bench.contract.registry import make_method, make_task
+from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task, sealed
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.own_data import check_same_data
 from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
@@ -99,8 +100,7 @@ def run(
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
     setup = Setup(seed, secure_noise, progress=progress or TerminalProgress())
-    method = make_method(method) if isinstance(method, str) else method
-    task = make_task(task) if isinstance(task, str) else task
+    method, task = method_of(method), task_of(task)
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
     store = None if results_dir is None else RecordStore(Path(results_dir))
@@ -117,6 +117,7 @@ def run(
         identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
         store.check_free(identity)
+        check_same_data(store.root, task, identity)
     if len(train) != checked.facts.n_records:
         raise DataError(
             f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
@@ -147,16 +148,16 @@ def run(
 def _journal(path: Path | None, setup: Setup) -> Journal:
     """The journal of a run. If it was interrupted before, its noise has to be the same again, and so its questions."""
     journal = Journal(path)
+    if SECURE_NOISE in journal.values or (setup.secure_noise and journal.values):
+        raise RecordError(
+            f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
+            f"release: count ε and δ of both runs, and remove {path} first."
+        )
     if journal.is_remembered:
         raise RecordError(
             "This run was interrupted in this process, which may remember what it had released: another question with "
             f"the same noise would show the records. Start a new process to go on; or remove {path} to start anew, "
             "which is a second release: count ε and δ of both runs."
-        )
-    if SECURE_NOISE in journal.values or (setup.secure_noise and journal.values):
-        raise RecordError(
-            f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
-            f"release: count ε and δ of both runs, and remove {path} first."
         )
     return journal
 

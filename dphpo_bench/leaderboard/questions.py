@@ -207,7 +207,10 @@ def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> R
         words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model]
         words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
         words += ["--results-dir", str(root)]
-        raise InvalidValueError(f"There is no record of the oracle in {root}. This makes it: {shlex.join(words)}")
+        raise InvalidValueError(
+            f"There is no record of the oracle in {root}. This makes it, with --task-file where the task is your own: "
+            f"{shlex.join(words)}"
+        )
     return oracle
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records, call, each
 from dphpo_bench.base.text import shown
-from dphpo_bench.contract.metrics import Metric, ModelMetric
+from dphpo_bench.contract.metrics import OF_CLASSES, Metric, ModelMetric
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, default_search_space
-from dphpo_bench.data.arrays import as_records
+from dphpo_bench.data.arrays import as_records, column_names
 from dphpo_bench.training.losses import IGNORED, Objective, PerRecord, logits, tensors_of
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.structure import weights_hash
@@ -101,18 +101,32 @@ class ArrayTask(Task):
         self.public = public
         self._version = version
         self._model, self._pretrained = model, pretrained
-        self._losses, self._scores, self._metrics = losses, scores, tuple(metrics)
-        for one in self._metrics:
-            if not isinstance(one, Metric | ModelMetric):
-                raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(one, form=repr)}.")
+        self._losses, self._scores, self._metrics = losses, scores, _checked_metrics(metrics, kind)
+        if not callable(model):
+            raise InvalidValueError(
+                f"Expected model to be a torch.nn.Module or a function that makes one, got {shown(model, form=repr)}. "
+                "The data come before it: ArrayTask(name, (inputs, labels), model)."
+            )
+        names = column_names(train, target)
         with torch.random.fork_rng(devices=[]):
-            example = self.build_model()
+            try:
+                example = self.build_model()
+            except TypeError as error:
+                raise InvalidValueError(
+                    f"Cannot make a model of {shown(model)}: {shown(error, 200)}. Pass a module, or a function without "
+                    "parameters that makes one."
+                ) from error
             if self.build_model() is example:
                 raise InvalidValueError(
                     "Expected model to make a new module at each call, got the same one twice: a run would start where "
                     "another ended. Pass the module itself, which is copied."
                 )
         train = as_records(train, "train", kind, target)
+        if test is not None and names is not None and column_names(test, target) not in (None, names):
+            raise InvalidValueError(
+                f"Expected the columns of test to be those of train in the same order, {shown(', '.join(names), 200)}, "
+                f"got {shown(', '.join(column_names(test, target) or []), 200)}."
+            )
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
         if _inputs(test) != _inputs(train):
             raise InvalidValueError(f"Expected test inputs of shape {_shapes(train)} as in train, got {_shapes(test)}.")
@@ -124,7 +138,7 @@ class ArrayTask(Task):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 _check_labels(records, n_classes or 0, which)
         n = len(self._train)
-        space = None if search_space is None else dict(search_space)
+        space = None if search_space is None else _checked_space(search_space)
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
@@ -159,6 +173,11 @@ class ArrayTask(Task):
     def scores(self, outputs: Any, targets: Any) -> Tensor:
         """Each record's score."""
         return (self._scores or self.ready("scores"))(outputs, targets)
+
+    def check_scores(self) -> None:
+        """Check that there are scores."""
+        if self._scores is None:
+            self.ready("scores")
 
     def objective(self) -> Objective:
         """Losses and scores."""
@@ -209,6 +228,28 @@ class ArrayTask(Task):
         return hashlib.sha256(json.dumps([super().model_fingerprint(), weights]).encode()).hexdigest()
 
 
+def _checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...]:
+    given = tuple(metrics) if isinstance(metrics, list | tuple) else (metrics,)
+    for one in given:
+        if not isinstance(one, Metric | ModelMetric):
+            raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(one, form=repr)}.")
+        if kind == "regression" and one in OF_CLASSES:
+            raise InvalidValueError(f"Expected metrics of a regression, got {one.name}, which is about classes.")
+    return given
+
+
+def _checked_space(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":
+    from optuna.distributions import BaseDistribution
+
+    for name, one in space.items():
+        if not isinstance(one, BaseDistribution):
+            raise InvalidValueError(
+                f"Expected distributions of Optuna in search_space, such as FloatDistribution(1e-4, 1, log=True), got "
+                f"{shown(one, form=repr)} for {name!r}."
+            )
+    return dict(space)
+
+
 def default_batch_size(n_records: int) -> int:
     """A quarter of the records, at most 8,192: under privacy large batches are better, at a price in time.
 
@@ -242,7 +283,7 @@ def _accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
     for tried in (records, _real(records)):
         try:
             return tried, _outputs(model, tried)
-        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             failures.append(str(error).partition("\n")[0])
     shapes = each(lambda tensor: tensor[:1], records.inputs)
     found = {name: (1, *tensor.shape[1:]) for name, tensor in shapes.items()} if isinstance(shapes, Mapping) else None

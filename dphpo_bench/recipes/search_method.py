@@ -76,6 +76,8 @@ class SearchMethod(CandidateMethod[P]):
         validation: expected share of the records that scores are computed on; the others train.
     """
 
+    needs_scores: ClassVar[bool] = True
+
     validation: Share = 0.1
 
     def trial(

@@ -67,6 +67,8 @@ def subjects(plug_in: str) -> list[Subject]:
         UnknownNameError: if nothing has this name.
         RegistryError: if it cannot be loaded, or is neither a method nor a task.
     """
+    if plug_in.endswith(SUFFIX):
+        raise UnknownNameError(f"Expected FILE.py:CLASS, got {plug_in!r}. Name the class of the method or the task.")
     file, _, name = plug_in.rpartition(":")
     if file.endswith(SUFFIX):
         plug_in = f"{import_file(Path(file)).__name__}:{name}"

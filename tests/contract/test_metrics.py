@@ -26,6 +26,7 @@ MARGINS, LABELS = torch.tensor([-1.0, 2.0, 0.5, -0.2]), torch.tensor([0.0, 1.0, 
         (bench.ACCURACY, torch.full((4, 3), math.nan), CLASSES, 0.0),
         (bench.BALANCED_ACCURACY, LOGITS[1:], CLASSES[1:], (1 / 2 + 1) / 2),
         (bench.F1, MARGINS, LABELS, 2 * 1 / (2 * 1 + 1 + 1)),
+        (bench.F1, torch.stack([-MARGINS, MARGINS], 1), LABELS.long(), 2 * 1 / (2 * 1 + 1 + 1)),  # the same two classes
         (bench.ROC_AUC, MARGINS, LABELS, 3 / 4),  # of four pairs one is in the wrong order
         (bench.ROC_AUC, torch.stack([-MARGINS, MARGINS], 1), LABELS.long(), 3 / 4),
         (bench.R2, MARGINS, LABELS, 1 - (1 + 1 + 0.25 + 1.44) / 1),

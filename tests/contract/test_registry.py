@@ -82,6 +82,35 @@ def test_a_broken_plug_in_is_one_warning_that_names_it(install, source: str, rea
     assert "toy" not in found
 
 
+def test_a_class_without_a_summary_takes_no_list_down(install) -> None:  # type: ignore[no-untyped-def]
+    install("silent", "dphpo_bench.methods", "toy", "silent_toy:Toy", PLUG_IN.replace("summary", "abstract"))
+    with pytest.warns(UserWarning, match="with a `summary` whose `name` is 'toy'"):
+        assert "toy" not in registry.methods()
+
+
+def test_a_parameter_without_a_default_is_asked_for(install) -> None:  # type: ignore[no-untyped-def]
+    install("asking", "dphpo_bench.methods", "toy", "asking_toy:Toy", PLUG_IN.replace("depth: int = 3", "depth: int"))
+    with pytest.raises(
+        InvalidValueError, match=r"Cannot make toy: .*'depth'\. Set its parameters with --set NAME=VALUE"
+    ):
+        registry.make_method("toy")
+    assert registry.make_method("toy", {"depth": "3"}).parameters["depth"] == 3
+
+
+def test_a_list_is_written_as_json(install) -> None:  # type: ignore[no-untyped-def]
+    source = PLUG_IN.replace("depth: int = 3", "depth: tuple[int, ...] = (1, 2)")
+    install("listing", "dphpo_bench.methods", "toy", "listing_toy:Toy", source)
+    assert registry.make_method("toy", {"depth": "[3, 4]"}).depth == (3, 4)
+    with pytest.raises(InvalidValueError, match="depth"):
+        registry.make_method("toy", {"depth": "[3, 'x']"})
+
+
+def test_what_is_neither_a_plug_in_nor_a_name_is_refused() -> None:
+    for of, kind in ((registry.method_of, "method"), (registry.task_of, "task")):
+        with pytest.raises(InvalidValueError, match=f"Expected a {kind} or the name of one, got"):
+            of(dict)
+
+
 def test_a_class_under_another_name_is_skipped(install) -> None:  # type: ignore[no-untyped-def]
     install("misnamed", "dphpo_bench.methods", "joy", "misnamed_toy:Toy", PLUG_IN)
     with pytest.warns(UserWarning, match="whose `name` is 'joy'"):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError, PlanOverBudgetError, RecordError
 from dphpo_bench.base.terminal import TerminalProgress
-from dphpo_bench.harness import attempt
+from dphpo_bench.harness import attempt, journal
 from dphpo_bench.harness import run as harness
 from dphpo_bench.privacy.events import best_of, gaussian
 from dphpo_bench.privacy.ledger import Ledger
@@ -356,12 +356,13 @@ def test_the_number_of_trials_is_not_in_the_log(tiny_task, budget, capsys) -> No
     assert "Selection: " in capsys.readouterr().err
 
 
-def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path) -> None:
+def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path, monkeypatch) -> None:
     """Without the journal, five geometric numbers of mean 20 agree with a probability below 1e-6."""
     totals = [TRIALS.value]
     for _ in range(5):
         with pytest.raises(KeyboardInterrupt):
             bench.run(searching(interrupted=True), tiny_task, budget, results_dir=tmp_path)
+        monkeypatch.setattr(journal, "_remembered", set())  # as in a new process
         totals.append(TRIALS.value)
     bench.run(searching(), tiny_task, budget, results_dir=tmp_path)
     totals.append(TRIALS.value)

@@ -2,16 +2,19 @@
 
 import functools
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 import pytest
+import scipy
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dphpo_bench.base.errors import InvalidValueError
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes.array_task import ArrayTask, default_batch_size
 
@@ -138,6 +141,17 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
     assert make().fingerprint(SOURCE) != make(train=(torch.tensor(X).half(), Y)).fingerprint(SOURCE)
 
 
+class Pair(nn.Module):
+    """Its outputs are a tuple, as those of an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.layer(x), x
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -160,12 +174,57 @@ def test_fingerprint_tells_nothing_about_the_records() -> None:
         ({"batch_size": 0}, "batch_size=0"),
         ({"batch_size": 101}, "batch_size=101"),
         ({"epochs": 0}, "epochs > 0"),
+        ({"model": nn.Linear}, r"Cannot make a model of <class .*missing 2 required .* a function without parameters"),
+        ({"model": Y}, r"The data come before it: ArrayTask\(name, \(inputs, labels\), model\)"),
+        ({"model": Pair}, r"The model does not accept inputs of shape \(1, 5\)"),
+        ({"metrics": [print]}, "Expected metrics of type Metric or ModelMetric"),
+        ({"kind": "regression", "metrics": bench.ACCURACY}, "metrics of a regression, got accuracy"),
+        ({"search_space": {"learning_rate": (1e-4, 1)}}, r"Expected distributions of Optuna .* got \(0.0001, 1\)"),
+        ({"train": (X.astype(complex), Y)}, "Expected real inputs in train, got complex ones"),
+        ({"train": (scipy.sparse.csr_matrix(X), Y)}, "to be dense, got a sparse matrix; use its toarray"),
+        (
+            {"train": (pandas.DataFrame(X).astype("Float64").where(X > 0), Y)},
+            "missing ones in the columns 0, 1, 2, 3, 4; impute or drop them",
+        ),
     ],
 )
 def test_mistakes_get_one_clear_line(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message) as error:
         make(**changes)
     assert "\n" not in str(error.value)
+
+
+def test_columns_of_test_data_are_those_of_train() -> None:
+    """In another order they would be scored without a word."""
+    frame = pandas.DataFrame(X, columns=list("abcde"))
+    make(train=(frame, Y), test=(frame, Y))
+    make(train=(frame, Y), test=(X, Y))
+    labelled = frame.assign(labels=Y)
+    make(train=labelled, test=labelled[["labels", *"abcde"]])
+    for other in (frame[list("edcba")], frame.rename(columns={"a": "z"})):
+        with pytest.raises(InvalidValueError, match="in the same order, a, b, c, d, e, got"):
+            make(train=(frame, Y), test=(other, Y))
+    with pytest.raises(InvalidValueError, match="in the same order"):
+        make(train=labelled, test=labelled[["b", "a", "c", "d", "e", "labels"]])
+
+
+def test_a_search_on_a_regression_needs_scores_and_says_so_before_it_trains() -> None:
+    values = X @ np.arange(5.0)
+    task = make(train=(X, values), kind="regression", model=nn.Linear(5, 1))
+    budget = bench.PrivacyBudget(2.0, 1e-3)
+    for method in ("grid_composed", "papernot_steinke", "linear_scaling", "propose_test"):
+        with pytest.raises(InvalidValueError, match="Expected an error_bound of task"):
+            bench.plan(method, task, budget)
+    bench.plan("dp_sgd", task, budget)
+    scored = make(train=(X, values), kind="regression", model=nn.Linear(5, 1), error_bound=9)
+    bench.plan("grid_composed", scored, budget)
+
+
+def test_a_run_on_other_records_does_not_replace_a_record(tmp_path: Path) -> None:
+    one, other = make(epochs=1), make(train=(X + 1, Y), epochs=1)
+    bench.run("dp_sgd", one, bench.PrivacyBudget(2.0, 1e-3), seed=None, results_dir=tmp_path)
+    with pytest.raises(DataError, match="are others than those that results in"):
+        bench.run("dp_sgd", other, bench.PrivacyBudget(2.0, 1e-3), seed=None, results_dir=tmp_path)
 
 
 def test_columns_of_texts_are_named_and_no_record_is_quoted() -> None:

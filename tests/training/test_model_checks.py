@@ -194,7 +194,7 @@ def test_hooks_are_refused(hooked: Any, register: Any) -> None:
     model = Own()
     refuse_watchers(model)
     hooked(register, model)
-    with pytest.raises(InvalidValueError, match="model without hooks"):
+    with pytest.raises(InvalidValueError, match=r"model without hooks|torch without hooks"):
         refuse_watchers(model)
 
 
