@@ -96,6 +96,8 @@ def load_model(path: Path | str, task: str | Task) -> "nn.Module":
     except (OSError, SafetensorError) as error:
         raise DataError(f"Cannot read the model {path}: {shown(error, 200)}.") from None
     if isinstance(task, str):
+        if told.get("task") != task:
+            raise DataError(f"Expected in {path} a model of task {task}, got one of {shown(told.get('task'))}.")
         task = make_task(task, told.get("model"))
     whose, here = (told.get("task"), told.get("model")), (task.facts.task, task.facts.model)
     if whose != here:

@@ -138,7 +138,7 @@ class ArrayTask(Task):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 _check_labels(records, n_classes or 0, which)
         n = len(self._train)
-        space = None if search_space is None else _checked_space(search_space)
+        space = None if search_space is None else _checked_space(search_space, len(self._train))
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
@@ -238,7 +238,7 @@ def _checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...
     return given
 
 
-def _checked_space(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":
+def _checked_space(space: "Mapping[str, BaseDistribution]", n_records: int) -> "dict[str, BaseDistribution]":
     from optuna.distributions import BaseDistribution
 
     for name, one in space.items():
@@ -246,6 +246,11 @@ def _checked_space(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDi
             raise InvalidValueError(
                 f"Expected distributions of Optuna in search_space, such as FloatDistribution(1e-4, 1, log=True), got "
                 f"{shown(one, form=repr)} for {name!r}."
+            )
+        largest = max(getattr(one, "choices", [getattr(one, "high", 0)]))
+        if name == "batch_size" and largest > n_records:
+            raise InvalidValueError(
+                f"Expected batch sizes of search_space up to n_records={n_records}, got up to {largest}."
             )
     return dict(space)
 

@@ -139,6 +139,7 @@ def test_a_plot_and_a_board() -> None:
     with pytest.raises(InvalidValueError, match=r"ends in \.svg, got comparison\.png"):
         drawn.save("comparison.png")
     assert table.write_board("board") == []
+    assert "leaderboard/results" not in Path("board/README.md").read_text()
     assert "louder" in Path("board/README.md").read_text()
     assert len(list(Path("board/results").rglob("*.json"))) == 2
 

@@ -90,9 +90,7 @@ def test_a_class_without_a_summary_takes_no_list_down(install) -> None:  # type:
 
 def test_a_parameter_without_a_default_is_asked_for(install) -> None:  # type: ignore[no-untyped-def]
     install("asking", "dphpo_bench.methods", "toy", "asking_toy:Toy", PLUG_IN.replace("depth: int = 3", "depth: int"))
-    with pytest.raises(
-        InvalidValueError, match=r"Cannot make toy: .*'depth'\. Set its parameters with --set"
-    ):
+    with pytest.raises(InvalidValueError, match=r"Cannot make toy: .*'depth'\. Set its parameters with --set"):
         registry.make_method("toy")
     assert registry.make_method("toy", {"depth": "3"}).parameters["depth"] == 3
 

@@ -95,6 +95,8 @@ def test_what_is_unfit_is_refused(result: Any, tmp_path: Path, tiny_task: TinyTa
             result.save(tmp_path / name)
     with pytest.raises(bench.DataError, match="model mlp of task tiny, got linear of tiny"):
         bench.load_model(path, TinyTask("mlp"))
+    with pytest.raises(bench.DataError, match="a model of task digits, got one of tiny"):
+        bench.load_model(path, "digits")
     with pytest.raises(bench.DataError, match="Cannot read the model"):
         bench.load_model(tmp_path / "none.safetensors", tiny_task)
     path.write_bytes(path.read_bytes()[:-3])

@@ -10,6 +10,7 @@ import pandas
 import pytest
 import scipy
 import torch
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -180,6 +181,8 @@ class Pair(nn.Module):
         ({"metrics": [print]}, "Expected metrics of type Metric or ModelMetric"),
         ({"kind": "regression", "metrics": bench.ACCURACY}, "metrics of a regression, got accuracy"),
         ({"search_space": {"learning_rate": (1e-4, 1)}}, r"Expected distributions of Optuna .* got \(0.0001, 1\)"),
+        ({"search_space": {"batch_size": IntDistribution(10, 500)}}, "up to n_records=100, got up to 500"),
+        ({"search_space": {"batch_size": CategoricalDistribution([10, 101])}}, "up to n_records=100, got up to 101"),
         ({"train": (X.astype(complex), Y)}, "Expected real inputs in train, got complex ones"),
         ({"train": (scipy.sparse.csr_matrix(X), Y)}, "to be dense, got a sparse matrix; use its toarray"),
         (
