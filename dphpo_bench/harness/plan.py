@@ -14,6 +14,7 @@ from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.recipes.trial import Trial
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -64,8 +65,6 @@ def plan(
     facts = task.facts
     if not isinstance(budget, PrivacyBudget):
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
-    if method.needs_scores:
-        task.check_scores()
     with sealed() as complaints:
         try:
             made = method.plan(copy(facts), budget) if plans is None else plans.plan(method, task, budget)
@@ -77,6 +76,8 @@ def plan(
         raise SealedDataError(complaints[0])
     if type(made) is not Plan:
         raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
+    if method.needs_scores or isinstance(made.parameters, Trial):
+        task.check_scores()
     made = replace(made)  # a copy that the method cannot reach
     if made.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {made.budget}.")

@@ -247,11 +247,12 @@ def _checked_space(space: "Mapping[str, BaseDistribution]", n_records: int) -> "
                 f"Expected distributions of Optuna in search_space, such as FloatDistribution(1e-4, 1, log=True), got "
                 f"{shown(one, form=repr)} for {name!r}."
             )
-        largest = max(getattr(one, "choices", [getattr(one, "high", 0)]))
-        if name == "batch_size" and largest > n_records:
-            raise InvalidValueError(
-                f"Expected batch sizes of search_space up to n_records={n_records}, got up to {largest}."
-            )
+    sizes = space.get("batch_size")
+    largest = max(getattr(sizes, "choices", [getattr(sizes, "high", 0)]))
+    if largest > n_records:
+        raise InvalidValueError(
+            f"Expected batch sizes of search_space up to n_records={n_records}, got up to {largest}."
+        )
     return dict(space)
 
 
