@@ -73,7 +73,7 @@ def test_what_it_is_and_the_command_that_repeats_a_run(main_with_file: Any, tmp_
     assert out.rstrip().endswith("dphpo-bench run -m hyfreedp -t file_rows --task-file rows_in_a_file.py")
     assert json.loads(main_with_file("describe", "file_rows", *own, "--json")[1])["task_file"] == "rows_in_a_file.py"
     assert main_with_file("run", "-m", "dp_sgd", *own, "-q")[0] == 0
-    (record,) = (tmp_path / "results").rglob("*.json")
+    (record,) = (tmp_path / "results").glob("*/*/*.json")
     code, out, err = main_with_file("show", str(record))
     assert "--task-file" not in out
     assert "file_rows is not installed here: give --task-file" in err

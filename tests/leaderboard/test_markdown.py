@@ -171,7 +171,7 @@ def test_the_sections_come_in_order_and_every_chart_once() -> None:
 def test_links_lead_somewhere_on_a_strangers_board() -> None:
     page = to_markdown(sample_board(), [])
     assert set(re.findall(r"\]\(([^)]+)\)", page)) == {"index.html", "leaderboard.csv", "#legend"}
-    assert "rebuild this page with `dphpo-bench leaderboard build`.\n" in page
+    assert "rebuild this page with `dphpo-bench leaderboard build` and this folder.\n" in page
 
 
 def test_tables_hold_every_row_and_references_stand_below() -> None:
