@@ -208,7 +208,7 @@ def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> R
         words += ["--epsilon", repr(identity.epsilon), "--delta", repr(identity.delta), "--seed", str(identity.seed)]
         words += ["--results-dir", str(root)]
         raise InvalidValueError(
-            f"There is no record of the oracle in {root}. This makes it (on a task of your own, with your --task-file): "
+            f"There is no record of the oracle in {root}. This makes it (on a task of yours, with its --task-file): "
             f"{shlex.join(words)}"
         )
     return oracle
