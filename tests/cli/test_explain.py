@@ -87,7 +87,7 @@ def test_a_loss_is_explained_once_there_is_an_oracle(records: Any, main_here: An
     code, out, err = main_here("explain", str(path), "-q", "--executor", "serial")
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
-    assert line.startswith(f"There is no record of the oracle in {tmp_path / 'results'}. This makes it (on a task of yours")
+    assert line.startswith(f"There is no record of the oracle in {tmp_path / 'results'}. This makes it (on a task of ")
     command = shlex.split(line.partition("dphpo-bench ")[2])
     assert main_here(*command, "-q")[0] == 0
 
