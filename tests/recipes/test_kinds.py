@@ -147,7 +147,9 @@ def test_searches_pay_for_scores_of_the_task(kind: str) -> None:
 def test_a_regression_without_a_bound_has_no_scores() -> None:
     task = seeded("lines", (np.zeros((40, 2)), np.zeros(40)), nn.Linear(2, 1), kind="regression", epochs=2)
     bench.run("dp_sgd", task, BUDGET, seed=0)
-    with pytest.raises(bench.InvalidValueError, match="Expected error_bound in the facts, or scores of its own"):
+    with pytest.raises(
+        bench.InvalidValueError, match="Expected an error_bound of task lines, in units of the target, or scores"
+    ):
         task.scores(torch.zeros(2), torch.zeros(2))
 
 
