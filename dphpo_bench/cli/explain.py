@@ -150,7 +150,7 @@ def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
         reasons.setdefault(reason, []).append(record.identity.method)
     if none:
         first = next(iter(reasons), "There is no record of a private run to explain.")
-        more = f" Other records lack other ones, {len(reasons) - 1} in all." if len(reasons) > 1 else ""
+        more = f" There are {len(reasons) - 1} more reasons, of other records." if len(reasons) > 1 else ""
         raise InvalidValueError(first + more)
     for reason, methods in list(reasons.items())[:MAX_REASONS]:
         which = f"{len(methods)} records of {', '.join(sorted(set(methods)))}"

@@ -63,7 +63,7 @@ def _parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
     """Inputs and targets."""
     if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
         return data[0], data[1]
-    is_frame = hasattr(data, "columns") and hasattr(data, "drop")
+    is_frame = _is_frame(data)
     if is_frame or isinstance(data, Mapping):
         if target not in data:
             raise InvalidValueError(f"Expected {target!r} among {list(data)} of {which}; name the labels by target=.")
@@ -79,10 +79,14 @@ def _parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
     )
 
 
+def _is_frame(data: Any) -> bool:
+    return hasattr(data, "columns") and hasattr(data, "drop")
+
+
 def column_names(data: Any, target: str) -> list[str] | None:
     """The names of a frame's columns of inputs, in their order; None where the inputs are no frame."""
     inputs = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
-    if not (hasattr(inputs, "columns") and hasattr(inputs, "drop")):
+    if not _is_frame(inputs):
         return None
     return [str(name) for name in inputs.columns if inputs is not data or name != target]
 

@@ -107,7 +107,6 @@ class ArrayTask(Task):
                 f"Expected model to be a torch.nn.Module or a function that makes one, got {shown(model, form=repr)}. "
                 "The data come before it: ArrayTask(name, (inputs, labels), model)."
             )
-        names = column_names(train, target)
         with torch.random.fork_rng(devices=[]):
             try:
                 example = self.build_model()
@@ -121,12 +120,8 @@ class ArrayTask(Task):
                     "Expected model to make a new module at each call, got the same one twice: a run would start where "
                     "another ended. Pass the module itself, which is copied."
                 )
+        _check_columns(column_names(train, target), column_names(test, target))
         train = as_records(train, "train", kind, target)
-        if test is not None and names is not None and column_names(test, target) not in (None, names):
-            raise InvalidValueError(
-                f"Expected the columns of test to be those of train in the same order, {shown(', '.join(names), 200)}, "
-                f"got {shown(', '.join(column_names(test, target) or []), 200)}."
-            )
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
         if _inputs(test) != _inputs(train):
             raise InvalidValueError(f"Expected test inputs of shape {_shapes(train)} as in train, got {_shapes(test)}.")
@@ -175,7 +170,7 @@ class ArrayTask(Task):
         return (self._scores or self.ready("scores"))(outputs, targets)
 
     def check_scores(self) -> None:
-        """Check that there are scores."""
+        """See `Task.check_scores`."""
         if self._scores is None:
             self.ready("scores")
 
@@ -233,9 +228,17 @@ def _checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...
     for one in given:
         if not isinstance(one, Metric | ModelMetric):
             raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(one, form=repr)}.")
-        if kind == "regression" and one in OF_CLASSES:
+        if kind == "regression" and any(one is known for known in OF_CLASSES):  # its own may have the same name
             raise InvalidValueError(f"Expected metrics of a regression, got {one.name}, which is about classes.")
     return given
+
+
+def _check_columns(train: list[str] | None, test: list[str] | None) -> None:
+    if train is not None and test is not None and test != train:
+        raise InvalidValueError(
+            f"Expected the columns of test to be those of train in the same order, {shown(', '.join(train), 200)}, "
+            f"got {shown(', '.join(test), 200)}."
+        )
 
 
 def _checked_space(space: "Mapping[str, BaseDistribution]", n_records: int) -> "dict[str, BaseDistribution]":

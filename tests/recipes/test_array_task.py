@@ -223,6 +223,12 @@ def test_a_search_on_a_regression_needs_scores_and_says_so_before_it_trains() ->
     bench.plan("grid_composed", scored, budget)
 
 
+def test_a_metric_of_ones_own_may_be_called_as_one_of_classes() -> None:
+    own = bench.Metric("accuracy", True, lambda outputs, targets: float((outputs.flatten() - targets).abs().mean() < 1))
+    task = make(train=(X, X @ np.arange(5.0)), kind="regression", model=nn.Linear(5, 1), metrics=[own])
+    assert task.metrics == (own,)
+
+
 def test_a_run_on_other_records_does_not_replace_a_record(tmp_path: Path) -> None:
     one, other = make(epochs=1), make(train=(X + 1, Y), epochs=1)
     bench.run("dp_sgd", one, bench.PrivacyBudget(2.0, 1e-3), seed=None, results_dir=tmp_path)
