@@ -388,10 +388,8 @@ class Task(ABC):
 
     def model_fingerprint(self) -> str:
         """A hash of the model's structure: part of a run's identity."""
-        import torch
-
+        from dphpo_bench.training.randomness import global_randomness
         from dphpo_bench.training.structure import structure_hash
 
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with global_randomness(0):
             return structure_hash(self.build_model())

@@ -23,7 +23,7 @@ from dphpo_bench.session.own_code import OwnCode
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.model_checks import refuse_watchers
-from dphpo_bench.training.randomness import Streams
+from dphpo_bench.training.randomness import Streams, global_randomness
 from dphpo_bench.training.sampling import poisson_sample, uniform
 
 if TYPE_CHECKING:
@@ -168,10 +168,8 @@ class Access(Unique):
         # Masks of dropout and the like are drawn from a stream of the session: the global generator is no secret, and
         # its state would tell how many records were drawn.
         secret = int(one_uniform(self.generator("noise", "layers")) * 2**53)
-        devices = [self.raw.device] if self.raw.device.type == "cuda" else []
         try:
-            with torch.random.fork_rng(devices), torch.autograd.set_detect_anomaly(False):
-                torch.manual_seed(secret)
+            with global_randomness(secret, self.raw.device), torch.autograd.set_detect_anomaly(False):
                 return computation()
         except Exception as error:  # not logged: a method could listen, and its frames hold the records
             kind = type(error).__name__

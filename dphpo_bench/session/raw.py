@@ -11,6 +11,7 @@ from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.own_model import OwnModel
+from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.stacked import StackedLinear
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ class RawRecords:
 
     def build_model(self, seed: int) -> "nn.Module":
         """The task's model with the initial weights of this seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with global_randomness(seed, self.device):
             return self._task.build_model().to(self.device)
 
     def own_model(self, number: int = 0) -> OwnModel:

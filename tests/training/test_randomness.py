@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 
-from dphpo_bench.training.randomness import Streams
+from dphpo_bench.training.randomness import Streams, global_randomness
 
 
 def test_derivation_is_the_documented_hash() -> None:
@@ -61,3 +61,34 @@ def test_only_the_words_of_the_state_are_replaced() -> None:
     assert words[0] == 0  # the first word of MT19937 is its seed
     assert words[1] == 1  # and the next 1812433253 (x ^ x >> 30) + 1
     assert ((words >= 0) & (words < 2**32)).all()
+
+
+def test_the_global_generator_is_seeded_as_by_torch_and_put_back() -> None:
+    before = torch.get_rng_state()
+    with global_randomness(2**53 - 1):
+        found = torch.randn(5)
+    assert torch.equal(before, torch.get_rng_state())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2**53 - 1)
+        assert torch.equal(found, torch.randn(5))
+
+
+def test_the_seed_is_not_kept_for_devices_that_are_not_in_use_yet() -> None:
+    """`torch.manual_seed` leaves it in a closure, where a method could read it after a query."""
+    calls = [list(torch.cuda._lazy_seed_tracker.get_calls()), list(torch.cuda._queued_calls)]
+    with global_randomness(5):
+        torch.randn(1)
+    assert [list(torch.cuda._lazy_seed_tracker.get_calls()), list(torch.cuda._queued_calls)] == calls
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_generator_of_the_device_is_seeded_and_put_back() -> None:
+    before = torch.cuda.get_rng_state()
+    drawn = []
+    for _ in range(2):
+        with global_randomness(5, "cuda"):
+            drawn.append(torch.randn(5, device="cuda"))
+    assert torch.equal(*drawn)
+    with global_randomness(5):
+        pass
+    assert torch.equal(before, torch.cuda.get_rng_state())
