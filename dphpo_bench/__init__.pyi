@@ -43,6 +43,12 @@ from .contract.session import Session as Session
 from .contract.task import Input as Input
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
+from .data.datasets import Images as Images
+from .data.datasets import Split as Split
+from .data.datasets import Table as Table
+from .data.encoding import Category as Category
+from .data.encoding import Number as Number
+from .data.encoding import encode as encode
 from .data.source import DataSource as DataSource
 from .harness.plan import plan as plan
 from .harness.recording import RunFailedError as RunFailedError
@@ -87,6 +93,8 @@ from .recipes.probed_training import ProbedTraining as ProbedTraining
 from .recipes.probed_training import ProbingRule as ProbingRule
 from .recipes.probed_training import parabola as parabola
 from .recipes.probed_training import within as within
+from .recipes.scattering import ScatteringFeatures as ScatteringFeatures
+from .recipes.schedule import Schedule as Schedule
 from .recipes.search_method import CandidateMethod as CandidateMethod
 from .recipes.search_method import RandomStopping as RandomStopping
 from .recipes.search_method import SearchMethod as SearchMethod

@@ -10,13 +10,12 @@ import pandas as pd
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.data.encoding import Category, Number, encode
 
 # What is known of the columns without looking at the records, whose means and spreads would be a release.
 COLUMNS = {
-    "age": Number(typical=40, spread=15),
-    "income": Number(typical=10, spread=1, logarithmic=True),
-    "employer": Category(("private", "state", "none")),
+    "age": bench.Number(typical=40, spread=15),
+    "income": bench.Number(typical=10, spread=1, logarithmic=True),
+    "employer": bench.Category(("private", "state", "none")),
 }
 
 
@@ -37,7 +36,7 @@ def people(n: int) -> pd.DataFrame:
 
 def table_task(frame: pd.DataFrame) -> bench.ArrayTask:
     """Three records in four to train on, the others to test on; a linear model."""
-    inputs, labels = encode(frame[list(COLUMNS)].values.tolist(), COLUMNS), frame["account"]
+    inputs, labels = bench.encode(frame[list(COLUMNS)].values.tolist(), COLUMNS), frame["account"]
     cut = len(frame) * 3 // 4
     return bench.ArrayTask(
         "accounts",

@@ -33,16 +33,16 @@ FALLBACK = 0.01
 """The rate where the budget is too small for a look."""
 
 UNSEEN = 0.15
-"""Standard deviation of a probe from which there is nothing to see."""
+"""Above this standard deviation a probe shows nothing."""
 
 CLEAR = 0.02
-"""Standard deviation of a probe at which nothing is gained by less noise."""
+"""Below this standard deviation of a probe, less noise gains nothing."""
 
 FEWEST, MOST = 8, 20
 """Times that records vote in a run: the more, the better they can be heard."""
 
 CURVED = 0.085
-"""The least difference between two sums of votes, relative to the voters, that is taken for curvature."""
+"""The least difference between two sums of votes, relative to the voters, that counts as curvature."""
 
 LEAST = 1 / 4
 """The distance to the best place, in stretches, below which the rate falls."""

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
 ROUNDS = 4
+"""Most rounds of the search for the budget at which a method's training alone spends a given ε."""
 CLOSE = 1e-3
-"""How near the ε of a method's training comes to what it should be, as a share; and in how many rounds."""
+"""The relative distance to that ε at which the search ends."""
 
 
 @dataclass(frozen=True)

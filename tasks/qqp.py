@@ -1,14 +1,9 @@
 """QQP: whether two questions ask the same."""
 
-from typing import TYPE_CHECKING
-
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.recipes.image_task import Schedule
+from dphpo_bench.recipes.schedule import Schedule
 from dphpo_bench.recipes.text_task import TextTask
-
-if TYPE_CHECKING:
-    import torch
 
 DATASET = Table(
     name="qqp",
@@ -49,9 +44,4 @@ class Qqp(TextTask):
     @property
     def metrics(self) -> tuple[bench.Metric | bench.ModelMetric, ...]:
         """Accuracy, and F1 of the duplicates, as GLUE reports both."""
-        return bench.ACCURACY, bench.Metric("f1", True, f1_of_duplicates), bench.CROSS_ENTROPY
-
-
-def f1_of_duplicates(outputs: "torch.Tensor", targets: "torch.Tensor") -> float:
-    """F1 of the second class alone; `bench.F1` of outputs for two classes is the mean over both."""
-    return bench.F1.compute(outputs[:, 1] - outputs[:, 0], targets)
+        return bench.ACCURACY, bench.F1, bench.CROSS_ENTROPY

@@ -1,6 +1,7 @@
 """Numbers and names from outside, checked and turned into the types that everything else relies on."""
 
 import math
+import operator
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError
@@ -55,13 +56,18 @@ def _strictly(name: str, value: Any, rule: str, high: float) -> float:
 
 def whole(name: str, value: Any, *, low: int, high: int) -> int:
     """`value` as an int in [low, high]; refused if it is anything else, such as a float with a whole value."""
-    try:
-        found = low - 1 if isinstance(value, bool | str | float) else int(value)
-    except (TypeError, ValueError):
-        found = low - 1
-    if not low <= found <= high:
+    found = exact_int(value)
+    if found is None or not low <= found <= high:
         raise InvalidValueError(f"Expected a whole {name} from {low} to {high}, got {name}={told(value)}.")
     return found
+
+
+def exact_int(value: Any) -> int | None:
+    """`value` as an int if its type is one of whole numbers, of Python, NumPy or torch; None for anything else."""
+    try:
+        return None if isinstance(value, bool) else int(operator.index(value))
+    except TypeError:
+        return None
 
 
 def told(value: Any) -> str:

@@ -68,7 +68,7 @@ def audit_command(
 
     progress = make_progress(quiet)
     source = DataSource.resolve(data_dir, progress=progress)
-    plans = PlanCache(source.cache_dir / "plans")  # the record's run is planned once, not twice
+    plans = PlanCache.of(source)  # the record's run is planned once, not twice
     store = RecordStore(results_dir)
     made_seed = options.parse_seed(seed, default_seed(made_task))
     with progress.track(f"Planning {made_method.name} on {made_task.name}", 0):

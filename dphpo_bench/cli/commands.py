@@ -97,6 +97,7 @@ def run_command(
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import run_table
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.harness.run import run
     from dphpo_bench.harness.saving import check_model_path
     from dphpo_bench.harness.seeds import default_seed
@@ -105,15 +106,17 @@ def run_command(
     if save_model:
         check_model_path(save_model)
     progress = make_progress(quiet)
+    source = DataSource.resolve(data_dir, progress=progress)
     result = run(
         made_method,
         made_task,
         budget,
         seed=options.parse_seed(seed, None if secure_noise else default_seed(made_task)),
-        source=DataSource.resolve(data_dir, progress=progress),
+        source=source,
         results_dir=results_dir,
         device=device,
         progress=progress,
+        plans=PlanCache.of(source),
         secure_noise=secure_noise,
         check=False,
     )
@@ -144,11 +147,13 @@ def plan_command(
     """Show what a run would release and cost, and its ε. Reads no data."""
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import plan_json, plan_tables
+    from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.plan import plan
+    from dphpo_bench.harness.plan_cache import PlanCache
 
     asked = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     with make_progress(quiet).track("Planning", 0):
-        checked = plan(*asked)
+        checked = plan(*asked, plans=PlanCache.of(DataSource.resolve()))
     if as_json:
         show_json(plan_json(checked))
     else:
@@ -159,11 +164,11 @@ def plan_command(
 def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOption = False) -> None:
     """Show which datasets are here, which are missing, and how to get them."""
     from dphpo_bench.cli.listing import dataset_status
-    from dphpo_bench.contract.registry import make_task, tasks
+    from dphpo_bench.contract.registry import tasks
     from dphpo_bench.data.source import DataSource
 
     source = DataSource.resolve(data_dir)
-    rows = [row for name in tasks() for row in dataset_status(make_task(name), source)]
+    rows = [row for task in tasks().values() for row in dataset_status(task.cls(), source)]
     if as_json:
         show_json(rows)
         return

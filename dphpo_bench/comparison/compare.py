@@ -86,7 +86,8 @@ def compare(
     of_task = task_identity(task, task.facts, source)
     resources = Resources(threads=threads, gpus=gpus)
     first = [cell_of(method, task, of_task, budget, seeds[0], resources) for budget in budgets for method in made]
-    for name, values in (("method", [cell.key for cell in first[: len(made)]]), ("epsilon", epsilons), ("seed", seeds)):
+    keys, targets = [cell.key for cell in first[: len(made)]], [budget.epsilon for budget in budgets]
+    for name, values in (("method", keys), ("epsilon", targets), ("seed", seeds)):
         if len(set(values)) < len(values):
             raise InvalidValueError(f"Expected each {name} once, got {name}s that are the same.")
     cells = with_seeds(first, seeds)

@@ -71,7 +71,7 @@ class Plan(Generic[P]):
         accountant: whose ε is quoted, as in `accountants.ACCOUNTANTS`; None: the tightest.
 
     Raises:
-        InvalidValueError: if `parameters` is something else.
+        InvalidValueError: if `parameters` is neither a frozen dataclass nor None.
     """
 
     budget: PrivacyBudget

@@ -114,7 +114,7 @@ def _f1(outputs: Any, targets: Any) -> float:
     from dphpo_bench.training.losses import matched
 
     if targets.ndim == 2 and matched(outputs, targets).shape == targets.shape:  # labels: the mean of one F1 for each
-        both = [(column, target) for column, target in zip(outputs.T, targets.T, strict=True)]
+        both = list(zip(outputs.T, targets.T, strict=True))
         return math.fsum(_f1(column, target) for column, target in both) / len(both)
     predicted, true = _predictions(outputs, targets)
     found = matched(outputs, targets)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Interval, Len
 
-from dphpo_bench.base.checks import MAX_NAME, short_text, told
+from dphpo_bench.base.checks import MAX_NAME, exact_int, short_text, told
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 
@@ -102,7 +102,9 @@ def _checked(name: str, declared: Any, value: Any) -> Any:
 
 def _exact(kind: type, value: Any) -> Any:
     """`value` as exactly this type; None if it is not a finite number."""
-    if isinstance(value, bool | str) or (kind is int and isinstance(value, float)):
+    if kind is int:
+        return exact_int(value)
+    if isinstance(value, bool | str):
         return None
     try:
         number = kind(value)

@@ -53,10 +53,11 @@ def plan(
         method: a method or a registered name.
         task: a task or a registered name.
         budget: (ε, δ) for tuning and training together.
-        plans: where plans are kept; None makes a new one.
+        plans: where plans are kept; None: the plan is made anew and not kept.
 
     Raises:
         UnknownNameError: if a name is not registered.
+        InvalidValueError: if the budget is none, or the method's plan fails or is none.
         BudgetTooSmallError: if no noise within reach meets the budget.
         PlanOverBudgetError: if the method's plan costs more than the budget.
         UnsupportedEventError: if no accountant bounds the plan's event.

@@ -7,11 +7,14 @@ make a run fail or state another cost, but it cannot lower ε.
 import hashlib
 import json
 import logging
+import sys
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import DataError, UnsupportedEventError
 from dphpo_bench.base.files import read_whole, write_whole
@@ -20,6 +23,9 @@ from dphpo_bench.contract.registry import code_hash, source_of
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.cache import locked
 from dphpo_bench.privacy.budget import PrivacyBudget
+
+if TYPE_CHECKING:
+    from dphpo_bench.data.source import DataSource
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +39,11 @@ class PlanCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    @classmethod
+    def of(cls, source: "DataSource") -> "PlanCache":
+        """The plans that lie beside a source's cached data."""
+        return cls(source.cache_dir / "plans")
+
     def plan(self, method: Method, task: Task, budget: PrivacyBudget) -> Plan:
         """The method's plan, made if there is none for these parameters, this code and this budget.
 
@@ -45,17 +56,19 @@ class PlanCache:
         if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(copy(task.facts), budget)
         path = self._folder / f"{_key(method, task, budget)}.json"
-        made = _read(path, method, budget)
-        if made is None:
+        if made := _read(path, method, budget):
+            return made
+        with ExitStack() as lock:
             try:
-                with locked(path):
-                    made = _read(path, method, budget)
-                    if made is None:
-                        made = method.plan(copy(task.facts), budget)
-                        _keep(made, method, path)
+                lock.enter_context(locked(path))
+                made = _read(path, method, budget)
             except (OSError, DataError) as error:
                 logger.warning("Cannot keep the plan of %s: %s", method.name, error)
-        return method.plan(copy(task.facts), budget) if made is None else made
+                return method.plan(copy(task.facts), budget)
+            if made is None:
+                made = method.plan(copy(task.facts), budget)
+                _keep(made, method, path)
+            return made
 
 
 def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
@@ -63,8 +76,8 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
     names = {
         "format": FORMAT,
         "engine": engine_hash(),
-        "method": [method.name, method.parameters, code_hash(type(method))],
-        "task": [repr(sorted(facts.items())), code_hash(type(task))],
+        "method": [method.name, method.parameters, code_hash(type(method)), _neighbours(type(method).__module__)],
+        "task": [repr(sorted(facts.items())), code_hash(type(task)), _neighbours(type(task).__module__)],
         "budget": [budget.epsilon, budget.delta],
     }
     return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:20]
@@ -79,6 +92,19 @@ def engine_hash(*parts: str) -> str:
             digest.update(path.read_bytes())
     digest.update(repr([version(name) for name in ("dp-accounting", "numpy", "scipy", "optuna")]).encode())
     return digest.hexdigest()
+
+
+@cache
+def _neighbours(module: str) -> str:
+    """A hash of what a plug-in's module may import of its own: what is loaded of its package, or from its folder."""
+    first = module.partition(".")[0]
+    file = getattr(sys.modules.get(first), "__file__", None)
+    if first == __package__.partition(".")[0] or file is None:
+        return ""
+    is_package, root = Path(file).stem == "__init__", Path(file).parent
+    files = {Path(found) for one in list(sys.modules.values()) if (found := getattr(one, "__file__", None))}
+    own = [path for path in files if path.suffix == ".py" and root in (path.parents if is_package else [path.parent])]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(own))).hexdigest()[:12]
 
 
 def _read(path: Path, method: Method, budget: PrivacyBudget) -> Plan | None:
@@ -100,4 +126,7 @@ def _keep(plan: Plan, method: Method, path: Path) -> None:
     except (TypeError, ValueError, AttributeError, UnsupportedEventError):
         return
     if exact and len(text) <= MAX_PLAN_BYTES:
-        write_whole(path, text)
+        try:
+            write_whole(path, text)
+        except OSError as error:
+            logger.warning("Cannot keep the plan of %s: %s", method.name, error)

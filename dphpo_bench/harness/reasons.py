@@ -9,6 +9,7 @@ from dphpo_bench.base.errors import DphpoBenchError
 logger = logging.getLogger(__name__)
 
 MAX_REASON = 2000
+_PACKAGE = Path(__file__).parents[1]
 
 
 def reason_of(error: BaseException, hide: bool = False) -> str:
@@ -21,7 +22,7 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
     """
     logger.debug("A run failed.", exc_info=error)
     frames = traceback.extract_tb(error.__traceback__)
-    raised_here = bool(frames) and Path(frames[-1].filename).parent.is_relative_to(Path(__file__).parents[1])
+    raised_here = bool(frames) and _is_engine(Path(frames[-1].filename))
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     if hide and not (isinstance(error, DphpoBenchError) and raised_here):
         named = f"{type(error).__name__}{where and f' at {where}'}"
@@ -33,3 +34,9 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
     except Exception:  # a plug-in's error that cannot be printed
         text = type(error).__name__
     return " ".join(text.split())[:MAX_REASON].encode(errors="replace").decode()
+
+
+def _is_engine(file: Path) -> bool:
+    """Whether a file is the engine's own. In a wheel the built-in methods and tasks lie within the package."""
+    inside = file.relative_to(_PACKAGE).parts if file.is_relative_to(_PACKAGE) else ("methods",)
+    return inside[0] not in ("methods", "tasks")

@@ -90,7 +90,7 @@ def run(
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or another torch device.
         progress: where long work reports to; default: standard error. `SilentProgress()` for nothing.
-        plans: where plans are kept; None makes a new one.
+        plans: where plans are kept; None: the plan is made anew and not kept.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
         check: raise an error if the status of the run is not "ok". False: return the result all the same.

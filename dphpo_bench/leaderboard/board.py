@@ -99,6 +99,7 @@ class Table:
 
     `setting` is the task, the model, and whatever else tells this setting from others. Tables at other ε share it.
     `kinds` are what the records are and what is trained, such as "pictures" and "networks"; empty if nobody told.
+    `oracle` is who gaps are measured to; None if it has no runs here.
     """
 
     task: str
@@ -110,6 +111,7 @@ class Table:
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
     kinds: tuple[str, ...] = ()
+    oracle: Contestant | None = None
 
     @property
     def title(self) -> str:

@@ -136,7 +136,7 @@ class Workshop:
         self._source = source
         self._resources = resources
         self._make_task = make_task
-        self._kept = PlanCache(source.cache_dir / "plans")
+        self._kept = PlanCache.of(source)
         self._tasks: dict[tuple[str, str], tuple[Task, Mapping[str, Any]]] = {}
         self._plans: dict[tuple[object, ...], Plan[Any]] = {}
 

@@ -82,6 +82,7 @@ def _table(cell: Cell, draws: Draws, replays: Replays) -> Table:
         setting=cell.title,
         measure=cell.setting.measure,
         kinds=cell.setting.kinds,
+        oracle=cell.oracle.contestant if cell.oracle else None,
         rows=tuple(row for row in rows if not row.contestant.reference),
         references=tuple(row for row in rows if row.contestant.reference),
     )

@@ -185,7 +185,7 @@ class Ledger:
         if type(obj["version"]) is not int or obj["version"] != VERSION:
             raise InvalidValueError(f"Expected a ledger of version {VERSION}, got {shown(obj['version'], 20)}.")
         if not (obj["refused"] is None or (isinstance(obj["refused"], str) and len(obj["refused"]) <= MAX_REFUSED)):
-            raise InvalidValueError("Expected refused to be a text of at most 1000 characters, or null.")
+            raise InvalidValueError(f"Expected refused to be a text of at most {MAX_REFUSED} characters, or null.")
         if not isinstance(obj["entries"], list) or len(obj["entries"]) > MAX_ENTRIES:
             raise InvalidValueError(f"Expected a list of at most {MAX_ENTRIES} ledger entries.")
         ledger = cls()

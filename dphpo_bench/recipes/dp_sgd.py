@@ -104,9 +104,7 @@ class DpSgd:
     @property
     def event(self) -> "DpEvent":
         """T × Poisson(q; Gaussian σ)."""
-        from dphpo_bench.privacy.events import repeat
-
-        return repeat(self.step, self.steps)
+        return dp_sgd_event(self.sample_rate, self.steps, self.noise_multiplier)
 
     @property
     def releases(self) -> tuple[Release, ...]:

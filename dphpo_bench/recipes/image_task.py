@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.base.progress import SilentProgress
@@ -13,6 +13,7 @@ from dphpo_bench.data.weights import Weights, weights_folder
 from dphpo_bench.recipes.features import CachedFeatures
 from dphpo_bench.recipes.picture_features import PictureFeatures
 from dphpo_bench.recipes.scattering import ScatteringFeatures
+from dphpo_bench.recipes.schedule import Schedule
 from dphpo_bench.recipes.vision_transformers import VisionTransformer
 
 if TYPE_CHECKING:
@@ -23,21 +24,6 @@ if TYPE_CHECKING:
 
 Route = ScatteringFeatures | PictureFeatures | VisionTransformer
 """From pictures to features."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a model is trained by default.
-
-    Attributes:
-        batch_size: expected.
-        epochs: passes over the data in expectation.
-        learning_rate: AdamW's; its own default is tuned on nothing.
-    """
-
-    batch_size: int
-    epochs: float
-    learning_rate: float = 1e-3
 
 
 class ImageTask(Task):

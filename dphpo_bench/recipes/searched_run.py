@@ -46,8 +46,8 @@ class SearchedRun:
 
     Attributes:
         combinations: the runs.
-        drawn: whether the session draws one, all alike, which costs the average; else a candidate says which, and
-            it costs the largest (docs/accounting.md, one of several events).
+        drawn: whether the session draws one, each with the same probability, which costs the average of their curves;
+            else a candidate names one, and the largest is charged (docs/accounting.md, one of several events).
 
     Raises:
         InvalidValueError: if a run is of another type.

@@ -11,8 +11,8 @@ from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.features import CachedFeatures, Extract
-from dphpo_bench.recipes.image_task import Schedule
 from dphpo_bench.recipes.roberta import LEARNING_RATES, ROBERTAS, Roberta
+from dphpo_bench.recipes.schedule import Schedule
 from dphpo_bench.recipes.text_features import TextFeatures
 
 if TYPE_CHECKING:

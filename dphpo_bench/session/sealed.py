@@ -66,11 +66,6 @@ class HiddenUtilities(Unique, SealedUtilities):
         self._access = access
         self.__sealed = (tuple(values), float(sensitivity))
 
-    @property
-    def _sensitivity(self) -> float:
-        """Of each utility; read-only, since the noise depends on it."""
-        return self.__sealed[1]
-
     def open_test(self, epsilon: float) -> "AboveThresholdTest":
         event = pure(positive("epsilon", epsilon))
         self._access.charge(event)

@@ -86,7 +86,7 @@ def first_above(
 
 @contextmanager
 def _counted(trials: Trials, count: int, expected: float) -> Iterator[Advance]:
-    """A display of so many trials. The plan expected another number of them, so what is left is corrected."""
+    """A display of `count` trials. The plan expected `expected`, so the total is corrected as they advance."""
     meter, over = trials.access.meter, 0
     planned, before = meter.total, meter.done
 

@@ -179,7 +179,7 @@ class _Job:
         self.budget = PrivacyBudget(self.identity.epsilon, self.identity.delta)
         self.device = str(job["device"])
         self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], SilentProgress())
-        self.plans = PlanCache(self.source.cache_dir / "plans")
+        self.plans = PlanCache.of(self.source)
         torch.set_num_threads(job["threads"])
         self._luggage = str(job["luggage"])
         logging.basicConfig()  # writes to the cell's log, tracebacks included

@@ -51,9 +51,8 @@ class SecureGenerator:
     """Uniform draws of one stream: SHAKE-256 of the stream's name, which holds the secret of the run.
 
     A secret of 256 bits from the operating system makes this a cryptographic generator. Yet the same name gives the
-    same
-    draws: the parts of a partition fit together, and a number of trials is not drawn twice. Noise does not come from
-    here; it comes from OpenDP and is never the same again.
+    same draws, so that the parts of a partition fit together and a number of trials is not drawn twice. Noise does not
+    come from here; it comes from OpenDP and is never the same again.
     """
 
     device = torch.device("cpu")

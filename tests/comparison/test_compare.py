@@ -152,6 +152,7 @@ def test_a_plot_and_a_board() -> None:
         ({"methods": [Louder(), Louder()]}, "Expected each method once"),
         ({"epsilons": 3}, "Expected epsilons as a list"),
         ({"epsilons": [3, 3.0]}, "Expected each epsilon once"),
+        ({"epsilons": iter([3, 3.0])}, "Expected each epsilon once"),
         ({"epsilons": [-1]}, "epsilon"),
         ({"seeds": [0, 0]}, "Expected each seed once"),
         ({"seeds": [-1]}, "seeds to be integers >= 0"),

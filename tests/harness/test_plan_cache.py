@@ -1,6 +1,8 @@
 """Kept plans: made once, by one process, and never trusted for what they cost."""
 
+import importlib
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +12,8 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 import dphpo_bench as bench
+from dphpo_bench.base.errors import SealedDataError
+from dphpo_bench.harness import plan_cache
 from dphpo_bench.harness.plan_cache import PlanCache
 
 
@@ -134,3 +138,41 @@ def test_a_plan_that_cannot_be_kept_is_made_and_logged(counting, tiny_task, budg
     plan = PlanCache(Path("/proc/none")).plan(counting(), tiny_task, budget)
     assert plan == counting().plan(tiny_task.facts, budget)
     assert "Cannot keep the plan of fixed_noise" in caplog.text
+
+
+@pytest.mark.parametrize("error", [SealedDataError, OSError])
+def test_a_method_that_cannot_plan_is_asked_once(
+    error, counting, tiny_task, budget, tmp_path, monkeypatch, caplog
+) -> None:
+    asked = []
+
+    def refuse(*_) -> None:
+        asked.append(1)
+        raise error("no")
+
+    monkeypatch.setattr(counting, "plan", refuse)
+    with pytest.raises(error):
+        PlanCache(tmp_path).plan(counting(), tiny_task, budget)
+    assert (len(asked), caplog.text) == (1, "")
+
+
+def test_an_edited_helper_of_a_plug_in_makes_another_plan(tiny_task, budget, tmp_path, monkeypatch) -> None:
+    """What the method's module imports from its folder counts as its code, since its plan may follow from it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_method.py").write_text(
+        "from dphpo_bench.methods.dp_sgd import FixedDpSgd\n"
+        "from own_values import STEPS\n"
+        "class Own(FixedDpSgd):\n"
+        "    name = 'own'\n"
+        "    def plan(self, facts, budget):\n"
+        "        return super().plan(facts.with_schedule(None, STEPS), budget)\n"
+    )
+    steps = []
+    for epochs in (1, 2):
+        (tmp_path / "own_values.py").write_text(f"STEPS = {epochs}\n# {'x' * epochs}")
+        for name in ("own_method", "own_values"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        plan_cache._neighbours.cache_clear()
+        made = importlib.import_module("own_method").Own()
+        steps.append(PlanCache(tmp_path / "plans").plan(made, tiny_task, budget).cost.steps)
+    assert steps[1] == 2 * steps[0]

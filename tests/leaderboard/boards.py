@@ -137,6 +137,7 @@ def table(
     references: Sequence[Method] = REFERENCES,
 ) -> Table:
     name, task, top = setting
+    others = tuple(row(method, top, epsilon, 1, len(methods), True) for method in references)
     return Table(
         task=task,
         model="linear",
@@ -145,7 +146,8 @@ def table(
         setting=name,
         measure=ACCURACY,
         rows=tuple(row(method, top, epsilon, place, len(methods)) for place, method in enumerate(methods, 1)),
-        references=tuple(row(method, top, epsilon, 1, len(methods), True) for method in references),
+        references=others,
+        oracle=next((one.contestant for one in others if one.contestant.method == "grid_oracle"), None),
     )
 
 

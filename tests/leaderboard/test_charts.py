@@ -202,6 +202,17 @@ def test_one_panel_each_with_the_oracle_behind() -> None:
         assert all(f">{epsilon:g}</text>" in panel.behind for epsilon in boards.EPSILONS)
 
 
+def test_the_line_behind_is_the_oracle_that_gaps_are_measured_to() -> None:
+    """It was the first contestant of that method's name: an oracle of other parameters, where that was better."""
+    tables = [boards.table(boards.SETTINGS[0], epsilon) for epsilon in boards.EPSILONS]
+    (oracle,) = [row for row in tables[0].references if row.contestant == tables[0].oracle]
+    other = replace(oracle, contestant=boards.contestant("grid_oracle", '{"optimizer": "SGD"}', True))
+    also = [replace(one, references=(other, *one.references)) for one in tables]
+    assert curves.metric_panels(also)[0].behind == curves.metric_panels(tables)[0].behind
+    without = [replace(one, oracle=None) for one in also]
+    assert 'class="oracle"' not in curves.metric_panels(without)[0].behind
+
+
 def test_names_of_lines_do_not_cover_each_other() -> None:
     tables = [boards.table(boards.SETTINGS[0], epsilon) for epsilon in boards.EPSILONS]
     flat = tuple(PathPoint(step, 0.5, None) for step in range(4))

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -257,6 +258,24 @@ def test_a_mistake_that_the_engine_finds_is_shown() -> None:
     record = run(body, seed=None)
     assert record.status == "failed"
     assert "Expected 0 < fraction < 1" in record.error
+
+
+@pytest.mark.parametrize(
+    ("file", "shows"),
+    [
+        ("dphpo_bench/session/access.py", True),
+        ("dphpo_bench/methods/hyfreedp.py", False),  # as in a wheel
+        ("dphpo_bench/tasks/adult.py", False),
+        ("methods/hyfreedp.py", False),  # as in an editable installation
+        ("elsewhere/dphpo_bench.py", False),
+    ],
+)
+def test_whose_words_are_shown_does_not_depend_on_the_installation(file: str, shows: bool) -> None:
+    code = compile("raise error", str(Path(bench.__file__).parents[1] / file), "exec")
+    with pytest.raises(bench.InvalidValueError) as raised:
+        exec(code, {"error": bench.InvalidValueError("some words")})
+    error = raised.value.with_traceback(raised.tb.tb_next)  # without the frame of this test
+    assert ("some words" in reason_of(error, hide=True)) is shows
 
 
 def test_an_error_without_a_traceback_has_a_line_too() -> None:

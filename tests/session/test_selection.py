@@ -664,9 +664,7 @@ def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
     session = open_session()
     runs = [bench.DpSgd(1.0, 20, 0.0, lr, optimizer="SGD", averaging=0.0) for lr in (1e-9, 0.5)]
     sealed = session.sealed_utilities(runs, partitions=3, validation=0.25)
-    assert sealed._sensitivity == pytest.approx(1 / 3)
-    with pytest.raises(AttributeError):
-        sealed._sensitivity = 1e-9
+    assert sealed._HiddenUtilities__sealed[1] == pytest.approx(1 / 3)
     assert not session._access.ledger.entries  # nothing has been released
     test = sealed.open_test(1e7)
     assert [test.first(threshold) for threshold in (1.9, 0.9999, 0.6)] == [None, None, 1]

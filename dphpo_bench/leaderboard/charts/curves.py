@@ -42,7 +42,7 @@ def metric_panels(tables: Sequence[Table]) -> list[Panel]:
     if len(epsilons) < 2:
         return []
     own = {who: values for who, values in found.items() if not who.reference}
-    oracle = next((values for who, values in found.items() if who.method == "grid_oracle"), {})
+    oracle = next((found[who] for table in tables if (who := table.oracle) and who in found), {})
     if not own:
         return []
     means = [one.mean for one in oracle.values()]
