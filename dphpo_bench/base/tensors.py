@@ -106,3 +106,18 @@ def converted(tensor: "Tensor", device: "torch.device", dtype: "torch.dtype") ->
 def call(model: "nn.Module", inputs: Tensors) -> Any:
     """The model's outputs: `model(inputs)`, or `model(**inputs)` if the inputs have names."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def plain(tensor: object) -> "Tensor":
+    """The tensor, unless it is of a subclass, whose code would see any tensor that it is combined with.
+
+    Raises:
+        InvalidValueError: if it is of a subclass, or no tensor.
+    """
+    from torch import Tensor, nn
+
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise InvalidValueError(
+            f"Expected a torch.Tensor, got a {type(tensor).__name__}. Convert it to a plain tensor."
+        )
+    return tensor  # type: ignore[return-value]

@@ -35,6 +35,7 @@ class CheckedPlan:
         plan: the plan.
         epsilon: ε of the whole procedure.
         tuning_share: 1 − ε(training releases alone) / ε(all releases), in [0, 1].
+        end_to_end_private: as the method said when it was asked for its plan.
     """
 
     method: Method
@@ -42,6 +43,7 @@ class CheckedPlan:
     plan: Plan
     epsilon: EpsilonReport
     tuning_share: float
+    end_to_end_private: bool
 
 
 def plan(
@@ -83,15 +85,15 @@ def plan(
     if made.budget != budget:  # noise streams and the recomputed ε depend on it
         raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {made.budget}.")
     total = quoted(made.event, budget.delta, made.accountant)
+    private = bool(method.end_to_end_private)  # asked once
     # A reference that says it is not private may plan for ε = ∞; its row stands apart.
-    reference = not method.end_to_end_private and total.epsilon == math.inf
-    if not (total.epsilon <= budget.epsilon or reference):
+    if not (total.epsilon <= budget.epsilon or (not private and total.epsilon == math.inf)):
         raise PlanOverBudgetError(
             f"The plan of {method.name} costs epsilon={total.epsilon:.6g}, more than the budget "
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
     warn_of_budget(budget, facts)  # at last, so that a refusal is one line
-    return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta))
+    return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta), private)
 
 
 def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:

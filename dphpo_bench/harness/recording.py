@@ -119,7 +119,7 @@ def record_of(
                 recomputed=_epsilon_record(recomputed) if recomputed else None,
                 epsilon=max(checked.epsilon.epsilon, recomputed.epsilon if recomputed else math.inf),
                 tuning_share=checked.tuning_share,
-                end_to_end_private=checked.method.end_to_end_private,
+                end_to_end_private=checked.end_to_end_private,
                 ledger=attempt.ledger.to_json(),
             ),
             cost=CostRecord(**asdict(checked.plan.cost)),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, single
+from dphpo_bench.base.tensors import Records, plain, single
 from dphpo_bench.training.evaluation import evaluating, outputs_by_length, rows_at_once
 from dphpo_bench.training.losses import IGNORED
 
@@ -112,7 +112,7 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
             rows = torch.arange(start, min(start + at_once, len(prompts)))
             texts = prompts[rows].to(device)
             for _ in range(most):
-                following = model(texts)[:, -1].argmax(-1)
+                following = plain(model(texts))[:, -1].argmax(-1)
                 for row, token in zip(rows.tolist(), following.tolist(), strict=True):
                     written[row].append(token)
                 going_on = following != end
@@ -150,7 +150,7 @@ def token_perplexity(model: nn.Module, test: Records) -> float:
     nats, count = 0.0, 0
     for outputs, targets in outputs_by_length(model, test):
         flat = single(targets).flatten()
-        losses = nn.functional.cross_entropy(outputs.flatten(0, 1), flat, ignore_index=IGNORED, reduction="none")
+        losses = nn.functional.cross_entropy(plain(outputs).flatten(0, 1), flat, ignore_index=IGNORED, reduction="none")
         nats += float(losses.double().sum())
         count += int((flat != IGNORED).sum())
     if not count:

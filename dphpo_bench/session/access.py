@@ -170,7 +170,9 @@ class Access(Unique):
         secret = int(one_uniform(self.generator("noise", "layers")) * 2**53)
         try:
             with global_randomness(secret, self.raw.device), torch.autograd.set_detect_anomaly(False):
-                return computation()
+                found = computation()
+            refuse_watchers()  # what began to watch meanwhile has seen something: the run ends as below
+            return found
         except Exception as error:  # not logged: a method could listen, and its frames hold the records
             kind = type(error).__name__
         # Not raised above: an error's context leads to the frames, and these to the records.

@@ -8,7 +8,7 @@ import torch
 from dphpo_bench.base.checks import bound as checked_bound
 from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import single
+from dphpo_bench.base.tensors import plain, single
 from dphpo_bench.contract.session import Batch
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import gaussian, repeat
@@ -17,7 +17,6 @@ from dphpo_bench.session.access import Access
 from dphpo_bench.session.held_clipping import CountingRule, HeldRule
 from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import add_gaussian_noise
-from dphpo_bench.training.own_model import plain
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

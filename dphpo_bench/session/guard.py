@@ -4,15 +4,25 @@ What a query reveals is bounded, and charged, as if it ran alone. A second one t
 noise, overwrite what the first has gathered, or take what the other has been charged for.
 """
 
+import _signal  # type: ignore[import-not-found]  # its getsignal takes a fortieth of the time of the public one
+import gc
 import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import torch
+from torch.optim import optimizer
+from torch.utils.hooks import RemovableHandle
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.model_checks import refuse_watchers
+
+_HOOKED = (torch.nn.modules.module, optimizer)
+_SIGNALS = sorted(signal.valid_signals())
 
 
 class Guard:
@@ -51,15 +61,74 @@ class Guard:
         if self._busy:
             raise InvalidValueError("Expected one query of a session at a time. Ask again when the other is over.")
         self._busy = True
-        # Whatever records the calls of torch, to trace or profile them, records their scalars and shapes, too.
-        torch._C._autograd._enable_record_function(False)
         try:
             refuse_watchers()
-            yield
+            with _signals_wait(), _undisturbed():
+                yield
         finally:
-            torch._C._autograd._enable_record_function(True)
             self._busy = False
 
 
 def _here() -> tuple[int, int]:
     return os.getpid(), threading.get_ident()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """While this lasts, nobody can begin to watch torch, nor count what it does.
+
+    - No hooks of all modules or optimisers are added, from whatever thread.
+    - Nothing is recorded of torch's calls, to trace or to profile them, and with them their scalars and shapes.
+    - No garbage is collected, since finalizers run in the midst of what goes on.
+    - Hooks have numbers, by which whoever adds one before and one after could tell how many a query has added.
+    """
+    registries = [
+        (module, name, found)
+        for module in _HOOKED
+        for name, found in vars(module).items()
+        if name.startswith("_global_") and isinstance(found, OrderedDict)
+    ]
+    collects, number = gc.isenabled(), RemovableHandle.next_id
+    gc.disable()
+    torch._C._autograd._enable_record_function(False)
+    for module, name, _ in registries:
+        setattr(module, name, _Closed())
+    try:
+        yield
+    finally:
+        for module, name, found in registries:
+            setattr(module, name, found)
+        torch._C._autograd._enable_record_function(True)
+        RemovableHandle.next_id = number
+        if collects:
+            gc.enable()
+
+
+class _Closed(OrderedDict[int, Any]):
+    """A registry of hooks that takes none."""
+
+    def __setitem__(self, key: int, value: Any) -> NoReturn:
+        raise RuntimeError("Expected no hook of all modules or optimisers while private records are used.")
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """While this lasts, handlers of signals wait, but for Python's own of Ctrl-C: they could begin to watch."""
+    late: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        late.append(number)
+
+    handlers: dict[int, Callable[..., Any]] = {}
+    if threading.current_thread() is threading.main_thread():
+        own = ((one, _signal.getsignal(one)) for one in _SIGNALS)
+        handlers = {one: found for one, found in own if callable(found) and found is not signal.default_int_handler}
+    for one in handlers:
+        signal.signal(one, note)
+    try:
+        yield
+    finally:
+        for one, found in handlers.items():
+            signal.signal(one, found)
+        for one in late:
+            signal.raise_signal(one)

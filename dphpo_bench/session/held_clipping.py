@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from dphpo_bench.base.checks import bound
+from dphpo_bench.base.tensors import plain
 from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, AutoS, AutoV
-from dphpo_bench.training.own_model import plain
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -32,6 +32,7 @@ class RawRecords:
         self.objective = task.objective()
         self.train = train
         self.device = torch.device(device)
+        self._dtype = torch.get_default_dtype()  # of the run, whatever its method sets later
         self._task = task
         self._lent: list[Records] = []
         self._own_models: list[OwnModel] = []
@@ -40,7 +41,12 @@ class RawRecords:
     def build_model(self, seed: int) -> "nn.Module":
         """The task's model with the initial weights of this seed."""
         with global_randomness(seed, self.device):
-            return self._task.build_model().to(self.device)
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(self._dtype)
+            try:
+                return self._task.build_model().to(self.device)
+            finally:
+                torch.set_default_dtype(before)
 
     def own_model(self, number: int = 0) -> OwnModel:
         """The engine's own models. The first serves one query at a time, all of them together a stack."""

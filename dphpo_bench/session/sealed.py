@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dphpo_bench.base.checks import positive, whole
-from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.sealed import SealedUtilities, UtilityTest
 from dphpo_bench.privacy.events import no_op, pure
 from dphpo_bench.privacy.ledger import Ledger
@@ -41,8 +41,9 @@ def hidden_utilities(
             ]
             try:
                 models = train(sessions)
-            except ModelFailedError as error:
-                access.ledger.fail(str(error))  # the part's own ledger is thrown away
+            except Exception:
+                # The part's own ledger is thrown away, and what is computed is free: nobody may try this again.
+                access.ledger.fail("The training of candidates on parts of the records was interrupted.")
                 raise
             for number, model in enumerate(models):
                 with access.guard.alone():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from dphpo_bench.base.checks import positive
+from dphpo_bench.base.checks import bound, positive
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import shown, unknown_name_message
 
@@ -59,12 +59,16 @@ class Abadi:
 
 @dataclass(frozen=True)
 class AutoS:
-    """Automatic clipping (Bu et al. 2023, "Automatic Clipping", AUTO-S, Theorem 3) with a stability constant γ."""
+    """Automatic clipping (Bu et al. 2023, "Automatic Clipping", AUTO-S, Theorem 3) with a stability constant γ.
+
+    Raises:
+        InvalidValueError: if γ is not in [1e-30, 1e30].
+    """
 
     stability: float = 0.01
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stability", positive("stability", self.stability))
+        object.__setattr__(self, "stability", bound("stability", self.stability))
 
     @property
     def sensitivity(self) -> float:

@@ -216,8 +216,14 @@ def _by_vmap(site: _Site, args: tuple[Any, ...], kwargs: dict[str, Any], gradien
 
 
 def _mapped(given: list[Any], n: int) -> tuple[int | None, ...]:
-    """Which arguments have a row for each record."""
-    return tuple(0 if isinstance(one, Tensor) and one.dim() and len(one) == n else None for one in given)
+    """Which arguments have a row for each record: all tensors but numbers.
+
+    A table of eight rows would be taken for that as soon as eight records meet, so there must be none.
+    """
+    tables = [tuple(one.shape) for one in given if isinstance(one, Tensor) and one.dim() and len(one) != n]
+    if tables:
+        raise InvalidValueError(f"Expected arguments with a row for each of {n} records, got one of shape {tables[0]}.")
+    return tuple(0 if isinstance(one, Tensor) and one.dim() else None for one in given)
 
 
 def _added(several: list[Gradients], shape: torch.Size) -> Gradients:

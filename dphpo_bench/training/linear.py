@@ -183,8 +183,9 @@ def _clip(
     if layer.bias is not None and layer.bias.requires_grad:
         squared = squared + 1
     residuals = residuals.double()
-    # Not `vector_norm`, which is ten times slower along this dimension.
-    gradient_norms = (squared * residuals.square().sum(1)).sqrt_()
+    # Not `vector_norm`, which is ten times slower along this dimension. What underflows is added, as in `row_norms`.
+    lost = residuals.shape[1] * 2.0**-1020
+    gradient_norms = (squared * residuals.square().sum(1).add_(lost)).sqrt_()
     factors = torch.stack([rule.factors(own) for rule, own in zip(clippings, gradient_norms, strict=True)])
     factors = factors.unsqueeze(1)
     usable = norms.isfinite()

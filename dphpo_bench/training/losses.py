@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import plain
 
 PerRecord = Callable[[Any, Any], Tensor]
 """(outputs, targets) → one number for each record, shape (n,)."""
@@ -53,10 +54,14 @@ def check_one_each(values: object, count: int, what: str) -> None:
 
 
 def tensors_of(outputs: Any) -> Any:
-    """A model's outputs that are tensors, without the None of an output that was not asked for."""
+    """A model's outputs that are tensors, without the None of an output that was not asked for.
+
+    Raises:
+        InvalidValueError: if one is of a subclass, whose code would see the targets.
+    """
     if isinstance(outputs, Tensor):
-        return outputs
-    return {name: value for name, value in outputs.items() if isinstance(value, Tensor)}
+        return plain(outputs)
+    return {name: plain(value) for name, value in outputs.items() if isinstance(value, Tensor)}
 
 
 def cross_entropy(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.overrides import _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -73,18 +73,34 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
 
     Refused, too, is one that says how long records are and whose outputs depend on what comes after. It is tried on
     made-up inputs, in its own mode and in that of evaluation, with a copy whose weights are perturbed, since initial
-    weights of zero would hide much. Where it draws random numbers, outputs are not compared. Of `inputs` only the
-    names, the shape of a record, the type and the device are used, not the values.
+    weights of zero would hide much. Dropout is left out, so that outputs can be compared; a model that draws other
+    random numbers is refused. Of `inputs` only the names, the shape of a record, the type and the device are used, not
+    the values.
     """
     if linear_layer(model) is not None:
         return
     probe = perturbed(model)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    for module in probe.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, float) and (name == "p" or "drop" in name):
+                setattr(module, name, 0.0)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), _WithoutDropout():
         numbers = made_up(probe, inputs)
         for _ in range(2):
             _compare(probe, numbers)
             refuse_wrong_lengths(probe, numbers)
             probe.eval()
+
+
+class _WithoutDropout(TorchFunctionMode):
+    """While this is active, functions of torch drop nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        kwargs = dict(kwargs or {})
+        if "dropout" in getattr(func, "__name__", ""):
+            return args[0] if args else kwargs["input"]
+        return func(*args, **(kwargs | {"dropout_p": 0.0} if "dropout_p" in kwargs else kwargs))
 
 
 def perturbed(model: nn.Module) -> nn.Module:
@@ -190,7 +206,10 @@ def _compare(model: nn.Module, inputs: Tensors) -> None:
             "Expected a model that keeps nothing of what it sees; a buffer or an attribute changes when it is used."
         )
     if not all(map(torch.equal, outputs(everyone), together)):
-        return  # it draws random numbers
+        raise InvalidValueError(
+            "Expected a model that draws no random numbers but those of torch's dropout: whether it treats each record "
+            "alone could not be seen."
+        )
     alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
     if any(map(_differ, together, again, alone)):
         raise InvalidValueError(

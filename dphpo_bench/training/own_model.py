@@ -4,6 +4,7 @@ A method may do anything to its model: exchange a layer, give it another `forwar
 are seen by the copy alone, which the task made and no method has ever held.
 """
 
+import hashlib
 from collections.abc import Callable
 from itertools import chain
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, each, length
+from dphpo_bench.base.tensors import Records, each, length, plain
 from dphpo_bench.base.text import shown
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
@@ -38,7 +39,7 @@ class OwnModel:
         self._records = records
         self._objective = objective
         self._engines: dict[tuple[bool, ...], GradientEngine] = {}  # by which parameters are trained
-        self._checked: set[tuple[bool, ...]] = set()  # by the modes of all modules
+        self._checked: set[tuple[object, ...]] = set()  # by the modes of all modules and the contents of all buffers
         self._scores = False
 
     @property
@@ -99,10 +100,13 @@ class OwnModel:
         return model
 
     def _check(self) -> None:
-        modes = tuple(module.training for module in self.model.modules())
-        if modes not in self._checked:
+        state = (
+            *(module.training for module in self.model.modules()),
+            *(_content(buffer) for buffer in self.model.buffers()),
+        )
+        if state not in self._checked:
             refuse_mixing(self.model, self._records.inputs)
-            self._checked.add(modes)
+            self._checked.add(state)
 
     def _take(self, theirs: nn.Module) -> None:
         refuse_watchers(self.model)
@@ -123,13 +127,9 @@ class OwnModel:
             module.training = modes.get(name, module.training)
 
 
-def plain(tensor: object) -> Tensor:
-    """The tensor, unless it is of a subclass, whose code would see any tensor that it is combined with."""
-    if type(tensor) not in (Tensor, nn.Parameter):
-        raise InvalidValueError(
-            f"Expected a torch.Tensor, got a {type(tensor).__name__}. Convert it to a plain tensor."
-        )
-    return tensor  # type: ignore[return-value]
+def _content(tensor: Tensor) -> bytes:
+    """A hash of the numbers."""
+    return hashlib.sha256(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()).digest()
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

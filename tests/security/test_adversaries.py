@@ -1,6 +1,7 @@
 """Ways around the session that a reviewer found, each by the documented interface and ordinary Python."""
 
 import functools
+import gc
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._device import DeviceContext
 
 import dphpo_bench as bench
@@ -22,7 +24,7 @@ from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.held_clipping import CountingRule
 from dphpo_bench.training.optimizers import UpdateRule
 from tests.conftest import TinyTask, session_on
-from tests.security.test_sealing import finish, run
+from tests.security.test_sealing import Built, Probe, finish, run
 
 QUERY = bench.gaussian(1000.0)
 BATCH = bench.poisson_sampled(0.5, bench.repeat(bench.gaussian(1.0), 4))
@@ -210,18 +212,14 @@ class TestWatchers:
                 handle.remove()
 
     def test_a_hook_that_is_set_while_weights_are_read(self, session) -> None:
-        handles: list[Any] = []
-
         class Late(nn.Linear):
             def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
-                if not handles:
-                    handles.append(nn.modules.module.register_module_forward_hook(lambda *_: None))
+                nn.modules.module.register_module_forward_hook(lambda *_: None)
                 return super().named_parameters(*args, **kwargs)
 
-        try:
-            self.ask(session, Late(5, 3))
-        finally:
-            handles[0].remove()
+        with pytest.raises(RuntimeError, match="no hook of all modules"):
+            session.score(Late(5, 3), 1000.0)
+        assert not nn.modules.module._global_forward_hooks
 
     def test_a_mode_that_a_clipping_rule_enters(self, session) -> None:
         class Mode(torch.overrides.TorchFunctionMode):
@@ -274,6 +272,145 @@ class TestWatchers:
         assert names.count("aten::item") == 2  # before and after: recording goes on once a query is over
         assert names.count("aten::sum") == 2 * names.count("aten::item")
         assert not any("addmm" in name for name in names)
+
+
+class Acting(nn.Sequential):
+    """The task's model, in whose forward something happens while a query is under way."""
+
+    act: Any = None
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if Acting.act is not None:
+            Acting.act()
+        return super().forward(inputs)
+
+
+class TestWhileAQueryLasts:
+    """A thread, a handler of a signal, an audit hook or a finalizer could begin to watch when the checks are over."""
+
+    @pytest.fixture
+    def session(self, monkeypatch) -> bench.Session:
+        task = Built(Acting)
+        made = session_on(task, task.load_train(bench.DataSource.resolve()))
+        made.score(made.build_model(), 1000.0)
+        return made
+
+    @pytest.mark.parametrize(
+        "register",
+        [
+            nn.modules.module.register_module_forward_hook,
+            nn.modules.module.register_module_forward_pre_hook,
+            nn.modules.module.register_module_full_backward_hook,
+            nn.modules.module.register_module_parameter_registration_hook,
+            register_optimizer_step_pre_hook,
+        ],
+    )
+    def test_no_hook_is_added(self, session, monkeypatch, register: Any) -> None:
+        tried = []
+
+        def act() -> None:
+            with pytest.raises(RuntimeError, match="no hook of all modules"), ThreadPoolExecutor(1) as pool:
+                pool.submit(register, lambda *_: None).result()
+            tried.append(1)
+
+        monkeypatch.setattr(Acting, "act", staticmethod(act))
+        session.score(session.build_model(), 1000.0)
+        assert tried
+        register(lambda *_: None).remove()  # afterwards it is as before
+
+    def test_a_mode_that_is_entered_ends_the_run(self, session, monkeypatch) -> None:
+        mode = torch.overrides.TorchFunctionMode()
+        monkeypatch.setattr(Acting, "act", staticmethod(lambda: mode.__enter__()))
+        try:
+            with pytest.raises(bench.DphpoBenchError, match="on private records"):
+                session.score(session.build_model(), 1000.0)
+        finally:
+            mode.__exit__(None, None, None)
+        monkeypatch.setattr(Acting, "act", None)
+        with pytest.raises(bench.DphpoBenchError):
+            session.score(session.build_model(), 1000.0)
+
+    def test_handlers_of_signals_wait(self, session, monkeypatch) -> None:
+        log: list[str] = []
+
+        def act() -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            log.append("in the query")
+
+        before = signal.signal(signal.SIGUSR1, lambda *_: log.append("handled"))
+        monkeypatch.setattr(Acting, "act", staticmethod(act))
+        try:
+            session.score(session.build_model(), 1000.0)
+            assert log == ["in the query"] * (len(log) - 1) + ["handled"]
+            signal.raise_signal(signal.SIGUSR1)
+            assert log[-2:] == ["handled", "handled"]
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    def test_no_garbage_is_collected(self, session, monkeypatch) -> None:
+        seen = []
+        monkeypatch.setattr(Acting, "act", staticmethod(lambda: seen.append(gc.isenabled())))
+        session.score(session.build_model(), 1000.0)
+        assert (set(seen), gc.isenabled()) == ({False}, True)
+
+    def test_the_numbers_of_hooks_do_not_tell_how_many_there_were(self, session) -> None:
+        """They told the size of a batch for a model that takes records one by one, and the number of trials."""
+        numbers = []
+        kind = bench.poisson_sampled(0.5, bench.gaussian(1000.0))
+        for _ in range(2):
+            handle = nn.Identity().register_forward_hook(lambda *_: None)
+            numbers.append(handle.id)
+            session.sample(kind).gradient(session.build_model(), bench.AutoS(), 1000.0)
+        assert numbers[1] == numbers[0] + 1
+
+    def test_a_training_on_parts_that_is_interrupted_ends_the_run(self, session) -> None:
+        """It is charged to nobody: whoever swallowed the error could try again until something came of it."""
+        candidates = [bench.DpSgd(1.0, 1, 50.0, 0.1, clipping="abadi:1e31")]
+        with pytest.raises(InvalidValueError, match="sensitivity"):
+            session.sealed_utilities(candidates, 4, 0.5)
+        with pytest.raises(bench.DphpoBenchError):
+            session.score(session.build_model(), 1000.0)
+
+
+def test_the_dtype_of_models_is_that_of_the_run() -> None:
+    """In float64 a method could have squares of gradients underflow, so that clipping took them for nothing."""
+    task = TinyTask()
+    session = session_on(task, task.load_train(bench.DataSource.resolve()))
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = session.build_model()
+        session.score(model, 1000.0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {one.dtype for one in model.parameters()} == {torch.float32}
+
+
+def test_outputs_of_another_class_do_not_meet_the_test_labels() -> None:
+    seen = []
+
+    class Answer(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.extend(one for one in args if type(one) is torch.Tensor and one.dtype == torch.int64)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    class Telling(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).as_subclass(Answer)
+
+    record = run(lambda _: bench.Outcome(Telling(5, 3)), event=QUERY)
+    assert (record.status, seen) == ("failed", [])
+    assert "Expected a torch.Tensor, got a Answer" in record.error
+
+
+def test_whether_a_method_is_private_is_asked_once(monkeypatch) -> None:
+    answers = iter([False, True, True, True])
+    monkeypatch.setattr(Probe, "end_to_end_private", property(lambda _: next(answers)))
+    record = run(lambda session: bench.Outcome(session.build_model()), event=bench.non_private())
+    assert record.privacy.end_to_end_private is False
 
 
 def test_an_optimiser_put_beside_those_of_torch_is_not_one(monkeypatch) -> None:

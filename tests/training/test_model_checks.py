@@ -9,7 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.training.losses import Objective, correct, cross_entropy
 from dphpo_bench.training.model_checks import refuse_mixing, refuse_watchers
+from dphpo_bench.training.own_model import OwnModel
 
 RECORDS = torch.zeros(7, 6)
 
@@ -203,3 +206,45 @@ def test_torchs_own_hooks_are_left_alone() -> None:
         refuse_watchers(nn.utils.weight_norm(nn.Linear(6, 3)))
     refuse_watchers(nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)))
     refuse_watchers(nn.utils.spectral_norm(nn.Linear(6, 3)))
+
+
+class Centred(nn.Module):
+    """Takes the mean of a batch away while it is trained."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden - hidden.mean(0) if self.training else hidden
+
+
+class Noisy(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs + torch.randn_like(inputs))
+
+
+def test_dropout_does_not_hide_that_records_are_mixed() -> None:
+    with pytest.raises(InvalidValueError, match="treats each record alone"):
+        refuse_mixing(nn.Sequential(nn.Linear(6, 8), Centred(), nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
+
+
+def test_a_model_whose_random_numbers_cannot_be_left_out_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="draws no random numbers but those of torch's dropout"):
+        refuse_mixing(nn.Sequential(Noisy(6, 8), nn.Linear(8, 3)), RECORDS)
+
+
+def test_a_buffer_that_is_changed_has_the_model_checked_again() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(6, 3)
+            self.register_buffer("share", torch.zeros(()))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.last(inputs + self.share * inputs.mean(0))
+
+    own = OwnModel(
+        Gated, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), Objective(cross_entropy, correct)
+    )
+    theirs = Gated()
+    own.like(theirs)
+    theirs.share.fill_(1.0)
+    with pytest.raises(InvalidValueError, match="treats each record alone"):
+        own.like(theirs)
