@@ -147,13 +147,11 @@ def plan_command(
     """Show what a run would release and cost, and its ε. Reads no data."""
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import plan_json, plan_tables
-    from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.plan import plan
-    from dphpo_bench.harness.plan_cache import PlanCache
 
     asked = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     with make_progress(quiet).track("Planning", 0):
-        checked = plan(*asked, plans=PlanCache.of(DataSource.resolve()))
+        checked = plan(*asked)
     if as_json:
         show_json(plan_json(checked))
     else:

@@ -13,7 +13,7 @@ import typer
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.terminal import make_progress
-from dphpo_bench.base.text import duration_text, escaped
+from dphpo_bench.base.text import duration_text, escaped, one_line, value_text
 from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
 from dphpo_bench.cli.output import complain, say, show_json
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EXTRA = ("jinja2",)
 MAX_LISTED = 20
+MAX_DIFFERENCES = 6
 STANDARD = Path("suites") / "core.toml"
 """The suite whose tables count overall, in the leaderboard's folder. Without it, all tables may count."""
 
@@ -81,7 +82,7 @@ def build_command(
 @app.command("validate")
 def validate_command(
     paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")],
-    rerun: Annotated[int, typer.Option(min=0, metavar="N", help="Run N of them again, and compare their metrics.")] = 0,
+    rerun: Annotated[int, typer.Option(min=0, metavar="N", help="Run N of them again, and compare.")] = 0,
     data_dir: DataDirOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
     quiet: QuietOption = False,
@@ -89,8 +90,9 @@ def validate_command(
     """Check records as the leaderboard will: types, sizes, place, and ε computed again from the ledger.
 
     The place is what a file's last two folders say: <task>/<method>/<key>.json. Whether a run took place cannot be
-    checked, but by --rerun: it repeats a run of each method, then a second one, the cheapest first. The same kind of
-    processor, with the same threads, gives the same metrics; another one may differ a little.
+    checked, but by --rerun: it repeats a run of each method, then a second one, the cheapest first, and compares
+    metrics, what was released, cost and privacy. The same kind of processor, with the same threads, gives the same;
+    another one may differ a little.
 
     Exit code: 0 all pass, 1 some do not, or differ, 2 a mistake in the call.
     """
@@ -126,10 +128,14 @@ def _rerun(
     from dphpo_bench.sweep.resources import Resources
 
     source = DataSource.resolve(data_dir)
-    made, refused = repeats(choose(runs, count), paths, Workshop(source, Resources()))
+    made, refused, others = repeats(choose(runs, count), paths, Workshop(source, Resources()))
     told: list[dict[str, Any]] = [
-        {"path": one.path, "outcome": "not repeated", "reason": one.reason, "differences": []} for one in refused
+        {"path": one.path, "outcome": outcome, "reason": one.reason, "differences": []}
+        for outcome, some in (("not repeated", refused), ("differs", others))
+        for one in some
     ]
+    if not made and others:
+        return told
     if not made:
         reason = refused[0].reason if refused else "their methods or tasks are not installed."
         raise InvalidValueError(f"None of these records can be repeated here: {reason}")
@@ -152,19 +158,18 @@ def _rerun(
 
 def _say_repeated(told: list[dict[str, Any]]) -> None:
     for one in told:
-        metrics = ", ".join(
-            f"{each['metric']} {each['recorded']:.6g}, now {each['repeated']:.6g}, "
-            f"{each['repeated'] - each['recorded']:+.2g}"
-            for each in one["differences"]
-        )
+        listed = [
+            f"{one_line(each['name'])} {value_text(each['recorded'])}, now {value_text(each['repeated'])}"
+            for each in one["differences"][:MAX_DIFFERENCES]
+        ]
+        more = len(one["differences"]) - len(listed)
+        texts = "; ".join([*listed, *([f"and {more} more"] if more else [])])
         if one["outcome"] != "same":
-            say(f"{one['outcome'].capitalize()}: {one['path']}: {one['reason'] or metrics}")
+            say(f"{one['outcome'].capitalize()}: {one['path']}: {one['reason'] or texts}")
     outcomes = Counter(one["outcome"] for one in told)
     if told:
         repeated = len(told) - outcomes["not repeated"]
-        say(
-            f"{repeated} runs repeated: {outcomes['same']} give the same metrics, {repeated - outcomes['same']} do not."
-        )
+        say(f"{repeated} runs repeated: {outcomes['same']} come out the same, {repeated - outcomes['same']} do not.")
 
 
 @app.command("query")

@@ -79,7 +79,7 @@ def _answer(subject: Subject, target: float | None) -> Answer:
     oracles = [cell.oracle for cell in cells if cell.oracle]
     untuned = [cell.untuned for cell in cells if cell.untuned]
     anchor, anchors = ("the oracle", oracles) if len(oracles) == len(cells) else (UNTUNED, untuned)
-    inside = Counter(who for cell in cells for who in cell.by_contestant)
+    inside = Counter(entry.contestant for cell in cells for entry in cell.entries if not entry.lacks)
     places = []
     if len(anchors) == len(cells):
         for who, tables in inside.items():

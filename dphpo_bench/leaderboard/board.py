@@ -35,6 +35,7 @@ class Standing:
             tables; None overall if metrics differ.
         cross_entropy: on test data, overall its mean over the tables; None if one of them lacks it.
         contradicted: whether an attack on a run has shown more than that run's ε.
+        lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
         tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
             tables.
         runs: training runs, in expectation.
@@ -50,6 +51,7 @@ class Standing:
     gap_to_oracle: Estimate | None
     cross_entropy: Estimate | None
     contradicted: bool
+    lacks_seeds: bool
     tuning_share: float
     runs: float
     examples: float
@@ -302,7 +304,7 @@ class Board:
         missing: tasks, models and their ε of the core suite that do not count, because too few of its methods were run.
         rejected: records that did not pass.
         failed: records of failed runs, with their errors.
-        superseded: number of records of older versions of a method or a task.
+        superseded: number of records of older versions of a method or a task, or of seeds that no suite asks for.
         records: number of records that were read, good or bad.
         seconds: that the good ones took, all phases and extra runs included.
         claims: who beats whom, for each subject and ε that the claims are about.

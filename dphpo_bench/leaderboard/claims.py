@@ -115,7 +115,8 @@ def _tested(subject: Subject, standard: Standard) -> Iterator[_Tested]:
 
 def _takes_part(who: Contestant, cell: Cell) -> bool:
     """Whether claims are about it: more of them need more evidence each, so a run or two do not make any."""
-    return who in cell.by_contestant and not who.reference and len(cell.by_contestant[who].runs) >= FEW_SEEDS
+    entry = cell.by_contestant.get(who)
+    return entry is not None and not (who.reference or entry.lacks) and len(entry.runs) >= FEW_SEEDS
 
 
 def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: frozenset[str]) -> list[Mean | None]:

@@ -94,14 +94,21 @@ def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
 
 
 def label_text(row: Row | OverallRow) -> str:
-    """The label, with marks for few seeds, failures, an audit that contradicts ε, and no privacy."""
-    told = (row.few_seeds, row.failed, row.contradicted, not row.contestant.end_to_end_private)
+    """The label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
+    told = (
+        row.few_seeds,
+        row.lacks_seeds,
+        row.failed,
+        row.contradicted,
+        not row.contestant.end_to_end_private,
+    )
     marks = "".join(mark for (mark, _), so in zip(MARKS, told, strict=True) if so)
     return row.contestant.label + (f" {marks}" if marks else "")
 
 
 MARKS = (
     ("†", "fewer than three seeds: the interval says little"),
+    ("§", "lacks seeds that the suite asks for: it is compared with nobody"),
     ("‡", "some runs failed: they count as the worst value in ranks and gaps"),
     ("!", "an attack has shown more than the ε that is claimed"),
     ("∞", "not private: its ε is infinite"),

@@ -12,9 +12,10 @@ from itertools import count, groupby
 
 from dphpo_bench.base.text import one_line, value_text, varying_names
 from dphpo_bench.leaderboard.board import Contestant, Estimate
+from dphpo_bench.leaderboard.requirements import NOT_PRIVATE
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
 from dphpo_bench.leaderboard.statistics import Integers, Mean, Scores, draw, mean_of_tables
-from dphpo_bench.leaderboard.submissions import NOT_PRIVATE, Run, Setting
+from dphpo_bench.leaderboard.submissions import Run, Setting
 
 MIN_SEEDS_TO_RANK = 2
 MAX_LABEL = 60
@@ -22,11 +23,20 @@ MAX_LABEL = 60
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant on one task at one ε: its runs by seed, and the score of those that failed."""
+    """A contestant on one task at one ε.
+
+    Attributes:
+        contestant: who.
+        runs: by seed.
+        worst: the score of those that failed.
+        lacks: whether it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
+            could have left out what it did badly on.
+    """
 
     contestant: Contestant
     runs: Mapping[int, Run]
     worst: float
+    lacks: bool = False
 
     @property
     def finished(self) -> list[Run]:
@@ -36,7 +46,7 @@ class Entry:
     @property
     def ranked(self) -> bool:
         """Whether it takes part in the ranking."""
-        return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK
+        return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK and not self.lacks
 
     def score(self, seed: int) -> float | None:
         """The score of this seed's run; None if there is none."""
@@ -99,6 +109,12 @@ def _of_highest(runs: Iterable[Run], group: Callable[[Run], object], version: Ca
     return [run for run in runs if version(run) == highest[group(run)]]
 
 
+def asked_for(runs: Sequence[Run], standard: Standard) -> list[Run]:
+    """The runs without those of seeds that the standard's suite does not ask for, where a table may count."""
+    seeds = {one: standard.seeds_of(*one) for one in {(run.setting, run.target) for run in runs}}
+    return [run for run in runs if (asked := seeds[run.setting, run.target]) is None or run.seed in asked]
+
+
 def cells_of(runs: Sequence[Run], standard: Standard) -> list[Cell]:
     """One cell for each setting and ε, by title and ε, with all its runs."""
     private = _privacy(runs)
@@ -111,7 +127,8 @@ def cells_of(runs: Sequence[Run], standard: Standard) -> list[Cell]:
     cells = []
     for (setting, target), by_who in sorted(groups.items(), key=lambda item: (titles[item[0][0]], item[0][1])):
         worst = _worst(setting, (run for by_seed in by_who.values() for run in by_seed.values()))
-        entries = {who: Entry(contestants[who], by_seed, worst) for who, by_seed in by_who.items()}
+        asked = standard.seeds_of(setting, target) or frozenset()
+        entries = {who: Entry(contestants[who], own, worst, bool(asked - own.keys())) for who, own in by_who.items()}
         anchors = entries.get((*standard.untuned, True)), entries.get((*standard.oracle, False))
         cells.append(Cell(setting, titles[setting], target, list(entries.values()), *anchors))
     return cells

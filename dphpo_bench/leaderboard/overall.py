@@ -154,6 +154,7 @@ def _overall_row(
         cross_entropy=_overall_mean(cells, who, cross_entropy),
         epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
+        lacks_seeds=any(row.lacks_seeds for row in rows),
         contradicted=any(row.contradicted for row in rows),
         tuning_share=median(row.tuning_share for row in rows) or 0.0,
         runs=median(row.runs for row in rows) or 0.0,

@@ -1,16 +1,18 @@
-"""Repeats runs of records: which ones, and whether the metrics come out as they were."""
+"""Repeats runs of records: which ones, and whether everything comes out as it was."""
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.errors import DataError, DphpoBenchError
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.board import Refused
 from dphpo_bench.leaderboard.questions import Workshop
-from dphpo_bench.leaderboard.submissions import ROUNDING, Run
+from dphpo_bench.leaderboard.requirements import ROUNDING
+from dphpo_bench.leaderboard.submissions import Run
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell
@@ -32,11 +34,17 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric that did not come out as it was; NaN where one of both lacks it."""
+    """Something that did not come out as it was; None where one of both lacks it.
 
-    metric: str
-    recorded: float
-    repeated: float
+    Attributes:
+        name: of the metric, or the place in the record, such as "privacy.epsilon".
+        recorded: a number, a text or a truth value.
+        repeated: likewise.
+    """
+
+    name: str
+    recorded: Any
+    repeated: Any
 
 
 def choose(runs: Sequence[Run], count: int) -> list[Run]:
@@ -56,26 +64,33 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
     return chosen
 
 
-def repeats(runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop) -> tuple[list[Repeat], list[Refused]]:
-    """What repeats these runs, and why others cannot be repeated here.
+def repeats(
+    runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop
+) -> tuple[list[Repeat], list[Refused], list[Refused]]:
+    """What repeats these runs; why others cannot be repeated here; and which are not what they say they are.
 
     Args:
         runs: whose paths are below one of the roots, or one of them.
         roots: folders and files, as for `read_submissions`.
         workshop: makes tasks.
     """
-    found, refused = [], []
+    found: list[Repeat] = []
+    refused: list[Refused] = []
+    others: list[Refused] = []
     for run in runs:
         files = (root / run.path if root.is_dir() else root for root in roots)
         record = read_record(next(file for file in files if file.is_file() and file.stem == run.key))
         resources = _resources(record)
+        if resources.gpus and not visible_gpus():
+            refused.append(Refused(run.path, f"It ran on {record.environment['device']}, and there is none here."))
+            continue
         try:
-            if resources.gpus and not visible_gpus():
-                raise InvalidValueError(f"It ran on {record.environment['device']}, and there is none here.")
             found.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
-        except DphpoBenchError as error:
+        except DataError as error:
             refused.append(Refused(run.path, str(error)))
-    return found, refused
+        except DphpoBenchError as error:
+            others.append(Refused(run.path, str(error)))
+    return found, refused, others
 
 
 def _resources(record: RunRecord) -> Resources:
@@ -89,7 +104,10 @@ def _resources(record: RunRecord) -> Resources:
 
 
 def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
-    """The metrics that differ by more than rounding; or why there are none.
+    """What differs by more than rounding; or why nothing can be compared.
+
+    Compared is all that follows from the seed: metrics, what was released, what it cost, and every figure of its
+    privacy with the ledger. A record whose metrics alone were right could claim any ε.
 
     Args:
         repeat: what was repeated.
@@ -98,6 +116,30 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
     again = store.find(repeat.cell.identity)
     if again is None or again.status != "ok":
         return f"it failed: {again.error if again else 'it has no record'}"
-    old, new = repeat.record.metrics, again.metrics
-    both = [Difference(name, old.get(name, math.nan), new.get(name, math.nan)) for name in sorted(old.keys() | new)]
-    return [one for one in both if not math.isclose(one.recorded, one.repeated, rel_tol=ROUNDING, abs_tol=ROUNDING)]
+    old, new = (dict(_told(record)) for record in (repeat.record, again))
+    names = [*old, *(name for name in new if name not in old)]
+    both = [Difference(name, old.get(name), new.get(name)) for name in names]
+    return [one for one in both if not _alike(one.recorded, one.repeated)]
+
+
+def _told(record: RunRecord) -> Iterator[tuple[str, Any]]:
+    """What follows from a run's seed: names and values."""
+    told = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
+    yield from _leaves("", told.pop("metrics"))
+    for name, value in told.items():
+        yield from _leaves(name, value)
+
+
+def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    named = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if named is None:
+        yield place, value
+    for name, one in named or ():
+        yield from _leaves(f"{place}.{name}" if place else str(name), one)
+
+
+def _alike(recorded: Any, repeated: Any) -> bool:
+    numbers = [one for one in (recorded, repeated) if isinstance(one, int | float) and not isinstance(one, bool)]
+    if len(numbers) == 2:
+        return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING)
+    return bool(recorded == repeated)

@@ -11,6 +11,7 @@ from dphpo_bench.leaderboard.contestants import (
     Cell,
     Draws,
     Entry,
+    asked_for,
     cells_of,
     cross_entropy,
     mean_over,
@@ -35,7 +36,8 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     """The board of these runs, a pure function of them and the standard, which is `Standard.builtin()` by default."""
     standard = standard or Standard.builtin()
     replays = Replays.of(submissions.runs)
-    current, superseded = newest([run for run in submissions.runs if run.method != REPLAY])
+    newer, superseded = newest([run for run in submissions.runs if run.method != REPLAY])
+    current = asked_for(newer, standard)
     cells = cells_of(current, standard)
     draws = seed_draws(cells)
     tables = tuple(_table(cell, draws[cell.setting], replays) for cell in cells)
@@ -54,7 +56,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
         missing=missing_tables(counted_cells, standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
-        superseded=superseded,
+        superseded=superseded + len(newer) - len(current),
         records=len(submissions.runs) + len(submissions.rejected),
         seconds=math.fsum(run.seconds or 0.0 for run in submissions.runs),
     )
@@ -116,6 +118,7 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
         epsilon=epsilon if entry.contestant.end_to_end_private else math.inf,
         accountant=accountant if entry.contestant.end_to_end_private else "",
         audited=max((run.audited for run in finished if run.audited is not None), default=None),
+        lacks_seeds=entry.lacks,
         contradicted=any(run.audited > run.epsilon for run in finished if run.audited and run.epsilon is not None),
         tuning_share=median(run.tuning_share for run in finished) or 0.0,
         runs=median(run.runs for run in finished) or 0.0,

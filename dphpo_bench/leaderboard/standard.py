@@ -1,11 +1,17 @@
 """What a board measures by."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from dphpo_bench.base.text import compact_json
 from dphpo_bench.contract.registry import make_method
-from dphpo_bench.leaderboard.submissions import Setting
+from dphpo_bench.contract.task import Task
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.recording import identity_of, task_identity
+from dphpo_bench.leaderboard.submissions import Setting, setting_of
+from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.sweep.suite import load_suite
 
 Who = tuple[str, str]
@@ -16,6 +22,27 @@ REFERENCES = frozenset({"grid_composed"})
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What a suite asks of a task with a model.
+
+    Attributes:
+        task: with this model.
+        budget: any of those on the task.
+        seeds: of the runs.
+    """
+
+    task: Task
+    budget: PrivacyBudget
+    seeds: frozenset[int]
+
+    @cached_property
+    def setting(self) -> Setting:
+        """The setting, by this machine's code: its facts, its data, its model, which is built for that."""
+        of_task = task_identity(self.task, self.task.facts, DataSource.resolve())
+        return setting_of(identity_of(make_method("auto_clipping"), of_task, self.budget, 0))
+
+
+@dataclass(frozen=True)
 class Standard:
     """What a board measures by. It comes with the code, so that no record can change it.
 
@@ -23,7 +50,7 @@ class Standard:
         untuned: the method that tunes nothing, with its default parameters.
         oracle: the method that tunes without privacy.
         methods: a table counts if at least half of these are ranked in it; None for all that are ranked anywhere.
-        tasks: task and model of the tables that may count; None for all.
+        tasks: by task and model, what is asked of the tables that may count; None for all, with any seeds.
         epsilons: target ε of the tables that may count; None for all.
         excused: method, task and model of what the suite leaves out, as taking too long. Who leaves out something else
             is not compared on the rest, or everybody could choose what to be judged by.
@@ -32,7 +59,7 @@ class Standard:
     untuned: Who
     oracle: Who
     methods: frozenset[str] | None = None
-    tasks: frozenset[tuple[str, str]] | None = None
+    tasks: Mapping[tuple[str, str], Asked] | None = None
     epsilons: frozenset[float] | None = None
     excused: frozenset[tuple[str, str, str]] = frozenset()
 
@@ -54,7 +81,10 @@ class Standard:
         return replace(
             cls.builtin(),
             methods=frozenset(methods - REFERENCES),
-            tasks=frozenset((task.facts.task, task.facts.model) for task in tasks),
+            tasks={
+                (one.facts.task, one.facts.model): Asked(one, suite.budgets(one)[0], frozenset(suite.seeds_of(one)))
+                for one in tasks
+            },
             epsilons=frozenset(suite.epsilons),
             excused=frozenset(
                 (name, task.facts.task, task.facts.model)
@@ -65,10 +95,22 @@ class Standard:
         )
 
     def may_count(self, setting: Setting, target: float) -> bool:
-        """Whether a table is one of those that may count."""
-        return (self.tasks is None or (setting.task, setting.model) in self.tasks) and (
-            self.epsilons is None or target in self.epsilons
-        )
+        """Whether a table is one of those that may count.
+
+        A record may state other facts, data or models of a task than this code has. Its table is not that task's.
+        """
+        if self.epsilons is not None and target not in self.epsilons:
+            return False
+        if self.tasks is None:
+            return True
+        asked = self.tasks.get((setting.task, setting.model))
+        return asked is not None and asked.setting == setting
+
+    def seeds_of(self, setting: Setting, target: float) -> frozenset[int] | None:
+        """The seeds that every contestant in a table must have, or it could choose them; None: any may be there."""
+        if self.tasks is None or not self.may_count(setting, target):
+            return None
+        return self.tasks[setting.task, setting.model].seeds
 
 
 def _default(name: str) -> Who:

@@ -7,23 +7,30 @@ running it again can show whether the run took place.
 import hashlib
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.text import compact_json, escaped, one_line
-from dphpo_bench.contract import registry
-from dphpo_bench.contract.task import MAX_DELTA
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.kinds import kinds_of
 from dphpo_bench.leaderboard.recompute import Claim, recompute
-from dphpo_bench.leaderboard.split import REPLAY
+from dphpo_bench.leaderboard.requirements import (
+    MAX_METRIC,
+    MAX_NUMBER,
+    ROUNDING,
+    SPENT,
+    RejectedError,
+    check_audit,
+    check_claim,
+    check_identity,
+    check_value,
+    is_own,
+    require,
+)
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
@@ -32,26 +39,8 @@ from dphpo_bench.records.store import read_record
 
 logger = logging.getLogger(__name__)
 
-MAX_EPSILON = 1e4
-MAX_NUMBER = 1e15
-MAX_METRIC = 1e9
-MAX_SEED = 2**53 - 1
-MAX_PARAMETERS = 4000
-MAX_VERSION = 10_000
 MAX_PATH_POINTS = 60
-MIN_CONFIDENCE = 0.95
-EPSILON_DIGITS = 4
-"""The most significant digits of a target, so that different targets look different."""
-
-ROUNDING = 1e-6
-"""The largest relative difference between values of one ε on two machines."""
-
-NOT_PRIVATE = frozenset({"grid_oracle", "grid_oracle_schedule", "nonprivate", REPLAY})
-"""Methods of this project that are not private, whatever their records say."""
-
 _PLACE = ("<task>", "<method>", "<key>.json")
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_PLAIN_HASH = re.compile(r"[A-Za-z0-9_.+:-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +125,6 @@ class Submissions:
         return tuple(Refused(run.path, run.error) for run in self.runs if run.value is None)
 
 
-class _RejectedError(Exception):
-    """A record does not pass, for the reason in the message."""
-
-
 def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
     """Read and check records.
 
@@ -163,7 +148,7 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
         for file, shown in files.items():
             try:
                 drafts.append(_draft(file, shown))
-            except (RecordError, _RejectedError) as error:
+            except (RecordError, RejectedError) as error:
                 rejected.append(Refused(shown, one_line(str(error).replace(escaped(str(file)), shown))))
             except RegistryError:  # two plug-ins of one name: every record would be refused for it
                 raise
@@ -176,7 +161,7 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
     for run, claim in drafts:
         try:
             runs.append(run if claim is None else _verified(run, found[claim]))
-        except _RejectedError as error:
+        except RejectedError as error:
             rejected.append(Refused(run.path, one_line(str(error))))
     order = sorted(rejected, key=lambda refused: (refused.path, refused.reason))
     return Submissions(tuple(sorted(runs, key=lambda run: run.path)), tuple(order))
@@ -205,6 +190,21 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
             raise InvalidValueError(f"Expected records or folders of them, got {root}: no such file or folder.")
 
 
+def setting_of(identity: Identity) -> Setting:
+    """What a run's identity says of the setting."""
+    return Setting(
+        identity.task,
+        identity.model,
+        identity.delta,
+        identity.data_fingerprint,
+        identity.model_fingerprint,
+        hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
+        shown_measure(identity.facts),
+        _has_seen(identity.facts),
+        kinds_of(identity.task, identity.model, identity.facts),
+    )
+
+
 def _has_seen(facts: Mapping[str, Any]) -> bool:
     """Whether the facts say that a public model has seen the records; what has another form counts as if they did."""
     told = facts.get("pretrained", [])
@@ -223,36 +223,24 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
 
     Raises:
         RecordError: if the file is not a record.
-        _RejectedError: if the record does not pass.
+        RejectedError: if the record does not pass.
     """
     record = read_record(file)
     identity, privacy = record.identity, record.privacy
-    seed = _check_identity(identity, file)
-    _require(record.status in ("ok", "failed"), f"status {record.status}: {record.error}")
+    seed = check_identity(identity, file)
+    require(record.status in ("ok", "failed"), f"status {record.status}: {record.error}")
     measure = shown_measure(identity.facts)
     value = record.metrics.get(measure.name, math.nan) if record.status == "ok" else None
-    _check_value(measure, value)
+    check_value(measure, value)
     cost = record.cost or CostRecord(runs=0, steps=0, examples=0.0)
     numbers = (cost.runs, cost.examples, *record.seconds.values())
-    _require(all(number <= MAX_NUMBER for number in numbers), f"a cost or a time is above {MAX_NUMBER:g}")
+    require(all(number <= MAX_NUMBER for number in numbers), f"a cost or a time is above {MAX_NUMBER:g}")
     if record.audit:
-        good = record.audit.confidence >= MIN_CONFIDENCE and record.audit.canaries and value is not None
-        _require(good, f"its audit is of a failed run, without canaries, or of a confidence below {MIN_CONFIDENCE:g}")
-        _require(record.audit.lower_bound <= MAX_EPSILON, f"its audit claims ε above {MAX_EPSILON:g}")
+        check_audit(record.audit, value)
     claimed = (privacy.recomputed or privacy.planned) if privacy else None
     run = Run(
         path=shown,
-        setting=Setting(
-            identity.task,
-            identity.model,
-            identity.delta,
-            identity.data_fingerprint,
-            identity.model_fingerprint,
-            hashlib.sha256(compact_json(identity.facts).encode()).hexdigest(),
-            measure,
-            _has_seen(identity.facts),
-            kinds_of(identity.task, identity.model, identity.facts),
-        ),
+        setting=setting_of(identity),
         target=identity.epsilon,
         method=identity.method,
         parameters=compact_json(identity.parameters),
@@ -276,70 +264,16 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     )
     if privacy is None or claimed is None:
         return run, None
-    _require(privacy.ledger["refused"] is None, "it asked for more than its plan covers")
+    require(privacy.ledger["refused"] is None, "it asked for more than its plan covers")
     if not privacy.end_to_end_private:
         return replace(run, epsilon=math.inf, accountant=""), None
-    _require(identity.method not in NOT_PRIVATE, f"{identity.method} is not private from end to end")
-    _require(
-        privacy.epsilon <= identity.epsilon * (1 + ROUNDING),
-        f"it claims ε = {privacy.epsilon:.6g}, above its target {identity.epsilon:g}",
-    )
+    check_claim(identity, privacy)
     return run, Claim(compact_json(privacy.ledger), identity.delta, claimed.accountant)
 
 
 def _values(parameters: Mapping[str, Any], released: Mapping[str, Any]) -> str:
     told = {name: value for name, value in {**parameters, **released}.items() if name in HYPERPARAMETERS}
     return compact_json({name: value for name, value in told.items() if isinstance(value, str | int | float)})
-
-
-def _check_value(measure: Measure, value: float | None) -> None:
-    """Reject a metric that cannot be compared; the value is None for a run that failed."""
-    _require(_PLAIN_NAME.fullmatch(measure.name), f"the metric {measure.name!r} is not a plain name")
-    if value is not None and measure.share:
-        _require(0 <= value <= 1, f"it has no {measure.title} between 0 and 1")
-    elif value is not None:
-        _require(abs(value) <= MAX_METRIC, f"it has no {measure.title} of at most {MAX_METRIC:g}")
-
-
-@cache
-def _own_versions() -> dict[tuple[str, str], int]:
-    """Versions of this project's own methods and tasks. A record with a newer one would hide all others."""
-    own = f"dphpo-bench {version('dphpo-bench')}"
-    found = [("method", name, item) for name, item in registry.methods().items()]
-    found += [("task", name, item) for name, item in registry.tasks().items()]  # type: ignore[misc]
-    return {(kind, name): item.cls.version for kind, name, item in found if item.origin == own}
-
-
-def _check_identity(identity: Identity, file: Path) -> int:
-    """Reject an identity with bad names, numbers, or place; return its seed."""
-    for kind in ("method", "task", "model"):
-        name = getattr(identity, kind)
-        _require(_PLAIN_NAME.fullmatch(name), f"the {kind} {name!r} is not a plain name")
-    for kind in ("model", "data"):
-        text = getattr(identity, f"{kind}_fingerprint")
-        _require(_PLAIN_HASH.fullmatch(text), f"the {kind} fingerprint {text!r} is not plain")
-    for kind in ("method", "task"):
-        name, stated = getattr(identity, kind), getattr(identity, f"{kind}_version")
-        newest = _own_versions().get((kind, name), MAX_VERSION)
-        _require(stated <= newest, f"its {kind} {name} is of version {stated}, above {newest}, the newest")
-    place = (identity.task, identity.method, f"{identity.key}.json")
-    _require(file.parts[-3:] == place, f"it does not lie in {'/'.join(place)}, the place of its identity")
-    target = identity.epsilon
-    _require(target <= MAX_EPSILON, f"its target ε of {target:g} is above {MAX_EPSILON:g}")
-    _require(
-        float(f"{target:.{EPSILON_DIGITS}g}") == target,
-        f"its target ε of {target!r} has more than {EPSILON_DIGITS} digits",
-    )
-    _require(
-        identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}; run it with a smaller one"
-    )
-    for what, values in (("parameters", identity.parameters), ("facts", identity.facts)):
-        size = len(compact_json(values))
-        _require(size <= MAX_PARAMETERS, f"its {what} take more than {MAX_PARAMETERS} characters")
-    if identity.seed is None:
-        raise _RejectedError("it has no seed, so that it can neither be repeated nor paired")
-    _require(identity.seed <= MAX_SEED, f"its seed is above {MAX_SEED}")
-    return identity.seed
 
 
 def _verified(run: Run, recomputed: float | str) -> Run:
@@ -349,13 +283,18 @@ def _verified(run: Run, recomputed: float | str) -> Run:
     on none of them less than what the ledger costs, but for that much of a claim at the target.
     """
     if isinstance(recomputed, str):
-        raise _RejectedError(recomputed)
+        raise RejectedError(recomputed)
     assert run.epsilon is not None
-    _require(
+    require(
         recomputed <= run.epsilon * (1 + ROUNDING),
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), more than the {run.epsilon:.6g} it claims",
     )
-    _require(recomputed > 0 or run.value is None, "its ledger costs nothing, as if no private data were used")
+    require(recomputed > 0 or run.value is None, "its ledger costs nothing, as if no private data were used")
+    require(
+        recomputed >= SPENT * run.epsilon or run.value is None or not is_own(run.method, run.method_version),
+        f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), and {run.method} releases all of the "
+        f"{run.epsilon:.6g} that it plans",
+    )
     return replace(run, epsilon=min(run.epsilon * (1 + ROUNDING), max(run.epsilon, run.target)))
 
 
@@ -379,8 +318,3 @@ def _path_point(item: Any) -> PathPoint | None:
 
 def _positive(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 1e-300 < value < 1e300
-
-
-def _require(condition: object, otherwise: str) -> None:
-    if not condition:
-        raise _RejectedError(otherwise)

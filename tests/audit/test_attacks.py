@@ -20,7 +20,7 @@ from dphpo_bench.audit.canaries import SETUPS, Transcript
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.leaderboard.submissions import MIN_CONFIDENCE
+from dphpo_bench.leaderboard.requirements import MIN_CONFIDENCE
 from dphpo_bench.records.store import read_record
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams

@@ -15,6 +15,7 @@ from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.submissions import read_submissions
+from dphpo_bench.records.record import Identity
 from tests.leaderboard import boards
 from tests.leaderboard.submitted import make_record, submit
 from tests.leaderboard.test_submissions import check_run, fuzzed
@@ -181,7 +182,7 @@ def test_rerun_repeats_real_runs(leaderboard, tmp_path: Path) -> None:
     path.write_bytes(original.read_bytes())
     good = leaderboard("validate", "results", "--rerun", "3", "-q")
     assert (good.returncode, good.stderr) == (0, "")
-    assert good.stdout.endswith("1 runs repeated: 1 give the same metrics, 0 do not.\n")
+    assert good.stdout.endswith("1 runs repeated: 1 come out the same, 0 do not.\n")
     changed = json.loads(path.read_text())
     changed["metrics"]["accuracy"] = 0.5
     path.write_text(json.dumps(changed))
@@ -191,6 +192,22 @@ def test_rerun_repeats_real_runs(leaderboard, tmp_path: Path) -> None:
     assert "Repeating 1 records of 1 methods, which took " in bad.stderr
     told = json.loads(leaderboard("validate", "results", "--rerun", "1", "--json", "-q").stdout)
     assert [one["outcome"] for one in told["repeated"]] == ["differs"]
+
+    forged = json.loads(original.read_text())  # what a run cost follows from its seed, too
+    forged["privacy"]["tuning_share"] = 0.9
+    path.write_text(json.dumps(forged))
+    bad = leaderboard("validate", "results", "--rerun", "1", "-q")
+    assert bad.returncode == 1
+    assert f"Differs: digits/auto_clipping/{path.name}: privacy.tuning_share 0.9, now 0.0\n" in bad.stdout
+
+    other = json.loads(original.read_text())
+    other["identity"]["facts"]["learning_rate"] = 0.00101
+    path.unlink()
+    path = folder / f"{Identity.model_validate(other['identity']).key}.json"
+    path.write_text(json.dumps(other))
+    bad = leaderboard("validate", "results", "--rerun", "1", "-q")
+    assert bad.returncode == 1
+    assert "another method or task" in bad.stdout
 
 
 def test_a_record_of_an_unknown_method_cannot_be_repeated(leaderboard, tmp_path: Path) -> None:

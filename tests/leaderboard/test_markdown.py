@@ -270,7 +270,8 @@ def test_long_lists_of_records_are_cut_and_counted() -> None:
     assert page.count("is not that of its ledger.") == 2 * MAX_LISTED
     assert "- and 70 more: `dphpo-bench leaderboard validate` lists all." in page
     assert "<summary>120 rejected</summary>" in page
-    assert "Records that were read: 500, of which 3 belong to superseded versions. The runs took 2 h 5 min" in page
+    assert "read: 500, of which 3 are of superseded versions, or of seeds that the suite does not ask for. The" in page
+    assert "The runs took 2 h 5 min" in page
     few = replace(sample_board(), rejected=(Refused("a.json", "Bad."),), failed=())
     page = to_markdown(few, [])
     assert "- `a.json`: Bad.\n" in page

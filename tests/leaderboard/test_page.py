@@ -282,11 +282,6 @@ def test_the_shipped_board_fits_the_first_screen(browser: Browser, width: int, h
         bottom = page.locator(f"{ANSWER} .sentence").evaluate("node => node.getBoundingClientRect().bottom")
         assert bottom <= height
         assert page.evaluate("document.documentElement.scrollWidth") == width
-    times = []
-    for _ in range(3):  # the best of three: others share the processor
-        page.reload()
-        times.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 1e9"))
-    assert min(times) < 1000
     page.close()
 
 

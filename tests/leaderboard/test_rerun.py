@@ -1,8 +1,8 @@
 """Runs that are repeated: which ones, and what is compared."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,18 +34,18 @@ def test_what_is_another_run_here_is_not_repeated(tmp_path: Path) -> None:
     submit(tmp_path, make_record("auto_clipping", "digits"))
     runs = read(tmp_path).runs
     workshop = Workshop(DataSource.resolve(tmp_path, tmp_path), Resources())
-    made, refused = repeats(runs, [tmp_path], workshop)
-    assert made == []
-    assert [one.path for one in refused] == [runs[0].path]
-    assert "another method or task" in refused[0].reason
+    made, refused, others = repeats(runs, [tmp_path], workshop)
+    assert (made, refused) == ([], [])
+    assert [one.path for one in others] == [runs[0].path]
+    assert "another method or task" in others[0].reason
 
 
 def test_what_ran_on_another_device_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     submit(tmp_path, make_record("auto_clipping", "digits", environment={"device": "cuda:0"}))
     workshop = Workshop(DataSource.resolve(tmp_path, tmp_path), Resources())
-    made, refused = repeats(read(tmp_path).runs, [tmp_path], workshop)
-    assert (made, refused[0].reason) == ([], "It ran on cuda:0, and there is none here.")
+    made, refused, others = repeats(read(tmp_path).runs, [tmp_path], workshop)
+    assert (made, refused[0].reason, others) == ([], "It ran on cuda:0, and there is none here.", [])
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_what_ran_on_another_device_is_not_repeated(tmp_path: Path, monkeypatch:
     [
         ({"accuracy": 0.9, "cross_entropy": 0.5 + 1e-9}, []),
         ({"accuracy": 0.8, "cross_entropy": 0.5}, [("accuracy", 0.9, 0.8)]),
-        ({"accuracy": 0.9}, [("cross_entropy", 0.5, math.nan)]),
+        ({"accuracy": 0.9}, [("cross_entropy", 0.5, None)]),
     ],
 )
 def test_metrics_are_compared(
-    tmp_path: Path, metrics: dict[str, float], differences: Sequence[tuple[str, float, float]]
+    tmp_path: Path, metrics: dict[str, float], differences: Sequence[tuple[str, Any, Any]]
 ) -> None:
     record = make_record("auto_clipping").model_copy(update={"metrics": {"accuracy": 0.9, "cross_entropy": 0.5}})
     repeat = Repeat("path", record, Cell(None, None, None, record.identity, Resources()))  # type: ignore[arg-type]
@@ -67,3 +67,19 @@ def test_metrics_are_compared(
     assert repr(compared(repeat, store)) == repr([Difference(*one) for one in differences])
     store.write(make_record("auto_clipping", accuracy=None))
     assert compared(repeat, store) == "it failed: ValueError: it broke"
+
+
+def test_all_that_follows_from_the_seed_is_compared(tmp_path: Path) -> None:
+    """A record with right metrics could claim any ε, with a ledger to match."""
+    record = make_record("auto_clipping", released={"path": [{"step": 0, "learning_rate": 0.5}]})
+    repeat = Repeat("path", record, Cell(None, None, None, record.identity, Resources()))  # type: ignore[arg-type]
+    less = make_record("auto_clipping", noise_multiplier=8.0, examples=10.0, released={"path": []})
+    store = RecordStore(tmp_path)
+    store.write(less.model_copy(update={"privacy": less.privacy.model_copy(update={"end_to_end_private": False})}))
+    found = compared(repeat, store)
+    assert not isinstance(found, str)
+    names = {one.name for one in found}
+    assert {"privacy.epsilon", "privacy.planned.epsilon", "privacy.recomputed.by_accountant.pld"} < names
+    assert {"privacy.end_to_end_private", "cost.examples", "released.path.0.learning_rate"} < names
+    assert any(name.startswith("privacy.ledger.entries.0.") for name in names)
+    assert "metrics.accuracy" not in names

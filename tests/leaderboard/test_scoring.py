@@ -6,17 +6,21 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from scipy import stats
 
 from dphpo_bench.leaderboard.board import Board, Overall, Row, Table
 from dphpo_bench.leaderboard.columns import row_columns
+from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.submissions import Setting, Submissions
+from dphpo_bench.leaderboard.submissions import Submissions, setting_of
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
+from dphpo_bench.records.store import read_record
 from tests.leaderboard.submitted import make_record, read, submit
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scoring.md"
@@ -343,12 +347,17 @@ def test_anchors_have_their_default_parameters(scored) -> None:
 CORE = Path(__file__).parents[2] / "leaderboard" / "suites" / "core.toml"
 
 
+def _asked(seeds: set[int]) -> Any:
+    """What a suite asks of the toy task."""
+    return {("toy", "linear"): SimpleNamespace(setting=setting_of(make_record().identity), seeds=frozenset(seeds))}
+
+
 def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
     """A stranger's task, or ε, with as many methods as there may be."""
     standard = replace(
         Standard.builtin(),
         methods=frozenset({"hyfreedp", "auto_clipping"}),
-        tasks=frozenset({("toy", "linear")}),
+        tasks=_asked({0, 1}),
         epsilons=frozenset({1.0, 3.0, 4.0}),
     )
     honest = [*_runs("auto_clipping", [0.5, 0.51]), *_runs("hyfreedp", [0.6, 0.61])]
@@ -378,11 +387,52 @@ def test_of_two_settings_of_one_task_the_one_with_more_methods_counts(tmp_path: 
 def test_the_standard_is_the_core_suite() -> None:
     standard = Standard.of_suite(CORE)
     assert standard.methods is not None
+    assert standard.tasks is not None
     assert "hyfreedp" in standard.methods
     assert not standard.methods & {"grid_oracle", "nonprivate", "grid_composed"}
-    assert standard.may_count(Setting("digits", "linear", 1e-4, "x", "x", "x", ACCURACY), 3.0)
-    assert not standard.may_count(Setting("digits", "linear", 1e-4, "x", "x", "x", ACCURACY), 2.0)
-    assert not standard.may_count(Setting("digits", "mlp", 1e-4, "x", "x", "x", ACCURACY), 3.0)
+    asked = standard.tasks["digits", "linear"]
+    assert asked.seeds == {0, 1, 2, 3, 4}
+    assert standard.tasks["mnist", "cnn"].seeds == {700, 701, 702}
+    path = min((CORE.parents[1] / "results" / "digits" / "hyfreedp").glob("*.json"))
+    setting = setting_of(read_record(path).identity)
+    assert asked.setting == setting
+    assert standard.may_count(setting, 3.0)
+    assert not standard.may_count(setting, 2.0)
+    changes: dict[str, Any] = dict.fromkeys(("model", "facts", "data_fingerprint", "model_fingerprint"), "x")
+    for name, other in {**changes, "delta": 1e-4}.items():
+        assert not standard.may_count(replace(setting, **{name: other}), 3.0)
+
+
+def test_another_setting_of_the_same_name_does_not_take_the_place_of_a_table(tmp_path: Path) -> None:
+    """Its files, beside those of a board, were enough: as many methods, and a title that sorts first."""
+    standard = replace(Standard.builtin(), methods=frozenset({"auto_clipping", "hyfreedp"}), tasks=_asked({0, 1}))
+    honest = [*_runs("auto_clipping", [0.5, 0.51]), *_runs("hyfreedp", [0.6, 0.61])]
+    forged = []
+    for record in [*_runs("auto_clipping", [0.9, 0.9]), *_runs("hyfreedp", [0.4, 0.4])]:
+        other = record.identity.model_copy(update={"data_fingerprint": "0" * 64})
+        forged.append(record.model_copy(update={"identity": other}))
+    submit(tmp_path, *honest, *forged)
+    (overall,) = score(read(tmp_path), standard).overalls
+    assert [row.contestant.label for row in overall.rows] == ["hyfreedp", "auto_clipping"]
+
+
+def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path: Path) -> None:
+    standard = replace(Standard.builtin(), methods=frozenset({"auto_clipping", "hyfreedp"}), tasks=_asked({0, 1, 2, 3}))
+    best = [record for record in _runs("chosen", [0.9, 0.9, 0.9, 0.1]) if record.metrics["accuracy"] > 0.5]
+    more = _runs("more", [0.5, 0.5, 0.5, 0.5, 0.9, 0.9, 0.9])
+    submit(tmp_path, *_runs("auto_clipping", [0.5] * 4), *_runs("hyfreedp", [0.6, 0.61, 0.6, 0.61]), *best, *more)
+    board = score(read(tmp_path), standard)
+    (table,) = board.tables
+    rows = {row.contestant.label: row for row in table.rows}
+    assert (rows["chosen"].lacks_seeds, rows["chosen"].ranks) == (True, None)
+    assert rows["more"].utility.mean == pytest.approx(0.5)
+    assert board.superseded == 3
+    (overall,) = board.overalls
+    assert {row.contestant.label for row in overall.rows} == {"auto_clipping", "hyfreedp", "more"}
+    assert not any("chosen" in (pair.better.label, pair.worse.label) for one in board.claims for pair in one.pairs)
+    (answer, *_) = board.answers
+    assert "chosen" not in [place.contestant.label for place in answer.places]
+    assert "§" in to_markdown(board, [])
 
 
 @pytest.mark.parametrize(

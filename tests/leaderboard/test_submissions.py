@@ -104,7 +104,16 @@ def _failed(obj: dict[str, Any]) -> None:
 
 
 BAD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
-    "claims less than its ledger costs": (_claims(0.5), "more than the 0.5 it claims"),
+    "claims less than its ledger costs": (_claims(0.992), "more than the 0.992 it claims"),
+    "claims less than its method plans": (_claims(0.5), "claims ε = 0.5, and auto_clipping plans for its target 1"),
+    "a ledger of a part of the plan": (
+        _ledger({"count": 1, "event": to_json(gaussian(8.0))}),
+        "auto_clipping releases all of the 0.99608 that it plans",
+    ),
+    "parts that no session makes": (
+        _ledger(*({"count": 1, "event": _part(to_json(gaussian(3.744)), f"part {part}")} for part in range(9))),
+        "no session divides records into parts 'p', 'part 0'",
+    ),
     "claims more than its target": (_claims(1.5), "claims ε = 1.5, above its target 1"),
     "ledger above target and claim": (
         _ledger({"count": 9, "event": to_json(gaussian(3.75))}),
@@ -145,9 +154,13 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         _set("audit", to={"lower_bound": 1e300, "confidence": 0.95, "attack": "x", "canaries": 9}),
         "its audit claims",
     ),
+    "audit beyond its canaries": (
+        _set("audit", to={"lower_bound": 1.0, "confidence": 0.95, "attack": "x", "canaries": 9}),
+        "its audit claims ε above 0.929, which 9 canaries can show",
+    ),
     "failed, with more than its target": (
         lambda obj: (_failed(obj), _ledger({"count": 1000, "event": to_json(gaussian(3.75))})(obj)),
-        "more than the 0.99433 it claims",
+        "more than the 0.99608 it claims",
     ),
     "nothing finite is left of its losses": (  # once an IndexError of dp_accounting's
         lambda obj: (
@@ -197,6 +210,7 @@ def test_a_library_that_fails_at_a_ledger_is_named(monkeypatch) -> None:
         ({"seed": 2**60}, "seed is above"),
         ({"method": "a b"}, "not a plain name"),
         ({"task": "tɑsk"}, "not a plain name"),
+        ({"method": "Auto_Clipping"}, "the method 'Auto_Clipping' looks like 'auto_clipping', which is another"),
         ({"method_version": 2}, "its method auto_clipping is of version 2, above 1, the newest"),
         ({"method": "stranger", "method_version": 10_001}, "its method stranger is of version 10001, above 10000"),
         ({"task": "digits", "task_version": 2}, "its task digits is of version 2, above 1, the newest"),
@@ -215,6 +229,7 @@ def test_identities_that_do_not_pass(changes: dict[str, Any], reason: str, tmp_p
     ("change", "reason"),
     [
         ({"delta": 0.01}, "δ of 0.01 is above"),
+        ({"delta": 0.001}, "δ of 0.001 is not below 1/N, for N = 1000"),
         ({"epsilon": 1.0000001}, "target ε of 1.0000001 has more than 4 digits"),
         ({"epsilon": 1e300}, "target ε of 1e+300 is above"),
         ({"data_fingerprint": "f f"}, "data fingerprint 'f f' is not plain"),
@@ -252,7 +267,7 @@ def _be_hasty() -> None:
 
 def test_who_kills_the_process_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recompute, "_pool", _deadly_pool)
-    submit(tmp_path, *(make_record(seed=seed, noise_multiplier=4.0 + seed / 10) for seed in range(4)))
+    submit(tmp_path, *(make_record("strange", seed=seed, noise_multiplier=4.0 + seed / 10) for seed in range(4)))
     found = read_submissions([tmp_path])
     assert [run.seed for run in found.runs] != []
     assert {refused.reason for refused in found.rejected} == {"recomputing its ε killed the process"}
@@ -357,7 +372,7 @@ MORE = [pytest.param(text, marks=pytest.mark.slow) for text in ("[1]", "null", "
 
 @pytest.mark.parametrize("damaged", ["", "{", "-5.0", "0.1", *MORE])
 def test_kept_epsilons_are_used_unless_they_cannot_be(damaged: str, tmp_path: Path) -> None:
-    submit(tmp_path / "records", make_record())
+    submit(tmp_path / "records", make_record("strange"))
     cache = tmp_path / "cache"
     first = read_submissions([tmp_path / "records"], cache)
     (kept,) = cache.iterdir()
@@ -372,7 +387,7 @@ def test_kept_epsilons_are_used_unless_they_cannot_be(damaged: str, tmp_path: Pa
 def test_many_ledgers_are_computed_in_processes_with_the_same_result(tmp_path: Path) -> None:
     noises = [3.75 + 0.05 * step for step in range(20)]
     for seed, noise in enumerate(noises):
-        (path,) = submit(tmp_path, make_record(seed=seed))
+        (path,) = submit(tmp_path, make_record("strange", seed=seed))
         obj = json.loads(path.read_text())
         obj["privacy"]["ledger"]["entries"][0]["event"]["noise_multiplier"] = noise
         path.write_text(json.dumps(obj))
