@@ -11,6 +11,7 @@ from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.base.text import one_line
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, show, show_json
+from dphpo_bench.cli.show import read_oracles
 
 if TYPE_CHECKING:
     from dphpo_bench.records.reading import Result
@@ -62,7 +63,9 @@ def explain_command(
     store = RecordStore(results_dir or root)
     source = DataSource.resolve(data_dir)
     workshop = Workshop(source, Resources(gpus=gpus), TaskFiles.of(task_file or []).make)
-    asked, refused = questions(_explainable(chosen), _oracles(store.root), store.root, workshop, make_progress(quiet))
+    asked, refused = questions(
+        _explainable(chosen), read_oracles(store.root), store.root, workshop, make_progress(quiet)
+    )
     _tell(refused, none=not asked)
     cells = [cell for question in asked for cell in question.cells]
     if cells:
@@ -126,21 +129,6 @@ def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
         for record in records
         if record.identity.method != REPLAY and (record.privacy is None or record.privacy.end_to_end_private)
     ]
-
-
-def _oracles(root: Path) -> "list[RunRecord]":
-    """All records of the oracle; files that are none are somebody else's worry."""
-    from dphpo_bench.base.errors import RecordError
-    from dphpo_bench.leaderboard.standard import Standard
-    from dphpo_bench.records.store import read_record
-
-    found = []
-    for path in sorted(root.glob(f"*/{Standard.builtin().oracle[0]}/*.json")):
-        try:
-            found.append(read_record(path))
-        except RecordError as error:
-            complain(f"Skipped: {error}")
-    return found
 
 
 def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:

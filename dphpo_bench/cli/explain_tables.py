@@ -1,14 +1,12 @@
 """What `explain` prints."""
 
 from collections.abc import Sequence
-from functools import cache
 from itertools import groupby
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.base.text import one_line, value_text
-from dphpo_bench.contract.registry import make_method
+from dphpo_bench.harness.repeating import changed_parameters
 from dphpo_bench.leaderboard.questions import Question
 from dphpo_bench.leaderboard.split import Split
 from dphpo_bench.records.measure import Measure, shown_measure
@@ -116,21 +114,9 @@ def difference_text(value: float, measure: Measure) -> str:
 
 def _setting(one: tuple[Question, Split]) -> tuple[str, float, str]:
     identity = one[0].record.identity
-    defaults = _defaults(identity.method)
-    changed = [
-        f"{name}={value_text(value)}" for name, value in identity.parameters.items() if defaults.get(name) != value
-    ]
+    changed = [f"{name}={value_text(value)}" for name, value in changed_parameters(identity).items()]
     label = one_line(" ".join([identity.method, *changed]), MAX_TEXT)
     return one_line(f"{identity.task} ({identity.model})"), identity.epsilon, label
-
-
-@cache
-def _defaults(method: str) -> dict[str, Any]:
-    """The parameters of a method by themselves; none if it is not here, where a run that paid nothing needs it not."""
-    try:
-        return make_method(method).parameters
-    except UnknownNameError:
-        return {}
 
 
 def _measure(question: Question) -> Measure:

@@ -1,5 +1,6 @@
 """The command `show`: one record, for people."""
 
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, say, show_json
 
 if TYPE_CHECKING:
+    from dphpo_bench.leaderboard.questions import Oracles
     from dphpo_bench.records.record import RunRecord
 
 
@@ -55,18 +57,25 @@ def _place(task: str, task_file: str | None) -> str | None:
 
 def _oracle_of(record: "RunRecord", path: Path) -> "RunRecord | None":
     """The oracle's run beside this one, if this is not it; files there that are no records are named and left out."""
+    from dphpo_bench.leaderboard.standard import Standard
+
+    if record.identity.method == Standard.builtin().oracle[0]:
+        return None
+    folder = path.absolute().parents[1]
+    return read_oracles(folder.parent, escape(folder.name)).beside(record.identity)
+
+
+def read_oracles(root: Path, task: str = "*") -> "Oracles":
+    """The oracle's runs in a folder of results. Files that are no records are named and left out."""
     from dphpo_bench.base.errors import RecordError
-    from dphpo_bench.leaderboard.questions import oracle_beside
+    from dphpo_bench.leaderboard.questions import Oracles
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
 
-    name = Standard.builtin().oracle[0]
-    if record.identity.method == name:
-        return None
     found = []
-    for file in sorted((path.absolute().parents[1] / name).glob("*.json")):
+    for file in sorted(root.glob(f"{task}/{Standard.builtin().oracle[0]}/*.json")):
         try:
             found.append(read_record(file))
         except RecordError as error:
             complain(f"Skipped: {error}")
-    return oracle_beside(record.identity, found)
+    return Oracles(found)

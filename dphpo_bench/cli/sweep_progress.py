@@ -9,8 +9,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dphpo_bench.base.text import duration_text, one_line
-from dphpo_bench.harness.repeating import Call
+from dphpo_bench.base.text import duration_text, one_line, value_text
+from dphpo_bench.harness.repeating import Call, different
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, device_of
@@ -213,5 +213,5 @@ def command_of(cell: Cell, task_files: Mapping[str, str] = MappingProxyType({}))
 
 def changed_parameters(cell: Cell) -> list[str]:
     """The parameters that are not the method's defaults, such as "mean=5"."""
-    defaults = type(cell.method)().parameters
-    return [f"{name}={value}" for name, value in cell.identity.parameters.items() if defaults.get(name) != value]
+    changed = different(cell.identity.parameters, type(cell.method)().parameters)
+    return [f"{name}={value_text(value)}" for name, value in changed.items()]

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -127,10 +128,29 @@ def code_hash(cls: type[Method] | type[Task]) -> str:
     return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
 
 
+def _points(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group. To find them, all that is installed is read: once, until a folder of it changes."""
+    return _points_of(group, tuple((folder, _changed(folder)) for folder in sys.path))
+
+
+@cache
+def _points_of(group: str, where: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    del where
+    return tuple(entry_points(group=group))
+
+
+def _changed(folder: str) -> int:
+    """When something was added to a folder, or taken away; 0 if it is none."""
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
     """Load every entry point of a group; a broken one is a warning, two of one name are an error."""
     points: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
+    for point in _points(group):
         known = points.setdefault(point.name, point)
         if known.value != point.value:
             raise RegistryError(

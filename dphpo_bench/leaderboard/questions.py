@@ -4,7 +4,8 @@ Which runs these are follows from the records of the run and of the oracle, and 
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,35 @@ def _named(identity: Identity) -> str:
     return f"that of {identity.method} on {identity.task} ({identity.model}), ε {identity.epsilon:g}"
 
 
+class Oracles:
+    """The oracle's runs, found by what they are set beside.
+
+    Args:
+        records: of any method; those that are not the oracle's, failed, or have no seed are left out.
+    """
+
+    def __init__(self, records: Iterable[RunRecord]) -> None:
+        who = Standard.builtin().oracle
+        self._found: defaultdict[str, dict[int, RunRecord]] = defaultdict(dict)
+        for one in records:
+            identity = one.identity
+            is_oracle = (identity.method, compact_json(identity.parameters)) == who
+            if is_oracle and one.status == "ok" and identity.seed is not None:
+                self._found[_setting(identity)][identity.seed] = one
+
+    def beside(self, identity: Identity) -> RunRecord | None:
+        """The oracle's run on the same task and budget: of the same seed if there is one, else of the smallest."""
+        return counterpart(self._found.get(_setting(identity), {}), identity.seed)
+
+
+def _setting(identity: Identity) -> str:
+    """What a run and its oracle have in common."""
+    return compact_json([getattr(identity, field) for field in SAME])
+
+
 def questions(
     records: Iterable[RunRecord],
-    oracles: Sequence[RunRecord],
+    oracles: Oracles,
     root: Path,
     workshop: "Workshop",
     progress: Progress,
@@ -106,7 +133,7 @@ def questions(
 
     Args:
         records: the runs.
-        oracles: records of the oracle, of any task and budget.
+        oracles: of any task and budget.
         root: the folder where the oracle is looked for, for messages.
         workshop: makes tasks and plans.
         progress: told while it plans.
@@ -186,7 +213,7 @@ class Workshop:
         return self._tasks[key]
 
 
-def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> RunRecord:
+def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
     """The oracle's record for a run: of the same seed if there is one.
 
     Raises:
@@ -201,7 +228,7 @@ def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> R
         raise InvalidValueError(f"{identity.method} is not private, so it paid nothing for what it chose.")
     if identity.seed is None:
         raise InvalidValueError("The run has no seed, so no run can be set beside it.")
-    oracle = oracle_beside(identity, oracles)
+    oracle = oracles.beside(identity)
     if oracle is None:
         name = Standard.builtin().oracle[0]
         words = ["dphpo-bench", "run", "-m", name, "-t", identity.task, "--model", identity.model]
@@ -212,19 +239,6 @@ def _oracle_of(record: RunRecord, oracles: Sequence[RunRecord], root: Path) -> R
             f"{shlex.join(words)}"
         )
     return oracle
-
-
-def oracle_beside(identity: Identity, oracles: Iterable[RunRecord]) -> RunRecord | None:
-    """The oracle's run on the same task and budget: of the same seed if there is one, else of the smallest."""
-    who = Standard.builtin().oracle  # once: it looks through the installed plug-ins
-    alike = {
-        one.identity.seed: one
-        for one in oracles
-        if one.status == "ok" and one.identity.seed is not None
-        if (one.identity.method, compact_json(one.identity.parameters)) == who
-        if all(getattr(one.identity, field) == getattr(identity, field) for field in SAME)
-    }
-    return counterpart(alike, identity.seed)
 
 
 def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Question:

@@ -111,10 +111,10 @@ class OwnModel:
     def _take(self, theirs: nn.Module) -> None:
         refuse_watchers(self.model)
         own, given = _tensors(self.model), {name: plain(tensor) for name, tensor in _tensors(theirs).items()}
-        if _shapes(own) != _shapes(given):
+        if _structure(own) != _structure(given):
             raise InvalidValueError(
-                f"Expected a model as the task builds it, {shown(_shapes(own), 200)}, got "
-                f"{shown(_shapes(given), 200)}. Ask about one of the session's build_model(): its weights may change, "
+                f"Expected a model as the task builds it, {shown(_told(own), 200)}, got "
+                f"{shown(_told(given), 200)}. Ask about one of the session's build_model(): its weights may change, "
                 "and which of them are trained."
             )
         with torch.no_grad():
@@ -136,5 +136,9 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return dict(chain(model.named_parameters(), model.named_buffers()))
 
 
-def _shapes(tensors: dict[str, Tensor]) -> dict[str, str]:
+def _structure(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _told(tensors: dict[str, Tensor]) -> dict[str, str]:
     return {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}

@@ -10,7 +10,7 @@ import pytest
 
 from dphpo_bench import DpSgd, SearchThenTrain, Trial, read_record
 from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard.questions import final_run, oracle_beside, values_of
+from dphpo_bench.leaderboard.questions import SAME, Oracles, final_run, values_of
 from dphpo_bench.recipes.searched_run import Combination, SearchedRun
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -56,11 +56,11 @@ def test_the_installed_plug_ins_are_looked_through_once_however_many_records_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked = []
-    found = registry.entry_points
-    monkeypatch.setattr(registry, "entry_points", lambda **group: looked.append(group) or found(**group))
-    identity = SimpleNamespace(method="grid_oracle", parameters={}, seed=0)
-    oracles: Any = [SimpleNamespace(status="ok", identity=identity)] * 50
-    assert oracle_beside(identity, oracles) is None
+    found = registry._load
+    monkeypatch.setattr(registry, "_load", lambda *group: looked.append(group) or found(*group))
+    identity: Any = SimpleNamespace(method="grid_oracle", parameters={}, seed=0, **dict.fromkeys(SAME, 0))
+    oracles = Oracles([SimpleNamespace(status="ok", identity=identity)] * 50)  # type: ignore[list-item]
+    assert [oracles.beside(identity) for _ in range(50)] == [None] * 50
     assert len(looked) <= 2
 
 
