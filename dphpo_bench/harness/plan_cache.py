@@ -104,7 +104,7 @@ def _neighbours(module: str) -> str:
     is_package, root = Path(file).stem == "__init__", Path(file).parent
     files = {Path(found) for one in list(sys.modules.values()) if (found := getattr(one, "__file__", None))}
     own = [path for path in files if path.suffix == ".py" and root in (path.parents if is_package else [path.parent])]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(own))).hexdigest()[:12]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(own) if path.is_file())).hexdigest()[:12]
 
 
 def _read(path: Path, method: Method, budget: PrivacyBudget) -> Plan | None:

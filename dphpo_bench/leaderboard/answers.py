@@ -109,7 +109,7 @@ def _absent(
     """Who is in some of the tables, which all have an anchor and the first."""
     for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
         if tables < len(cells) and not who.reference:
-            there = [(cell, anchor) for cell, anchor in zip(cells, anchors, strict=True) if who in cell.by_contestant]
+            there = [(cell, anchor) for cell, anchor in zip(cells, anchors, strict=True) if cell.compares(who)]
             against = [anchor for _, anchor in there]
             lead, other = (mean_over([cell.by_contestant[one] for cell, _ in there], against) for one in (who, first))
             yield Absent(who, tables, lead, other)

@@ -115,8 +115,7 @@ def _tested(subject: Subject, standard: Standard) -> Iterator[_Tested]:
 
 def _takes_part(who: Contestant, cell: Cell) -> bool:
     """Whether claims are about it: more of them need more evidence each, so a run or two do not make any."""
-    entry = cell.by_contestant.get(who)
-    return entry is not None and not (who.reference or entry.lacks) and len(entry.runs) >= FEW_SEEDS
+    return cell.compares(who) and not who.reference and len(cell.by_contestant[who].runs) >= FEW_SEEDS
 
 
 def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: frozenset[str]) -> list[Mean | None]:

@@ -70,6 +70,10 @@ class Cell:
         """Who takes part in the ranking."""
         return [entry for entry in self.entries if entry.ranked]
 
+    def compares(self, who: Contestant) -> bool:
+        """Whether a contestant is here with all the seeds that it must have."""
+        return who in self.by_contestant and not self.by_contestant[who].lacks
+
     @cached_property
     def by_contestant(self) -> Mapping[Contestant, Entry]:
         """The entries by contestant."""

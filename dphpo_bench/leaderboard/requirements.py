@@ -32,6 +32,9 @@ SPENT = 0.99
 What they plan is calibrated, and they release all of it. Who claims less has changed the record.
 """
 
+CALIBRATED = 20.0
+"""Up to this target. Far above, least noises are reached, or bounds are too loose to spend all."""
+
 ROUNDING = 1e-6
 """The largest relative difference between values of one ε on two machines."""
 
@@ -76,16 +79,16 @@ def check_claim(identity: Identity, privacy: Privacy) -> None:
     require(name not in NOT_PRIVATE, f"{name} is not private from end to end")
     require(claim <= target * (1 + ROUNDING), f"it claims ε = {claim:.6g}, above its target {target:g}")
     require(
-        claim >= SPENT * target or not is_own(name, identity.method_version),
+        claim >= SPENT * target or not is_own(name, identity.method_version, target),
         f"it claims ε = {claim:.6g}, and {name} plans for its target {target:g}",
     )
     for partition, part in _parts(privacy.ledger["entries"]):
         require(is_holdout(partition, part), f"no session divides records into parts {partition!r}, {part!r}")
 
 
-def is_own(method: str, method_version: int) -> bool:
-    """Whether a method is one of this project, in its present version."""
-    return _own_versions().get(("method", method)) == method_version
+def is_own(method: str, method_version: int, target: float) -> bool:
+    """Whether a method is one of this project, in its present version, at an ε for which it is calibrated closely."""
+    return _own_versions().get(("method", method)) == method_version and target <= CALIBRATED
 
 
 def _parts(event: Any) -> Iterator[tuple[str, str]]:

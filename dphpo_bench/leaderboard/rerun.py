@@ -141,5 +141,5 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _alike(recorded: Any, repeated: Any) -> bool:
     numbers = [one for one in (recorded, repeated) if isinstance(one, int | float) and not isinstance(one, bool)]
     if len(numbers) == 2:
-        return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING)
+        return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING**2) or all(map(math.isnan, numbers))
     return bool(recorded == repeated)

@@ -36,8 +36,8 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     """The board of these runs, a pure function of them and the standard, which is `Standard.builtin()` by default."""
     standard = standard or Standard.builtin()
     replays = Replays.of(submissions.runs)
-    newer, superseded = newest([run for run in submissions.runs if run.method != REPLAY])
-    current = asked_for(newer, standard)
+    runs = [run for run in submissions.runs if run.method != REPLAY]
+    current, _ = newest(asked_for(runs, standard))  # in this order: what nobody asked for supersedes nothing
     cells = cells_of(current, standard)
     draws = seed_draws(cells)
     tables = tuple(_table(cell, draws[cell.setting], replays) for cell in cells)
@@ -56,7 +56,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
         missing=missing_tables(counted_cells, standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
-        superseded=superseded + len(newer) - len(current),
+        superseded=len(runs) - len(current),
         records=len(submissions.runs) + len(submissions.rejected),
         seconds=math.fsum(run.seconds or 0.0 for run in submissions.runs),
     )
@@ -98,7 +98,7 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
 def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Split]) -> Row:
     finished = entry.finished
     values = [run.value for run in finished if run.value is not None]
-    oracle, untuned = cell.oracle, cell.untuned
+    oracle, untuned = (None, None) if entry.lacks else (cell.oracle, cell.untuned)
     told = [(run.epsilon, run.accountant) for run in entry.runs.values() if run.epsilon is not None]
     epsilon, accountant = max(told, default=(None, ""))
     first = min(finished, key=lambda run: run.seed, default=None)

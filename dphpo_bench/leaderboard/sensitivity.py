@@ -37,7 +37,7 @@ def variations_of(
         if one.subject == claims[0].subject and one.complete:
             cells = next(subject for subject in subjects if subject.name == one.subject).at(one.epsilon)
             others = [cell for cell in counted if cell.target == one.epsilon and cell not in cells]
-            complete = [cell for cell in others if all(who in cell.by_contestant for who in one.order)]
+            complete = [cell for cell in others if all(cell.compares(who) for who in one.order)]
             ways = list(_ways(cells, complete, one.order))
             groups = dict.fromkeys(way.group for way in ways)
             found += [_variation(one, group, [way for way in ways if way.group == group]) for group in groups]

@@ -291,7 +291,9 @@ def _verified(run: Run, recomputed: float | str) -> Run:
     )
     require(recomputed > 0 or run.value is None, "its ledger costs nothing, as if no private data were used")
     require(
-        recomputed >= SPENT * run.epsilon or run.value is None or not is_own(run.method, run.method_version),
+        recomputed >= SPENT * run.epsilon
+        or run.value is None
+        or not is_own(run.method, run.method_version, run.target),
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), and {run.method} releases all of the "
         f"{run.epsilon:.6g} that it plans",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.tensors import Records, plain, single
 from dphpo_bench.training.evaluation import evaluating, outputs_by_length, rows_at_once
 from dphpo_bench.training.losses import IGNORED
@@ -165,7 +165,7 @@ def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> fl
     Source: Papineni et al. 2002, by sacrebleu (Post 2018) with its default tokens and smoothing.
 
     Raises:
-        InvalidValueError: if sacrebleu is missing.
+        DataError: if sacrebleu is missing.
     """
     require("sacrebleu")
     from sacrebleu.metrics.bleu import BLEU
@@ -180,9 +180,9 @@ def require(package: str) -> None:
     """Refuse to go on without a package of the extra `transformers`.
 
     Raises:
-        InvalidValueError: if it is missing.
+        DataError: if it is missing.
     """
     if find_spec(package) is None:
-        raise InvalidValueError(
+        raise DataError(
             f"Language models need the package {package}, which is missing: pip install 'dphpo-bench[transformers]'."
         )

@@ -175,6 +175,9 @@ class Access(Unique):
             return found
         except Exception as error:  # not logged: a method could listen, and its frames hold the records
             kind = type(error).__name__
+        except BaseException:  # Ctrl-C: whoever catches it must not ask the same again
+            self.ledger.fail("The run was interrupted while private records were in use.")
+            raise
         # Not raised above: an error's context leads to the frames, and these to the records.
         raise self.failure(f"The model raised {kind} on private records; its text may quote them and is not shown.")
 

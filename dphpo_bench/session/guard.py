@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -34,6 +35,7 @@ class Guard:
 
     def adopt(self) -> None:
         """Belong to this copy of the process from now on. For the copies that selections make."""
+        _QUIET.copied()
         self._owner = _here()
 
     def check(self) -> None:
@@ -82,26 +84,60 @@ def _undisturbed() -> Iterator[None]:
     - No garbage is collected, since finalizers run in the midst of what goes on.
     - Hooks have numbers, by which whoever adds one before and one after could tell how many a query has added.
     """
-    registries = [
-        (module, name, found)
-        for module in _HOOKED
-        for name, found in vars(module).items()
-        if name.startswith("_global_") and isinstance(found, OrderedDict)
-    ]
-    collects, number = gc.isenabled(), RemovableHandle.next_id
-    gc.disable()
-    torch._C._autograd._enable_record_function(False)
-    for module, name, _ in registries:
-        setattr(module, name, _Closed())
+    counted = False
     try:
+        with _QUIET.lock:
+            _QUIET.inside += 1
+            counted = True
+            if _QUIET.inside == 1:
+                _QUIET.begin()
         yield
     finally:
-        for module, name, found in registries:
+        if counted:
+            with _QUIET.lock:
+                _QUIET.inside -= 1
+                if _QUIET.inside == 0:
+                    _QUIET.end()
+
+
+class _Quiet:
+    """What queries change for the whole process: of several runs in threads the first begins it, the last ends it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside = 0
+        self._registries: list[tuple[ModuleType, str, Any]] = []
+        self._number, self._collects = 0, True
+
+    def begin(self) -> None:
+        self._number, self._collects = RemovableHandle.next_id, gc.isenabled()
+        self._registries = [
+            (module, name, found)
+            for module in _HOOKED
+            for name, found in vars(module).items()
+            if name.startswith("_global_") and isinstance(found, OrderedDict)
+        ]
+        gc.disable()
+        torch._C._autograd._enable_record_function(False)
+        for module, name, _ in self._registries:
+            setattr(module, name, _Closed())
+
+    def end(self) -> None:
+        for module, name, found in self._registries:
             setattr(module, name, found)
         torch._C._autograd._enable_record_function(True)
-        RemovableHandle.next_id = number
-        if collects:
+        RemovableHandle.next_id = self._number
+        if self._collects:
             gc.enable()
+
+    def copied(self) -> None:
+        """Begin anew in a copy of the process, in which other threads and their queries are not there."""
+        if self.inside:
+            self.end()
+        self.lock, self.inside = threading.Lock(), 0
+
+
+_QUIET = _Quiet()
 
 
 class _Closed(OrderedDict[int, Any]):
@@ -123,12 +159,12 @@ def _signals_wait() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         own = ((one, _signal.getsignal(one)) for one in _SIGNALS)
         handlers = {one: found for one, found in own if callable(found) and found is not signal.default_int_handler}
-    for one in handlers:
-        signal.signal(one, note)
     try:
+        for one in handlers:
+            signal.signal(one, note)
         yield
     finally:
         for one, found in handlers.items():
             signal.signal(one, found)
-        for one in late:
+        for one in dict.fromkeys(late):
             signal.raise_signal(one)

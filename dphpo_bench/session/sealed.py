@@ -29,28 +29,28 @@ def hidden_utilities(
     with access.guard.alone():
         training, validating = access.holdout(validation)
     totals = [0.0] * len(runs)
-    with access.progress.track("Candidates on parts of the data", partitions) as advance:
-        for index in range(partitions):
-            with access.guard.alone():
-                part = training.on_part(f"{partitions} parts", str(index), index / partitions, (index + 1) / partitions)
-            streams = access.streams.within("part", str(index))
-            # The ledgers are thrown away: what is computed here stays sealed until `open_test`.
-            sessions = [
-                make_session(replace(part.unseen(), ledger=Ledger(), streams=streams.within(str(number))), None)
-                for number in range(len(runs))
-            ]
-            try:
-                models = train(sessions)
-            except Exception:
-                # The part's own ledger is thrown away, and what is computed is free: nobody may try this again.
-                access.ledger.fail("The training of candidates on parts of the records was interrupted.")
-                raise
-            for number, model in enumerate(models):
+    try:
+        with access.progress.track("Candidates on parts of the data", partitions) as advance:
+            for index in range(partitions):
                 with access.guard.alone():
-                    score = validating.total_score(access.raw.own_model().scored(model))
-                share = score / validating.expected_records
-                totals[number] += min(share, 1.0) / partitions
-            advance()
+                    start, end = index / partitions, (index + 1) / partitions
+                    part = training.on_part(f"{partitions} parts", str(index), start, end)
+                streams = access.streams.within("part", str(index))
+                # The ledgers are thrown away: what is computed here stays sealed until `open_test`.
+                sessions = [
+                    make_session(replace(part.unseen(), ledger=Ledger(), streams=streams.within(str(number))), None)
+                    for number in range(len(runs))
+                ]
+                for number, model in enumerate(train(sessions)):
+                    with access.guard.alone():
+                        score = validating.total_score(access.raw.own_model().scored(model))
+                    share = score / validating.expected_records
+                    totals[number] += min(share, 1.0) / partitions
+                advance()
+    except BaseException:
+        # The parts' own ledgers are thrown away, and what is computed is free: nobody may try this again.
+        access.ledger.fail("The training of candidates on parts of the records was interrupted.")
+        raise
     return HiddenUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
 
 

@@ -5,13 +5,13 @@ no engine knows by name, one record counts in all the others' results.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -21,6 +21,7 @@ from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.lengths import refuse_wrong_lengths
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
+from dphpo_bench.training.randomness import global_randomness
 
 # Records differ in size, so that statistics of a batch differ from those of a record.
 _SCALES = (0.1, 3.0, 1.0, 0.3, 10.0, 0.0)
@@ -73,34 +74,19 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
 
     Refused, too, is one that says how long records are and whose outputs depend on what comes after. It is tried on
     made-up inputs, in its own mode and in that of evaluation, with a copy whose weights are perturbed, since initial
-    weights of zero would hide much. Dropout is left out, so that outputs can be compared; a model that draws other
-    random numbers is refused. Of `inputs` only the names, the shape of a record, the type and the device are used, not
-    the values.
+    weights of zero would hide much. Where it draws random numbers, it is tried at one seed with one record exchanged:
+    the outputs of all others must stay. Of `inputs` only the names, the shape of a record, the type and the device are
+    used, not the values.
     """
     if linear_layer(model) is not None:
         return
     probe = perturbed(model)
-    for module in probe.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, float) and (name == "p" or "drop" in name):
-                setattr(module, name, 0.0)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), _WithoutDropout():
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
         numbers = made_up(probe, inputs)
         for _ in range(2):
             _compare(probe, numbers)
             refuse_wrong_lengths(probe, numbers)
             probe.eval()
-
-
-class _WithoutDropout(TorchFunctionMode):
-    """While this is active, functions of torch drop nothing."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        kwargs = dict(kwargs or {})
-        if "dropout" in getattr(func, "__name__", ""):
-            return args[0] if args else kwargs["input"]
-        return func(*args, **(kwargs | {"dropout_p": 0.0} if "dropout_p" in kwargs else kwargs))
 
 
 def perturbed(model: nn.Module) -> nn.Module:
@@ -205,16 +191,38 @@ def _compare(model: nn.Module, inputs: Tensors) -> None:
         raise InvalidValueError(
             "Expected a model that keeps nothing of what it sees; a buffer or an attribute changes when it is used."
         )
-    if not all(map(torch.equal, outputs(everyone), together)):
-        raise InvalidValueError(
-            "Expected a model that draws no random numbers but those of torch's dropout: whether it treats each record "
-            "alone could not be seen."
-        )
+    if any(map(_differ, together, outputs(everyone), together)):
+        _compare_at_one_seed(model, outputs, len(everyone))
+        return
     alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
     if any(map(_differ, together, again, alone)):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
         )
+
+
+def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[Tensor]], count: int) -> None:
+    """Refuse a model that draws random numbers, if they hide that it mixes records: all others stay as they are."""
+
+    def drawn(rows: list[int]) -> list[Tensor]:
+        with global_randomness(0, next(model.parameters()).device):
+            return outputs(rows)
+
+    everyone = list(range(count))
+    together = drawn(everyone)
+    if any(map(_differ, together, drawn(everyone), together)):
+        raise InvalidValueError(
+            "Expected a model that draws its random numbers from torch's global generator, as dropout does: whether it "
+            "treats each record alone could not be seen."
+        )
+    for row in everyone:
+        others = [other for other in everyone if other != row]
+        exchanged = drawn([(row + 1) % count if other == row else other for other in everyone])
+        if any(_differ(a[others], b[others], a[others]) for a, b in zip(together, exchanged, strict=True)):
+            raise InvalidValueError(
+                "Expected a model that treats each record alone; its outputs for a record depend on the others of a "
+                "batch."
+            )
 
 
 def _differ(together: Tensor, again: Tensor, alone: Tensor) -> bool:

@@ -40,6 +40,7 @@ class OwnModel:
         self._objective = objective
         self._engines: dict[tuple[bool, ...], GradientEngine] = {}  # by which parameters are trained
         self._checked: set[tuple[object, ...]] = set()  # by the modes of all modules and the contents of all buffers
+        self._buffers: dict[str, bytes] = {}  # their contents, hashed
         self._scores = False
 
     @property
@@ -102,7 +103,7 @@ class OwnModel:
     def _check(self) -> None:
         state = (
             *(module.training for module in self.model.modules()),
-            *(_content(buffer) for buffer in self.model.buffers()),
+            *self._buffers.values(),
         )
         if state not in self._checked:
             refuse_mixing(self.model, self._records.inputs)
@@ -119,9 +120,12 @@ class OwnModel:
             )
         with torch.no_grad():
             for name, tensor in own.items():
-                tensor.copy_(given[name])
                 if isinstance(tensor, nn.Parameter):
+                    tensor.copy_(given[name])
                     tensor.requires_grad_(given[name].requires_grad)
+                elif name not in self._buffers or not torch.equal(tensor, given[name]):
+                    tensor.copy_(given[name])
+                    self._buffers[name] = _content(tensor)
         modes = {name: module.training is True for name, module in theirs.named_modules()}
         for name, module in self.model.named_modules():
             module.training = modes.get(name, module.training)

@@ -21,6 +21,7 @@ from torch.utils._device import DeviceContext
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, RecordError, UnknownNameError
 from dphpo_bench.session.batch import gradients_together
+from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.held_clipping import CountingRule
 from dphpo_bench.training.optimizers import UpdateRule
 from tests.conftest import TinyTask, session_on
@@ -373,6 +374,45 @@ class TestWhileAQueryLasts:
             session.sealed_utilities(candidates, 4, 0.5)
         with pytest.raises(bench.DphpoBenchError):
             session.score(session.build_model(), 1000.0)
+
+
+def test_two_runs_in_two_threads_leave_torch_as_it_was() -> None:
+    """Each put back what it had found: the registries of the other, which took no hooks any more."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with Guard().alone():
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=other)
+    with Guard().alone():
+        thread.start()
+        assert entered.wait(60)
+    leave.set()
+    thread.join()
+    nn.modules.module.register_module_forward_hook(lambda *_: None).remove()
+    assert gc.isenabled()
+
+
+def test_an_interrupt_in_the_midst_of_a_query_ends_the_run(monkeypatch) -> None:
+    interrupted: list[int] = []
+
+    def interrupt() -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+
+    task = Built(Acting)
+    session = session_on(task, task.load_train(bench.DataSource.resolve()))
+    model = session.build_model()
+    monkeypatch.setattr(Acting, "act", staticmethod(interrupt))
+    session.score(model, 1000.0)
+    interrupted.append(1)
+    with pytest.raises(KeyboardInterrupt):
+        session.score(model, 1000.0)
+    interrupted.clear()
+    with pytest.raises(bench.DphpoBenchError):
+        session.score(model, 1000.0)
 
 
 def test_the_dtype_of_models_is_that_of_the_run() -> None:

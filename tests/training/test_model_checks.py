@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -220,14 +221,57 @@ class Noisy(nn.Linear):
         return super().forward(inputs + torch.randn_like(inputs))
 
 
-def test_dropout_does_not_hide_that_records_are_mixed() -> None:
+class NoisyByNumpy(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs + torch.as_tensor(np.random.standard_normal(inputs.shape), dtype=inputs.dtype))
+
+
+class MixesStyles(nn.Module):
+    """While it is trained, the mean of a record is that of another one, which is drawn."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if not self.training:
+            return hidden
+        mean = hidden.mean(1, keepdim=True)
+        return hidden - mean + mean[torch.randperm(len(hidden))]
+
+
+class GatedMean(nn.Module):
+    """Mixes by an attribute that is named like one of dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped_mean_weight = 0.5
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden - self.dropped_mean_weight * hidden.mean(0)
+
+
+class Pools(nn.Module):
+    """A generalised mean, whose exponent has the name of dropout's probability."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = 3.0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden.abs().clamp(min=1e-6).pow(self.p).mean(1, keepdim=True).pow(1 / self.p)
+
+
+@pytest.mark.parametrize("mixing", [Centred(), MixesStyles(), GatedMean()], ids=lambda one: type(one).__name__)
+def test_dropout_does_not_hide_that_records_are_mixed(mixing: nn.Module) -> None:
+    torch.manual_seed(0)
     with pytest.raises(InvalidValueError, match="treats each record alone"):
-        refuse_mixing(nn.Sequential(nn.Linear(6, 8), Centred(), nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
+        refuse_mixing(nn.Sequential(nn.Linear(6, 8), mixing, nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
 
 
-def test_a_model_whose_random_numbers_cannot_be_left_out_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="draws no random numbers but those of torch's dropout"):
-        refuse_mixing(nn.Sequential(Noisy(6, 8), nn.Linear(8, 3)), RECORDS)
+def test_models_that_draw_for_each_record_are_accepted() -> None:
+    refuse_mixing(nn.Sequential(Noisy(6, 8), nn.Dropout(0.1), Pools(), nn.Linear(1, 3)), RECORDS)
+
+
+def test_a_model_whose_random_numbers_come_from_elsewhere_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match="from torch's global generator, as dropout does"):
+        refuse_mixing(nn.Sequential(NoisyByNumpy(6, 8), nn.Linear(8, 3)), RECORDS)
 
 
 def test_a_buffer_that_is_changed_has_the_model_checked_again() -> None:
