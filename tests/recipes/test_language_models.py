@@ -152,7 +152,7 @@ def test_bleu_takes_several_references() -> None:
 def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language_models, "find_spec", lambda name: None if name == package else 1)
     wants = {"sacrebleu": lambda: corpus_bleu(["a"], [["a"]]), "transformers": lambda: CausalModel(config())}
-    with pytest.raises(bench.InvalidValueError, match=rf"package {package}, .*pip install 'dphpo-bench\[transf"):
+    with pytest.raises(bench.DataError, match=rf"package {package}, .*pip install 'dphpo-bench\[transf"):
         wants[package]()
 
 
