@@ -323,13 +323,18 @@ class TestWhileAQueryLasts:
         register(lambda *_: None).remove()  # afterwards it is as before
 
     def test_a_mode_that_is_entered_ends_the_run(self, session, monkeypatch) -> None:
-        mode = torch.overrides.TorchFunctionMode()
+        class Passing(torch.overrides.TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return func(*args, **(kwargs or {}))
+
+        mode = Passing()
         monkeypatch.setattr(Acting, "act", staticmethod(lambda: mode.__enter__()))
         try:
             with pytest.raises(bench.DphpoBenchError, match="on private records"):
                 session.score(session.build_model(), 1000.0)
         finally:
             mode.__exit__(None, None, None)
+        assert torch.is_grad_enabled()
         monkeypatch.setattr(Acting, "act", None)
         with pytest.raises(bench.DphpoBenchError):
             session.score(session.build_model(), 1000.0)
