@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib
 import json
 import logging
 import os
@@ -490,6 +491,7 @@ class TestSelections:
         assert str(caught.value) == "Expected a trial's outcome that pickle can write; what it returned stays hidden."
 
     def test_neither_progress_nor_facts_nor_logs_count_trials(self) -> None:
+        importlib.import_module("optuna.trial")  # its loggers
         told: list[Any] = []
         trial = bench.Trial(bench.DpSgd(1.0, 1, 50.0, 0.1, clipping="abadi:1"), 50.0, 0.2)
         runs = bench.UniformCount(3, 9)
