@@ -121,8 +121,8 @@ def _overall_mean(
 
 
 def _overall_gap(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """By how much the oracle is better on average over the cells, if all of them have both."""
-    own = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
+    """By how much the oracle is better on average over the cells, if all of them compare both."""
+    own = [cell.by_contestant[who] for cell in cells if cell.compares(who)]
     oracles = [cell.oracle for cell in cells if cell.oracle and cell.oracle.contestant != who]
     if _measure(cells) is None or not len(own) == len(oracles) == len(cells):
         return None

@@ -420,7 +420,8 @@ def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path:
     standard = replace(Standard.builtin(), methods=frozenset({"auto_clipping", "hyfreedp"}), tasks=_asked({0, 1, 2, 3}))
     best = [record for record in _runs("chosen", [0.9, 0.9, 0.9, 0.1]) if record.metrics["accuracy"] > 0.5]
     more = _runs("more", [0.5, 0.5, 0.5, 0.5, 0.9, 0.9, 0.9])
-    submit(tmp_path, *_runs("auto_clipping", [0.5] * 4), *_runs("hyfreedp", [0.6, 0.61, 0.6, 0.61]), *best, *more)
+    usual = [*_runs("auto_clipping", [0.5] * 4), *_runs("hyfreedp", [0.6, 0.61, 0.6, 0.61])]
+    submit(tmp_path, *usual, *_runs("grid_oracle", [0.7] * 4), *best, *more)
     board = score(read(tmp_path), standard)
     (table,) = board.tables
     rows = {row.contestant.label: row for row in table.rows}
@@ -429,6 +430,8 @@ def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path:
     assert board.superseded == 3
     (overall,) = board.overalls
     assert {row.contestant.label for row in overall.rows} == {"auto_clipping", "hyfreedp", "more"}
+    gaps = {row.contestant.label: row.gap_to_oracle for row in (*overall.rows, *overall.incomplete)}
+    assert (gaps["more"] and gaps["more"].mean, gaps["chosen"]) == (pytest.approx(0.2), None)
     assert not any("chosen" in (pair.better.label, pair.worse.label) for one in board.claims for pair in one.pairs)
     (answer, *_) = board.answers
     assert "chosen" not in [place.contestant.label for place in answer.places]
