@@ -64,9 +64,11 @@ def whole(name: str, value: Any, *, low: int, high: int) -> int:
 
 def exact_int(value: Any) -> int | None:
     """`value` as an int if its type is one of whole numbers, of Python, NumPy or torch; None for anything else."""
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")) or getattr(value, "ndim", 0) > 0:
+        return None
     try:
-        return None if isinstance(value, bool) else int(operator.index(value))
-    except TypeError:
+        return int(operator.index(value))
+    except (TypeError, RuntimeError):  # the second: a tensor without a value
         return None
 
 

@@ -64,7 +64,7 @@ def explain_command(
     source = DataSource.resolve(data_dir)
     workshop = Workshop(source, Resources(gpus=gpus), TaskFiles.of(task_file or []).make)
     asked, refused = questions(
-        _explainable(chosen), read_oracles(store.root), store.root, workshop, make_progress(quiet)
+        _explainable(chosen), read_oracles(store.root.glob("*")), store.root, workshop, make_progress(quiet)
     )
     _tell(refused, none=not asked)
     cells = [cell for question in asked for cell in question.cells]

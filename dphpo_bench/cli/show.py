@@ -1,6 +1,6 @@
 """The command `show`: one record, for people."""
 
-from glob import escape
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,19 +61,18 @@ def _oracle_of(record: "RunRecord", path: Path) -> "RunRecord | None":
 
     if record.identity.method == Standard.builtin().oracle[0]:
         return None
-    folder = path.absolute().parents[1]
-    return read_oracles(folder.parent, escape(folder.name)).beside(record.identity)
+    return read_oracles([path.absolute().parents[1]]).beside(record.identity)
 
 
-def read_oracles(root: Path, task: str = "*") -> "Oracles":
-    """The oracle's runs in a folder of results. Files that are no records are named and left out."""
+def read_oracles(tasks: "Iterable[Path]") -> "Oracles":
+    """The oracle's runs in the folders of some tasks. Files that are no records are named and left out."""
     from dphpo_bench.base.errors import RecordError
     from dphpo_bench.leaderboard.questions import Oracles
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
 
-    found = []
-    for file in sorted(root.glob(f"{task}/{Standard.builtin().oracle[0]}/*.json")):
+    found, oracle = [], Standard.builtin().oracle[0]
+    for file in sorted(file for folder in tasks for file in (folder / oracle).glob("*.json")):
         try:
             found.append(read_record(file))
         except RecordError as error:

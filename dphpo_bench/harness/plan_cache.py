@@ -96,15 +96,19 @@ def engine_hash(*parts: str) -> str:
 
 @cache
 def _neighbours(module: str) -> str:
-    """A hash of what a plug-in's module may import of its own: what is loaded of its package, or from its folder."""
+    """A hash of what a plug-in's module may import of its own: the source of its package, or what lies beside it."""
     first = module.partition(".")[0]
-    file = getattr(sys.modules.get(first), "__file__", None)
-    if first == __package__.partition(".")[0] or file is None:
+    if first == __package__.partition(".")[0]:
         return ""
-    is_package, root = Path(file).stem == "__init__", Path(file).parent
-    files = {Path(found) for one in list(sys.modules.values()) if (found := getattr(one, "__file__", None))}
-    own = [path for path in files if path.suffix == ".py" and root in (path.parents if is_package else [path.parent])]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(own) if path.is_file())).hexdigest()[:12]
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in (first, module))
+    file = next((Path(one) for one in files if one), None)
+    if file is None:
+        return ""
+    if file.parent.name in ("site-packages", "dist-packages"):
+        own = [file]
+    else:
+        own = sorted(file.parent.glob("**/*.py" if file.stem == "__init__" else "*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in own if path.is_file())).hexdigest()[:12]
 
 
 def _read(path: Path, method: Method, budget: PrivacyBudget) -> Plan | None:

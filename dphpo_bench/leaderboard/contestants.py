@@ -133,7 +133,10 @@ def cells_of(runs: Sequence[Run], standard: Standard) -> list[Cell]:
         worst = _worst(setting, (run for by_seed in by_who.values() for run in by_seed.values()))
         asked = standard.seeds_of(setting, target) or frozenset()
         entries = {who: Entry(contestants[who], own, worst, bool(asked - own.keys())) for who, own in by_who.items()}
-        anchors = entries.get((*standard.untuned, True)), entries.get((*standard.oracle, False))
+        anchors = [
+            found if (found := entries.get(who)) and not found.lacks else None
+            for who in ((*standard.untuned, True), (*standard.oracle, False))
+        ]
         cells.append(Cell(setting, titles[setting], target, list(entries.values()), *anchors))
     return cells
 

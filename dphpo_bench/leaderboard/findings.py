@@ -39,7 +39,12 @@ def _first(overall: Overall) -> str:
 
 def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterator[str]:
     """How many searches are better or worse than no tuning, beyond chance: by naive values, and by recommended ones."""
-    found = [(row, cell) for cell, table in counted if table.epsilon == epsilon for row in table.rows if row.runs > 1]
+    found = [
+        (row, cell)
+        for cell, table in counted
+        for row in table.rows
+        if table.epsilon == epsilon and row.runs > 1 and not row.lacks_seeds
+    ]
     untuned = [row.gap_to_untuned for row, _ in found if row.gap_to_untuned]
     advised = [lead for row, cell in found if (lead := _lead(cell, row.contestant, ADVISED))]
     if untuned:
@@ -59,7 +64,7 @@ def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterato
 
 def _lead(cell: Cell, who: Contestant, label: str) -> Estimate | None:
     """By how much a contestant is better than another one; None without that."""
-    others = [entry for entry in cell.entries if entry.contestant.label == label]
+    others = [entry for entry in cell.entries if entry.contestant.label == label and not entry.lacks]
     return mean_over([cell.by_contestant[who]], others) if others else None
 
 

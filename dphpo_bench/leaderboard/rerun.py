@@ -50,11 +50,17 @@ class Difference:
 def choose(runs: Sequence[Run], count: int) -> list[Run]:
     """The runs to repeat, always the same ones: one of each method before another of it, the cheapest first.
 
-    Runs that failed, and those of methods or tasks that are not installed here, are left out.
+    Runs that failed are left out, and those of methods or tasks that are not installed here, or in a newer version.
     """
     methods, tasks = registry.methods(), registry.tasks()
-    left = {run.path: run for run in runs if run.value is not None}
-    left = {path: run for path, run in left.items() if run.method in methods and run.setting.task in tasks}
+
+    def is_here(run: Run) -> bool:
+        method, task = methods.get(run.method), tasks.get(run.setting.task)
+        if method is None or task is None:
+            return False
+        return method.cls.version <= run.method_version and task.cls.version <= run.task_version
+
+    left = {run.path: run for run in runs if run.value is not None and is_here(run)}
     chosen: list[Run] = []
     taken: Counter[str] = Counter()
     while left and len(chosen) < count:

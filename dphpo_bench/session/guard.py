@@ -11,7 +11,7 @@ import signal
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.model_checks import refuse_watchers
 
 _HOOKED = (torch.nn.modules.module, optimizer)
+_FAR = 2**40
 _SIGNALS = sorted(signal.valid_signals())
 
 
@@ -82,7 +83,8 @@ def _undisturbed() -> Iterator[None]:
     - No hooks of all modules or optimisers are added, from whatever thread.
     - Nothing is recorded of torch's calls, to trace or to profile them, and with them their scalars and shapes.
     - No garbage is collected, since finalizers run in the midst of what goes on.
-    - Hooks have numbers, by which whoever adds one before and one after could tell how many a query has added.
+    - Hooks have numbers, by which whoever adds one before and one after could tell how many a query has added. It goes
+      on with numbers far beyond those.
     """
     counted = False
     try:
@@ -126,7 +128,7 @@ class _Quiet:
         for module, name, found in self._registries:
             setattr(module, name, found)
         torch._C._autograd._enable_record_function(True)
-        RemovableHandle.next_id = self._number
+        RemovableHandle.next_id = self._number + _FAR  # not the number itself: another thread may have taken it
         if self._collects:
             gc.enable()
 
@@ -166,5 +168,6 @@ def _signals_wait() -> Iterator[None]:
     finally:
         for one, found in handlers.items():
             signal.signal(one, found)
-        for one in dict.fromkeys(late):
-            signal.raise_signal(one)
+        with ExitStack() as stack:  # a handler that raises does not keep the next ones from running
+            for one in reversed(dict.fromkeys(late)):
+                stack.callback(signal.raise_signal, one)

@@ -47,9 +47,9 @@ def hidden_utilities(
                     share = score / validating.expected_records
                     totals[number] += min(share, 1.0) / partitions
                 advance()
-    except BaseException:
+    except BaseException as error:
         # The parts' own ledgers are thrown away, and what is computed is free: nobody may try this again.
-        access.ledger.fail("The training of candidates on parts of the records was interrupted.")
+        access.ledger.fail(f"The training of candidates on parts of the records ended with {type(error).__name__}.")
         raise
     return HiddenUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
 

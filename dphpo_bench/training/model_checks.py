@@ -221,7 +221,7 @@ def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[T
         if any(_differ(a[others], b[others], a[others]) for a, b in zip(together, exchanged, strict=True)):
             raise InvalidValueError(
                 "Expected a model that treats each record alone; its outputs for a record depend on the others of a "
-                "batch."
+                "batch, or on how many random numbers were drawn for them: dropout needs tensors of one shape."
             )
 
 

@@ -26,6 +26,8 @@ from dphpo_bench.training.model_checks import (
     zeros_and_ones,
 )
 
+_MOST_ENGINES = 4
+
 
 class OwnModel:
     """A model that the task made for the engine.
@@ -38,8 +40,10 @@ class OwnModel:
         self.model = build()
         self._records = records
         self._objective = objective
-        self._engines: dict[tuple[bool, ...], GradientEngine] = {}  # by which parameters are trained
-        self._checked: set[tuple[object, ...]] = set()  # by the modes of all modules and the contents of all buffers
+        # By what decides how a model computes, but for its weights: whether it mixes records, backwards, too, is found
+        # out as an engine is made.
+        self._engines: dict[tuple[object, ...], GradientEngine] = {}
+        self._checked: set[tuple[object, ...]] = set()
         self._buffers: dict[str, bytes] = {}  # their contents, hashed
         self._scores = False
 
@@ -60,11 +64,13 @@ class OwnModel:
     def engine(self, theirs: nn.Module) -> GradientEngine:
         """An engine for the model at these weights; refused as in `like`, and if there is none for the model.
 
-        It keeps what it has measured of the records.
+        It keeps what it has measured of the records. One is made for each choice of trained parameters, modes and
+        contents of buffers; the last few are kept.
         """
         self._take(theirs)
         trained = tuple(parameter.requires_grad for parameter in self.model.parameters())
-        if trained not in self._engines:
+        kind = (*trained, *self._state())
+        if kind not in self._engines:
             losses, records = self._objective.losses, self._records
             # What does not work at all is found out here, where an exception tells nothing of the private records.
             with torch.random.fork_rng(devices=[]):
@@ -74,9 +80,11 @@ class OwnModel:
                 rows = length(inputs)
                 targets = each(lambda tensor: tensor.new_zeros((rows, *tensor.shape[1:])), records.targets)
                 engine.clipped_sum(inputs, targets, AutoS())
-            self._engines[trained] = engine
+            if len(self._engines) == _MOST_ENGINES:
+                del self._engines[next(iter(self._engines))]
+            self._engines[kind] = engine
         self._check()
-        return self._engines[trained]
+        return self._engines[kind]
 
     def check(self, *, scores: bool) -> None:
         """Refuse, by made-up records, a model or losses that no private training can use; scores, too, if asked for.
@@ -100,12 +108,12 @@ class OwnModel:
             self._scores = True
         return model
 
+    def _state(self) -> tuple[object, ...]:
+        """The modes of all modules and the contents of all buffers."""
+        return (*(module.training for module in self.model.modules()), *self._buffers.values())
+
     def _check(self) -> None:
-        state = (
-            *(module.training for module in self.model.modules()),
-            *self._buffers.values(),
-        )
-        if state not in self._checked:
+        if (state := self._state()) not in self._checked:
             refuse_mixing(self.model, self._records.inputs)
             self._checked.add(state)
 
@@ -123,7 +131,7 @@ class OwnModel:
                 if isinstance(tensor, nn.Parameter):
                     tensor.copy_(given[name])
                     tensor.requires_grad_(given[name].requires_grad)
-                elif name not in self._buffers or not torch.equal(tensor, given[name]):
+                elif name not in self._buffers or not torch.equal(tensor, given[name].to(tensor.device)):
                     tensor.copy_(given[name])
                     self._buffers[name] = _content(tensor)
         modes = {name: module.training is True for name, module in theirs.named_modules()}

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,13 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
     assert told["oracle"]["chosen"]["learning_rate"] > 0
     assert told["chosen"]["learning_rate"] == told["paths"]["learning_rate"][-1][1]
     assert told["command"] == again
+
+
+def test_a_record_may_lie_in_a_top_level_folder(made: Any, main_here: Any) -> None:
+    path = made("-m", "hyfreedp")
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="") as folder:
+        copy = Path(shutil.copy(path, folder))
+        assert main_here("show", str(copy))[0] == 0
 
 
 def test_a_reference_and_its_candidates(made: Any, main_here: Any) -> None:

@@ -156,15 +156,21 @@ def test_a_method_that_cannot_plan_is_asked_once(
     assert (len(asked), caplog.text) == (1, "")
 
 
-def test_an_edited_helper_of_a_plug_in_makes_another_plan(tiny_task, budget, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("first", "within"), [("from own_values import STEPS", "pass"), ("", "from own_values import STEPS")]
+)
+def test_an_edited_helper_of_a_plug_in_makes_another_plan(
+    tiny_task, budget, tmp_path, monkeypatch, first: str, within: str
+) -> None:
     """What the method's module imports from its folder counts as its code, since its plan may follow from it."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_method.py").write_text(
         "from dphpo_bench.methods.dp_sgd import FixedDpSgd\n"
-        "from own_values import STEPS\n"
+        f"{first}\n"
         "class Own(FixedDpSgd):\n"
         "    name = 'own'\n"
         "    def plan(self, facts, budget):\n"
+        f"        {within}\n"
         "        return super().plan(facts.with_schedule(None, STEPS), budget)\n"
     )
     steps = []

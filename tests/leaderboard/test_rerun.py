@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dphpo_bench.contract.registry import methods
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.questions import Workshop
 from dphpo_bench.leaderboard.rerun import Difference, Repeat, choose, compared, repeats
@@ -17,7 +18,10 @@ from tests.leaderboard.submitted import make_record, read, submit
 
 def test_one_of_each_method_before_another_the_cheapest_first(tmp_path: Path) -> None:
     def timed(method: str, seed: int, seconds: float, accuracy: float | None = 0.9):
-        return make_record(method, "digits", seed=seed, accuracy=accuracy, seconds={"train": seconds})
+        return make_record(
+            method, "digits", seed=seed, accuracy=accuracy, seconds={"train": seconds},
+            method_version=methods()[method].cls.version if method in methods() else 1
+        )  # fmt: skip
 
     submit(tmp_path, timed("hyfreedp", 0, 5), timed("hyfreedp", 1, 4), timed("auto_clipping", 0, 3),
            timed("auto_clipping", 1, 2), timed("auto_clipping", 2, 1), timed("dowg", 0, 9),
@@ -28,6 +32,12 @@ def test_one_of_each_method_before_another_the_cheapest_first(tmp_path: Path) ->
     assert found == [("auto_clipping", 1), ("hyfreedp", 4), ("dowg", 9), ("auto_clipping", 2), ("hyfreedp", 5)]
     assert choose(runs[::-1], 5) == choose(runs, 5)
     assert len(choose(runs, 100)) == 6
+
+
+def test_what_an_older_version_made_is_not_repeated(tmp_path: Path) -> None:
+    """It was told to be another method, and counted as a run that comes out otherwise."""
+    submit(tmp_path, make_record("hyfreedp", "digits", method_version=methods()["hyfreedp"].cls.version - 1))
+    assert choose(read(tmp_path).runs, 5) == []
 
 
 def test_what_is_another_run_here_is_not_repeated(tmp_path: Path) -> None:

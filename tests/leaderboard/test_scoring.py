@@ -416,6 +416,20 @@ def test_another_setting_of_the_same_name_does_not_take_the_place_of_a_table(tmp
     assert [row.contestant.label for row in overall.rows] == ["hyfreedp", "auto_clipping"]
 
 
+def test_nobody_is_compared_with_who_lacks_a_seed(tmp_path: Path) -> None:
+    """Neither with the oracle, nor with the method that tunes nothing, nor with recommended values."""
+    standard = replace(Standard.builtin(), methods=frozenset({"hyfreedp", "liu_talwar"}), tasks=_asked({0, 1, 2, 3}))
+    few = [*_runs("auto_clipping", [0.5, 0.5]), *_runs("grid_oracle", [0.7, 0.7]), *_runs("recommended", [0.4, 0.4])]
+    submit(tmp_path, *few, *_runs("hyfreedp", [0.6] * 4), *_runs("liu_talwar", [0.6, 0.61, 0.6, 0.61], runs=5))
+    board = score(read(tmp_path), standard)
+    (table,) = board.tables
+    assert {row.contestant.label for row in table.everyone if row.lacks_seeds} == {
+        "auto_clipping", "grid_oracle", "recommended"
+    }  # fmt: skip
+    assert not any(row.gap_to_oracle or row.gap_to_untuned for row in table.everyone)
+    assert not any("multiple" in finding or "better than" in finding for finding in map(str, board.findings))
+
+
 def test_who_lacks_a_seed_is_not_compared_and_other_seeds_do_not_count(tmp_path: Path) -> None:
     standard = replace(Standard.builtin(), methods=frozenset({"auto_clipping", "hyfreedp"}), tasks=_asked({0, 1, 2, 3}))
     best = [record for record in _runs("chosen", [0.9, 0.9, 0.9, 0.1]) if record.metrics["accuracy"] > 0.5]

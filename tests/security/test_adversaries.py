@@ -21,6 +21,7 @@ from torch.utils._device import DeviceContext
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, RecordError, UnknownNameError
+from dphpo_bench.session import guard
 from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.held_clipping import CountingRule
@@ -371,7 +372,44 @@ class TestWhileAQueryLasts:
             handle = nn.Identity().register_forward_hook(lambda *_: None)
             numbers.append(handle.id)
             session.sample(kind).gradient(session.build_model(), bench.AutoS(), 1000.0)
-        assert numbers[1] == numbers[0] + 1
+            del handle
+        assert (numbers[1] - numbers[0]) % guard._FAR == 1
+
+    def test_hooks_added_meanwhile_keep_their_numbers(self, session, monkeypatch) -> None:
+        """The next one of the same module took the number of one of another thread, and its place."""
+        module, called = nn.Identity(), []
+        kept = []
+
+        def act() -> None:
+            if not kept:
+                kept.append(module.register_forward_hook(lambda *_: called.append("first")))
+
+        monkeypatch.setattr(Acting, "act", staticmethod(act))
+        session.score(session.build_model(), 1000.0)
+        kept.append(module.register_forward_hook(lambda *_: called.append("second")))
+        module(torch.zeros(1))
+        assert called == ["first", "second"]
+
+    def test_a_handler_that_raises_does_not_silence_the_next(self, session, monkeypatch) -> None:
+        log: list[str] = []
+
+        def fails(*_: object) -> None:
+            raise TimeoutError
+
+        def act() -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR2)
+
+        own = {signal.SIGUSR1: fails, signal.SIGUSR2: lambda *_: log.append("handled")}
+        before = {one: signal.signal(one, handler) for one, handler in own.items()}
+        monkeypatch.setattr(Acting, "act", staticmethod(act))
+        try:
+            with pytest.raises(TimeoutError):
+                session.score(session.build_model(), 1000.0)
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)
+        assert log == ["handled"]
 
     def test_a_training_on_parts_that_is_interrupted_ends_the_run(self, session) -> None:
         """It is charged to nobody: whoever swallowed the error could try again until something came of it."""

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
+from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.losses import Objective, correct, cross_entropy
 from dphpo_bench.training.model_checks import refuse_mixing, refuse_watchers
 from dphpo_bench.training.own_model import OwnModel
@@ -292,3 +293,48 @@ def test_a_buffer_that_is_changed_has_the_model_checked_again() -> None:
     theirs.share.fill_(1.0)
     with pytest.raises(InvalidValueError, match="treats each record alone"):
         own.like(theirs)
+
+
+class Centred(nn.Module):
+    """Its outputs depend on one record each; their gradients, once a buffer is set, on all of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.register_buffer("on", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = torch.tanh(self.first(inputs))
+        centre = hidden.mean(0, keepdim=True)
+        outputs: Tensor = self.last(hidden + self.on * (centre - centre.detach()).expand_as(hidden) * 1e4)
+        return outputs
+
+
+def test_a_buffer_that_is_changed_has_the_gradients_checked_again() -> None:
+    """The engine that had been made before went layer by layer: one record changed the sum by 1.9 times the bound."""
+    torch.manual_seed(0)
+    inputs, targets = torch.randn(64, 6), torch.randint(3, (64,))
+    own, theirs = OwnModel(Centred, Records(inputs, targets), Objective(cross_entropy, correct)), Centred()
+    own.engine(theirs)
+    theirs.on.fill_(1.0)
+    engine = own.engine(theirs)
+
+    def clipped(rows: Tensor) -> Tensor:
+        return torch.cat([sums.flatten() for sums in engine.clipped_sum(inputs, targets, AutoS(), rows)])
+
+    everyone = torch.arange(64)
+    together = clipped(everyone)
+    assert max(float((together - clipped(everyone[everyone != row])).norm()) for row in range(64)) <= 1.0
+
+
+def test_engines_of_the_last_few_buffers_are_kept() -> None:
+    theirs = Centred()
+    own = OwnModel(
+        Centred, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), Objective(cross_entropy, correct)
+    )
+    engines = []
+    for value in (0.0, 1.0, 0.0, 2.0, 3.0, 4.0, 0.0):
+        theirs.on.fill_(value)
+        engines.append(own.engine(theirs))
+    assert engines[0] is engines[2] is not engines[-1]
+    assert len(set(map(id, engines))) == 6
