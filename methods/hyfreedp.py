@@ -38,11 +38,8 @@ UNSEEN = 0.15
 CLEAR = 0.02
 """Below this standard deviation of a probe, less noise gains nothing."""
 
-FEWEST, MOST, APART = 8, 20, 8
-"""Times that records vote in a run: the more, the better they can be heard. Beyond the fewest, once in 8 steps."""
-
-ASKED, AT_LEAST = 1 / 4, 512
-"""Losses that are computed, as a share of the gradients: what probes cost in time. But so many records at a time."""
+FEWEST, MOST = 8, 20
+"""Times that records vote in a run: the more, the better they can be heard."""
 
 CURVED = 0.085
 """The least difference between two sums of votes, relative to the voters, that counts as curvature."""
@@ -218,14 +215,13 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     Attributes:
         share: the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), about twice their
             share of ε.
-        probe_size: the most records that are asked at a time, on average. Those that vote are at most a batch; and
-            there are fewer, down to 512, where a run would compute more than a quarter as many losses as gradients.
+        probe_size: expected number of records that are asked at a time; those that vote are at most a batch.
         clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         optimizer: a `torch.optim` name; "task" takes the task's.
     """
 
     name = "hyfreedp"
-    version = 8
+    version = 7
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
@@ -240,17 +236,14 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         """The noise of probes, then that of gradients, for the whole training at once."""
         facts = self.scheduled(facts)
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
+        vote_rate, look_rate = min(rate, self.probe_size / records), min(1.0, self.probe_size / records)
         alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
         # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and sums over batches of other rates
         # likewise. An error here makes probes more or less accurate; it never changes ε, which is calibrated below.
         for_one = alone / (rate * math.sqrt(self.share * steps) * records)
-        most = bench.within((FEWEST, MOST), steps / APART)
-        votes = bench.within((FEWEST, most), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
+        votes = bench.within((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
         apart = max(1, int(steps / votes))
         probes = tuple(range(max(2, apart), steps, apart))
-        affordable = ASKED * rate * steps * records / (5 * LOOKS + 3 * len(probes))
-        look_rate = min(1.0, bench.within((AT_LEAST, self.probe_size), affordable) / records)
-        vote_rate = min(rate, look_rate)
         asked = 3 * LOOKS + 2 * len(probes)
         deviation = max(CLEAR, for_one * math.sqrt(asked))
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
@@ -258,7 +251,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.scale)
         noise = bench.calibrate(lambda noise: bench.compose(bench.dp_sgd_event(rate, steps, noise), asking), budget)
         training = bench.dp_sgd_event(rate, steps, noise)
-        losses = (5 * LOOKS * look_rate + 3 * len(probes) * vote_rate) * records
+        forward = (5 * LOOKS * look_rate + 3 * len(probes) * vote_rate) * records
         return bench.Plan(
             budget=budget,
             event=bench.compose(training, asking),
@@ -269,7 +262,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
                 bench.Release("clipped sum of loss changes", 2 * len(probes), planned.noise(vote_rate), vote_rate),
                 bench.Release("clipped sum of loss changes", 3 * LOOKS, planned.noise(look_rate), look_rate),
             ),
-            cost=bench.Cost(runs=1, steps=steps, examples=rate * records * steps + losses),
+            cost=bench.Cost(runs=1, steps=steps, examples=rate * records * steps + forward),
         )
 
     def run(self, plan: bench.Plan[Voted], session: "bench.Session") -> bench.Outcome:

@@ -160,6 +160,7 @@ def _environment(setup: Setup) -> dict[str, str]:
         "platform": platform.system(),
         "machine": platform.machine(),
         "device": setup.device,
+        **({"gpu": torch.cuda.get_device_name(setup.device)} if setup.device.startswith("cuda") else {}),
         "threads": str(torch.get_num_threads()),
         "noise": f"opendp {version('opendp')}, discrete" if setup.secure_noise else "torch, not hardened",
         **{name: version(name) for name in ("dphpo-bench", "torch", "dp-accounting")},

@@ -26,12 +26,13 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
 from dphpo_bench.harness.saving import write_model
 from dphpo_bench.harness.seeds import told_apart, warn_of_seeds
-from dphpo_bench.harness.setup import SECURE_NOISE, Setup
+from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from dphpo_bench.harness.plan_cache import PlanCache
@@ -71,7 +72,7 @@ def run(
     seed: int | None = None,
     source: DataSource | None = None,
     results_dir: Path | str | None = None,
-    device: str = "auto",
+    device: "str | torch.device" = "auto",
     progress: Progress | None = None,
     plans: "PlanCache | None" = None,
     secure_noise: bool = False,
@@ -88,7 +89,7 @@ def run(
             system's entropy; each such run has a record of its own.
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
-        device: "auto", "cpu", "cuda" or another torch device.
+        device: "auto", "cpu", "cuda" or a CUDA device by its number.
         progress: where long work reports to; default: standard error. `SilentProgress()` for nothing.
         plans: where plans are kept; None: the plan is made anew and not kept.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
@@ -148,10 +149,17 @@ def run(
 def _journal(path: Path | None, setup: Setup) -> Journal:
     """The journal of a run. If it was interrupted before, its noise has to be the same again, and so its questions."""
     journal = Journal(path)
-    if SECURE_NOISE in journal.values or (setup.secure_noise and journal.values):
+    again = setup.secure_noise or setup.device.startswith("cuda")  # whose sums are rounded otherwise each time
+    if SECURE_NOISE in journal.values or (journal.values and again):
         raise RecordError(
             f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
             f"release: count ε and δ of both runs, and remove {path} first."
+        )
+    if journal.values and journal.values.get(CONDITIONS) != setup.conditions():
+        raise RecordError(
+            "An earlier run of this was interrupted on another device, with another number of threads or by another "
+            "torch, which round otherwise: the same noise on other sums would show the records. Go on as there; or "
+            f"remove {path} to start anew, which is a second release: count ε and δ of both runs."
         )
     if journal.is_remembered:
         raise RecordError(
@@ -203,19 +211,23 @@ def _measured(
     return attempt, metrics, model
 
 
-def resolve_device(device: str) -> str:
-    """The torch device of this name; "auto" is CUDA if there is one.
+def resolve_device(device: "str | torch.device") -> str:
+    """The torch device of this name, with its number; "auto" is the first CUDA device if there is one.
 
     Raises:
-        InvalidValueError: if torch does not know the device, this machine lacks it, or it computes nothing, as "meta".
+        InvalidValueError: if torch does not know the device, this machine lacks it, or it is neither the processor nor
+            a CUDA device.
     """
     import torch
 
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=device).item()
+        # Numbered, so that it stays the same one if the current device changes.
+        found = torch.zeros(1, device=device).device
     except (NotImplementedError, RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise InvalidValueError(f"Cannot use device {device!r}: {reason}. Try --device cpu.") from None
-    return device
+        raise InvalidValueError(f"Cannot use device {str(device)!r}: {reason}. Try --device cpu.") from None
+    if found.type not in ("cpu", "cuda"):
+        raise InvalidValueError(f"Expected the device cpu or cuda, got {str(device)!r}. Try --device cpu.")
+    return str(found)

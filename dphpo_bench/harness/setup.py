@@ -1,5 +1,7 @@
 """How a run is done."""
 
+import hashlib
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 SECURE_NOISE = "secure noise"
 """An entry of a journal: the run has drawn noise that no restart can repeat."""
+
+CONDITIONS = "conditions"
+"""An entry of a journal: under which a restart repeats what has been asked; see `Setup.conditions`."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +74,19 @@ class Setup:
         """Whether the number of trials is secret, and hence also the time and the memory that they take."""
         return self.unseeded and has_selection(event)
 
+    def conditions(self) -> int:
+        """A hash of what decides how sums are rounded: the device, the number of threads, and torch's version."""
+        import torch
+
+        told = json.dumps([self.device, torch.get_num_threads(), torch.__version__])
+        return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big")
+
     def streams(self) -> Streams:
         """The run's random streams. The seed of an unseeded run is drawn once and kept in the journal."""
         if self.secure_noise:
             self.journal.once(SECURE_NOISE, lambda: 1)
+        if self.unseeded:
+            self.journal.once(CONDITIONS, self.conditions)
         bits = 256 if self.secure_noise else 128
         seed = self.journal.once("seed", lambda: secrets.randbits(bits)) if self.seed is None else self.seed
         return Streams(seed, (), self.secure_noise)

@@ -171,6 +171,8 @@ class Access(Unique):
         try:
             with global_randomness(secret, self.raw.device), torch.autograd.set_detect_anomaly(False):
                 found = computation()
+                if self.raw.device.type == "cuda":  # errors there are told late: after this they would be a release
+                    torch.cuda.synchronize(self.raw.device)
             refuse_watchers()  # what began to watch meanwhile has seen something: the run ends as below
             return found
         except Exception as error:  # not logged: a method could listen, and its frames hold the records

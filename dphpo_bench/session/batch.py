@@ -129,9 +129,12 @@ class ChargedBatch(Unique, Batch):
         releases: int,
     ) -> "Tensor":
         """Charge the releases, then compute raw losses, float64 of shape (len(steps), drawn size)."""
-        along = [plain(tensor) for tensor in direction]
+        given = [plain(tensor) for tensor in direction]
         engine = self._access.raw.own_model().engine(model)
-        engine.check_direction(along)
+        engine.check_direction(given)
+        # Copies, which nobody else can change meanwhile.
+        pairs = zip(given, engine.parameters, strict=True)
+        along = [one.detach().to(weight.device, weight.dtype, copy=True) for one, weight in pairs]
         self._account.charge(repeat(gaussian(noise_multiplier), releases))
         train = self._access.raw.train
         self._access.meter.advance(len(steps) * self._expected_size)

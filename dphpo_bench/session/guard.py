@@ -24,6 +24,13 @@ from dphpo_bench.training.model_checks import refuse_watchers
 
 _HOOKED = (torch.nn.modules.module, optimizer)
 _FAR = 2**40
+_LIBRARIES: Any = torch.backends
+_PRODUCTS = (
+    *(_LIBRARIES.cuda.matmul, _LIBRARIES.cudnn.conv, _LIBRARIES.cudnn.rnn),
+    *(_LIBRARIES.mkldnn.matmul, _LIBRARIES.mkldnn.conv, _LIBRARIES.mkldnn.rnn),
+)
+"""Whose settings say how float32 numbers are multiplied."""
+
 _SIGNALS = sorted(signal.valid_signals())
 
 
@@ -66,7 +73,7 @@ class Guard:
         self._busy = True
         try:
             refuse_watchers()
-            with _signals_wait(), _undisturbed():
+            with _signals_wait(), _undisturbed(), _no_autocast():
                 yield
         finally:
             self._busy = False
@@ -85,6 +92,8 @@ def _undisturbed() -> Iterator[None]:
     - No garbage is collected, since finalizers run in the midst of what goes on.
     - Hooks have numbers, by which whoever adds one before and one after could tell how many a query has added. It goes
       on with numbers far beyond those.
+    - Products of float32 numbers are of all their bits. TF32 and its kin round by 1e-3, and may do so for some sizes of
+      a batch only, so that one record would change what the others add.
     """
     counted = False
     try:
@@ -110,6 +119,7 @@ class _Quiet:
         self.inside = 0
         self._registries: list[tuple[ModuleType, str, Any]] = []
         self._number, self._collects = 0, True
+        self._precisions: list[str] = []
 
     def begin(self) -> None:
         self._number, self._collects = RemovableHandle.next_id, gc.isenabled()
@@ -119,12 +129,17 @@ class _Quiet:
             for name, found in vars(module).items()
             if name.startswith("_global_") and isinstance(found, OrderedDict)
         ]
+        self._precisions = [products.fp32_precision for products in _PRODUCTS]
+        for products in _PRODUCTS:
+            products.fp32_precision = "ieee"
         gc.disable()
         torch._C._autograd._enable_record_function(False)
         for module, name, _ in self._registries:
             setattr(module, name, _Closed())
 
     def end(self) -> None:
+        for products, precision in zip(_PRODUCTS, self._precisions, strict=True):
+            products.fp32_precision = precision
         for module, name, found in self._registries:
             setattr(module, name, found)
         torch._C._autograd._enable_record_function(True)
@@ -140,6 +155,16 @@ class _Quiet:
 
 
 _QUIET = _Quiet()
+
+
+@contextmanager
+def _no_autocast() -> Iterator[None]:
+    """While this lasts, nothing is in half precision: autocast keeps halves of weights that then change in place."""
+    with ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 class _Closed(OrderedDict[int, Any]):

@@ -169,7 +169,9 @@ class GradientEngine(ABC):
         return _channels_last(images) if self._channels_last else images
 
     def check_direction(self, direction: Sequence[Tensor]) -> None:
-        """Refuse a direction that is not one tensor for each parameter, of its shape."""
+        """Refuse a direction that is not one tensor for each parameter, of its shape and with values."""
+        if any(tensor.is_meta for tensor in direction):
+            raise InvalidValueError("Expected a direction of tensors with values, got some on the device meta.")
         shapes = [tuple(tensor.shape) for tensor in direction]
         expected = [tuple(parameter.shape) for parameter in self.parameters]
         if shapes != expected:

@@ -19,14 +19,17 @@ from dphpo_bench.training.secure_noise import (
 def add_gaussian_noise(
     gradients: Sequence[Tensor], noise_multiplier: float, sensitivity: float, generator: AnyGenerator
 ) -> list[Tensor]:
-    """Gradients plus independent Gaussian noise of deviation `noise_multiplier` · `sensitivity`, as new tensors.
+    """Gradients plus independent Gaussian noise of deviation `noise_multiplier` · `sensitivity`, in their own memory.
+
+    What is freed is handed out again as it is, by `torch.empty` for one: so neither the sums without noise nor the
+    noise may be left behind.
 
     One vector is drawn for all tensors, in float64 and on the generator's device, so the noise depends on the generator
     and the total size only. With a torch generator this is not safe against an adversary who sees the low bits of
     floating point numbers; with a secure one it is (see `secure_noise`).
 
     Args:
-        gradients: tensors of any shapes.
+        gradients: tensors of any shapes; the noise is added in place.
         noise_multiplier: standard deviation of each coordinate's noise / sensitivity; 0 adds none.
         sensitivity: L2 sensitivity of all tensors together.
         generator: source of randomness.
@@ -42,16 +45,19 @@ def add_gaussian_noise(
         )
     if isinstance(generator, SecureGenerator):
         if std == 0:
-            return [gradient.clone() for gradient in gradients]
-        return add_discrete_gaussian(gradients, noise_multiplier, sensitivity)
+            return list(gradients)
+        noisy = add_discrete_gaussian(gradients, noise_multiplier, sensitivity)
+        return [gradient.copy_(one) for gradient, one in zip(gradients, noisy, strict=True)]
     sizes = [gradient.numel() for gradient in gradients]
     # Drawn in float64: Box-Muller on 24-bit uniforms never goes beyond 5.8 standard deviations.
     noise = torch.randn(sum(sizes), dtype=torch.float64, generator=generator, device=generator.device)
     noise.mul_(std)
-    return [
-        (gradient + part.view_as(gradient).to(gradient.device)).to(gradient.dtype)
+    noisy = [
+        gradient.add_(part.view_as(gradient).to(gradient.device))
         for gradient, part in zip(gradients, torch.split(noise, sizes), strict=True)
     ]
+    noise.zero_()
+    return noisy
 
 
 class AboveThreshold:

@@ -140,6 +140,8 @@ def add_discrete_gaussian(values: Sequence[Tensor], noise_multiplier: float, sen
     steps = (flat * 2.0**-exponent).round().nan_to_num(nan=0.0).clamp(-_MAX_STEPS, _MAX_STEPS)
     noise = torch.tensor(discrete_gaussian(len(steps), scale), dtype=torch.int64).double()
     noisy = (steps + noise) * 2.0**exponent
+    for freed in (flat, steps, noise):  # what is freed is handed out again as it is
+        freed.zero_()
     return [part.view(value.shape).to(value) for value, part in zip(values, torch.split(noisy, sizes), strict=True)]
 
 

@@ -209,6 +209,14 @@ def test_an_unwritable_folder_is_found_before_the_work(fixed_noise, tiny_task, b
 def test_an_unknown_device_is_a_clear_error() -> None:
     with pytest.raises(InvalidValueError, match="Cannot use device 'abacus'"):
         harness.resolve_device("abacus")
+    with pytest.raises(InvalidValueError, match="Expected the device cpu or cuda, got 'meta'"):
+        harness.resolve_device("meta")
+
+
+def test_a_device_may_be_torchs_own(fixed_noise, tiny_task, budget) -> None:
+    """The run was done and paid for, and then no record could hold its device."""
+    record = bench.run(fixed_noise(), tiny_task, budget, seed=0, device=torch.device("cpu"), results_dir=None).record
+    assert record.environment["device"] == "cpu"
 
 
 def test_only_infinity_excuses_a_reference_from_the_budget(fixed_noise, tiny_task, budget) -> None:
@@ -354,6 +362,21 @@ def test_the_number_of_trials_is_not_in_the_log(tiny_task, budget, capsys) -> No
     assert "Selection" not in shown
     bench.run(searching(), tiny_task, budget, seed=0, progress=TerminalProgress())
     assert "Selection: " in capsys.readouterr().err
+
+
+def test_an_interrupted_run_goes_on_only_where_sums_are_rounded_alike(tiny_task, budget, tmp_path, monkeypatch) -> None:
+    """The same noise on sums that differ in their last bits would show the difference."""
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(searching(interrupted=True), tiny_task, budget, results_dir=tmp_path)
+    monkeypatch.setattr(journal, "_remembered", set())  # as in a new process
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        with pytest.raises(RecordError, match="another number of threads"):
+            bench.run(searching(), tiny_task, budget, results_dir=tmp_path)
+    finally:
+        torch.set_num_threads(threads)
+    assert bench.run(searching(), tiny_task, budget, results_dir=tmp_path).record.status == "ok"
 
 
 def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path, monkeypatch) -> None:

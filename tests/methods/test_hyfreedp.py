@@ -37,25 +37,6 @@ def test_plans_spend_the_budget_and_little_of_it_on_votes(task: str, epsilon: fl
     assert 0 < checked.tuning_share < 0.02
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "epochs", "asked", "votes"),
-    [
-        pytest.param(8192, 40, 2048, 20, id="many steps"),
-        pytest.param(2048, 2, 0.25 * 66 * 2048 / (40 + 3 * 8), 8, id="few steps"),
-        pytest.param(1024, 1.5, 512, 12, id="few records of few steps"),
-        pytest.param(64, 0.05, 64, 8, id="hardly any"),
-    ],
-)
-def test_probes_compute_a_quarter_as_many_losses_as_gradients_or_ask_512_records(
-    batch_size: int, epochs: float, asked: float, votes: int
-) -> None:
-    facts = replace(bench.make_task("sst2").facts, batch_size=batch_size, epochs=epochs)
-    planned = HyFreeDP().plan(facts, bench.PrivacyBudget(3, 1e-5)).parameters
-    assert planned.vote_rate * planned.records == pytest.approx(asked, rel=1e-3)
-    assert planned.look_rate * planned.records == pytest.approx(max(asked, 512), rel=1e-3)
-    assert len(planned.probes) == votes
-
-
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
 def test_runs_release_exactly_what_is_planned(plain_run, optimizer: str) -> None:
     record = plain_run(HyFreeDP(optimizer=optimizer)).record

@@ -390,6 +390,65 @@ class TestWhileAQueryLasts:
         module(torch.zeros(1))
         assert called == ["first", "second"]
 
+    def test_numbers_have_all_their_bits_whatever_the_process_has_chosen(self, session, monkeypatch) -> None:
+        """TF32 rounds by 1e-3, and may do so for some sizes of a batch only."""
+        seen = []
+        products: Any = torch.backends.mkldnn.matmul
+        before, products.fp32_precision = products.fp32_precision, "bf16"
+        monkeypatch.setattr(Acting, "act", staticmethod(lambda: seen.append(products.fp32_precision)))
+        try:
+            session.score(session.build_model(), 1000.0)
+            assert (set(seen), products.fp32_precision) == ({"ieee"}, "bf16")
+        finally:
+            products.fp32_precision = before
+
+    def test_autocast_ends_where_a_query_begins(self, session) -> None:
+        """It kept halves of the weights, which then changed: the loss was the same all along a direction."""
+        model, kind = session.build_model(), bench.poisson_sampled(1.0, bench.repeat(bench.gaussian(1e-6), 3))
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.normal_()
+        direction = [weight.detach().clone() for weight in model.parameters()]
+        steps = (-1.0, 0.0, 0.5)
+        plain = session.sample(kind, "one").losses(model, direction, steps, 100.0, 1e-6)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = session.sample(kind, "two").losses(model, direction, steps, 100.0, 1e-6)
+            assert torch.is_autocast_enabled("cpu")
+        assert found == pytest.approx(plain, rel=1e-4)
+        assert len({round(loss, 3) for loss in plain}) == 3
+
+    def test_freed_memory_does_not_hold_what_was_released_without_its_noise(self) -> None:
+        """`torch.empty` gave the sum of clipped gradients back, to the last bit, in four queries of four."""
+
+        class Wide(TinyTask):
+            def build_model(self) -> nn.Module:
+                return nn.Sequential(nn.Linear(5, 2000), nn.Tanh(), nn.Linear(2000, 3))
+
+        task = Wide()
+        train = task.load_train(bench.DataSource.resolve())
+        session, kind = session_on(task, train), bench.poisson_sampled(1.0, bench.gaussian(1000.0))
+        model = session.build_model()
+        sizes = [weight.numel() for weight in model.parameters()]
+        held: dict[int, list[torch.Tensor]] = {}
+        for number in range(4):
+            session.sample(kind, str(number)).gradient(model, bench.Abadi(1.0), 1000.0)
+            for size in (*sizes, sum(sizes)):
+                taken = [torch.empty(size, dtype=torch.float64) for _ in range(20)]
+                held.setdefault(size, []).extend(one.clone() for one in taken)
+        engine = session_on(task, train)._access.raw.own_model().engine(model)
+        for true in engine.clipped_sum(train.inputs, train.targets, bench.Abadi(1.0)):
+            near = 1e-6 * float(true.abs().max())
+            shares = [((one - true.flatten()).abs() < near).double().mean() for one in held[true.numel()]]
+            assert true.numel() < 10 or max(shares) < 0.05
+
+    def test_a_direction_is_copied_and_has_values(self, session) -> None:
+        model, kind = session.build_model(), bench.poisson_sampled(1.0, bench.gaussian(1000.0))
+        direction = [torch.ones_like(weight, device="meta") for weight in model.parameters()]
+        with pytest.raises(InvalidValueError, match="tensors with values"):
+            session.sample(kind).losses(model, direction, (0.0,), 1.0, 1000.0)
+        direction = [torch.ones_like(weight, dtype=torch.float64) for weight in model.parameters()]
+        assert len(session.sample(kind).losses(model, direction, (0.0,), 1.0, 1000.0)) == 1
+
     def test_a_handler_that_raises_does_not_silence_the_next(self, session, monkeypatch) -> None:
         log: list[str] = []
 

@@ -52,7 +52,7 @@ class TestNoise:
 
     def test_noise_on_the_grid_is_gaussian_of_the_stated_standard_deviation(self):
         values = [torch.full((100, 80), 2.0), torch.full((8_000,), -1.0)]
-        noisy = add_gaussian_noise(values, 1.5, 2.0, generator())
+        noisy = add_gaussian_noise([value.clone() for value in values], 1.5, 2.0, generator())
         assert [tuple(part.shape) for part in noisy] == [(100, 80), (8_000,)]
         assert all(part.dtype == torch.float32 for part in noisy)
         noise = torch.cat([(a - b).flatten() for a, b in zip(noisy, values, strict=True)]).double() / 3.0
@@ -103,15 +103,19 @@ class TestNoise:
 
     def test_numbers_far_above_the_noise_stay_what_they_are(self):
         values = [torch.tensor([1e30, -1e30, 60_000.0], dtype=torch.float64)]
-        (noisy,) = add_gaussian_noise(values, 1.0, 1.0, generator())
+        (noisy,) = add_gaussian_noise([values[0].clone()], 1.0, 1.0, generator())
         assert noisy[:2].tolist() == values[0][:2].tolist()
         assert 0 < abs(float(noisy[2]) - 60_000) < 10  # false alarm below 1e-22
 
-    def test_without_noise_values_are_copied_as_they_are(self):
-        values = [torch.tensor([0.1, 0.2])]
-        (same,) = add_gaussian_noise(values, 0.0, 1.0, generator())
-        assert torch.equal(same, values[0])
-        assert same is not values[0]
+    def test_without_noise_values_stay_as_they_are(self):
+        (same,) = add_gaussian_noise([torch.tensor([0.1, 0.2])], 0.0, 1.0, generator())
+        assert torch.equal(same, torch.tensor([0.1, 0.2]))
+
+    def test_noise_is_added_in_place(self):
+        """Freed memory is handed out again as it is, so that what was copied could be read."""
+        values = [torch.zeros(3), torch.zeros(2, 2)]
+        noisy = add_gaussian_noise(values, 1.0, 1.0, generator())
+        assert all(one is value and value.any() for one, value in zip(noisy, values, strict=True))
 
     def test_nothing_to_release(self):
         assert [part.numel() for part in add_gaussian_noise([torch.zeros(0)], 1.0, 1.0, generator())] == [0]
