@@ -229,5 +229,5 @@ def resolve_device(device: "str | torch.device") -> str:
         reason = str(error).splitlines()[0]
         raise InvalidValueError(f"Cannot use device {str(device)!r}: {reason}. Try --device cpu.") from None
     if found.type not in ("cpu", "cuda"):
-        raise InvalidValueError(f"Expected the device cpu or cuda, got {str(device)!r}. Try --device cpu.")
+        raise InvalidValueError(f"Cannot use device {str(device)!r}: runs need cpu or cuda. Try --device cpu.")
     return str(found)

@@ -209,7 +209,7 @@ def test_an_unwritable_folder_is_found_before_the_work(fixed_noise, tiny_task, b
 def test_an_unknown_device_is_a_clear_error() -> None:
     with pytest.raises(InvalidValueError, match="Cannot use device 'abacus'"):
         harness.resolve_device("abacus")
-    with pytest.raises(InvalidValueError, match="Expected the device cpu or cuda, got 'meta'"):
+    with pytest.raises(InvalidValueError, match="Cannot use device 'meta': runs need cpu or cuda"):
         harness.resolve_device("meta")
 
 
