@@ -110,7 +110,8 @@ def test_rows_lead_to_the_paper_the_source_the_records_and_the_command() -> None
 
 
 def test_the_shipped_page_is_small() -> None:
-    assert (ROOT / "leaderboard" / "index.html").stat().st_size < 1.5e6
+    """A fifth of a megabyte for each of the core suite's ten tables."""
+    assert (ROOT / "leaderboard" / "index.html").stat().st_size < 2.1e6
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Each has the same axes as its neighbours, so that no line crosses another and no
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from markupsafe import Markup
@@ -37,7 +37,7 @@ def metric_panels(tables: Sequence[Table]) -> list[Panel]:
     for table in tables:
         for row in table.everyone:
             if row.utility:
-                found[row.contestant][table.epsilon] = row.utility
+                found[row.contestant][table.epsilon] = _possible(row.utility, measure)
     epsilons = sorted({epsilon for by_epsilon in found.values() for epsilon in by_epsilon})
     if len(epsilons) < 2:
         return []
@@ -56,6 +56,13 @@ def metric_panels(tables: Sequence[Table]) -> list[Panel]:
 
     behind = _grid(y, measure) + _line(x, y, oracle, "oracle") + _names(x, epsilons)
     return [Panel(who, _line(x, y, own[who], "own", measure), behind) for who in sorted(own, key=best_first)]
+
+
+def _possible(found: Estimate, measure: Measure) -> Estimate:
+    """The estimate, of whose interval nothing lies beyond 0 and 1 if it is of a share."""
+    if not measure.share or found.low is None or found.high is None:
+        return found
+    return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
 
 
 def path_panels(tables: Sequence[Table]) -> list[Panel]:
