@@ -149,8 +149,9 @@ def run(
 def _journal(path: Path | None, setup: Setup) -> Journal:
     """The journal of a run. If it was interrupted before, its noise has to be the same again, and so its questions."""
     journal = Journal(path)
-    again = setup.secure_noise or setup.device.startswith("cuda")  # whose sums are rounded otherwise each time
-    if SECURE_NOISE in journal.values or (journal.values and again):
+    # A GPU rounds its sums otherwise each time: the same noise on them would show the difference.
+    unrepeatable = setup.secure_noise or setup.device.startswith("cuda")
+    if SECURE_NOISE in journal.values or (journal.values and unrepeatable):
         raise RecordError(
             f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
             f"release: count ε and δ of both runs, and remove {path} first."
