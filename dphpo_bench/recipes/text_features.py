@@ -139,8 +139,8 @@ class TextFeatures:
 
         return self._extract(texts, source, reduce)
 
-    def blocks_above(self, source: DataSource | None = None) -> "nn.ModuleList":
-        """The one pretrained block that follows on `layers`; it takes what `tokens` gives, and an additive mask.
+    def block_above(self, source: DataSource | None = None) -> "nn.Module":
+        """The pretrained block that follows on `layers`, for what `tokens` gives.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
@@ -157,7 +157,7 @@ class TextFeatures:
             )
         return self._last_block(encoder)
 
-    def block_structure(self) -> "nn.ModuleList":
+    def block_structure(self) -> "nn.Module":
         """The same without values, on torch's device "meta": it needs no weights."""
         require_transformers()
         import torch
@@ -175,13 +175,13 @@ class TextFeatures:
             encoder: nn.Module = BertModel(config)
             return self._last_block(encoder.eval())
 
-    def _last_block(self, encoder: "nn.Module") -> "nn.ModuleList":
+    def _last_block(self, encoder: "nn.Module") -> "nn.Module":
         import torch
 
         for module in encoder.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0  # the noise regularises enough
-        return encoder.get_submodule("encoder.layer")[self.layers :]  # type: ignore[index, no-any-return]
+        return encoder.get_submodule(f"encoder.layer.{self.layers}")
 
     def _extract(self, texts: Sequence[str], source: DataSource | None, reduce: "Reduce") -> "Iterator[torch.Tensor]":
         import torch

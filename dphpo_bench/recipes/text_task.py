@@ -28,7 +28,7 @@ class TextTask(Task):
     Models: "linear", a linear layer that starts from zero on features of a pretrained encoder. Where a subclass lists
     them among its `models`: "roberta", "roberta_bitfit" and "roberta_lora", a RoBERTa of which all weights, the biases,
     or matrices added to queries and values are trained; and for single texts "bitfit" and "lora", which fine-tune the
-    encoder's next block on what the layers below put out, with a linear layer on the mean over all tokens.
+    encoder's next block on what the layers below put out; the mean of the tokens goes through it, to a linear layer.
 
     A pair has four times the features: those of either text, the absolute values of their differences, and their
     products. Source: Conneau et al., "Supervised learning of universal sentence representations from natural language
@@ -124,7 +124,7 @@ class TextTask(Task):
         source = self._prepared_from
         if which := ROBERTAS.get(self.model_name):
             return self.roberta.classifier(self.n_classes, which, source)
-        return self._with_head(self.tuned_features.blocks_above(source))
+        return self._with_head(self.tuned_features.block_above(source))
 
     def model_fingerprint(self) -> str:
         """Hash of the model's structure, for which no weights are needed."""
@@ -144,11 +144,11 @@ class TextTask(Task):
         identity = [[source.pin(self.dataset, split) for split in self.dataset.splits], self._key]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
-    def _with_head(self, blocks: "torch.nn.ModuleList") -> "torch.nn.Module":
-        from dphpo_bench.recipes.top_blocks import fine_tuned
+    def _with_head(self, block: "torch.nn.Module") -> "torch.nn.Module":
+        from dphpo_bench.recipes.pooling_block import fine_tuned
 
         return fine_tuned(
-            blocks, self.tuned_features.size, self.n_classes, "lora" if self.model_name == "lora" else "bitfit"
+            block, self.tuned_features.size, self.n_classes, "lora" if self.model_name == "lora" else "bitfit"
         )
 
     @property

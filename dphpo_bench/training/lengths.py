@@ -77,9 +77,13 @@ def last_place(counts: Tensor) -> Tensor:
 
 
 def shortened(inputs: Tensors, targets: Tensors, size: int) -> tuple[Tensors, Tensors]:
-    """Records cut to a length, and their targets if there is one for each place."""
+    """Records cut to a length, and their targets if there is one for each place.
+
+    In one piece of memory: a linear layer would make a product for each record of what has gaps.
+    """
     inputs = single(inputs)
-    return inputs[:, :size], single(targets)[:, :size] if _are_by_place(targets, inputs) else targets
+    short = inputs[:, :size].contiguous()
+    return short, single(targets)[:, :size].contiguous() if _are_by_place(targets, inputs) else targets
 
 
 def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:

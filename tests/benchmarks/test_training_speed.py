@@ -218,13 +218,13 @@ def test_backends(benchmark, threads, name):
 def test_texts_of_several_lengths(benchmark, threads):
     """A block of MiniLM with LoRA, on texts of 13 tokens on average and 48 at most, as those of SST-2 are."""
     pytest.importorskip("peft")
+    from dphpo_bench.recipes.pooling_block import PoolingBlock, fine_tuned
     from dphpo_bench.recipes.text_features import TextFeatures
-    from dphpo_bench.recipes.top_blocks import TopBlocks, fine_tuned
 
     class Whole(nn.Module):
         """The same network, which does not say how long texts are."""
 
-        def __init__(self, network: TopBlocks) -> None:
+        def __init__(self, network: PoolingBlock) -> None:
             super().__init__()
             self.network = network
 

