@@ -6,6 +6,7 @@ No result depends on how the batch is cut, beyond rounding.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import rows_at_once
-from dphpo_bench.training.lengths import by_length, says_lengths, shortened
+from dphpo_bench.training.lengths import by_length, cut, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each
 
 _FORWARD_ROWS = 512
@@ -131,12 +132,16 @@ class GradientEngine(ABC):
                 yield None, self._gather(inputs, piece), self._gather(targets, piece)
             return
         for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
-            yield places, *shortened(self._gather(inputs, piece), self._gather(targets, piece), size)
+            x, y = cut(inputs, targets, piece, size)
+            yield places, self._converted(x), self._converted(y)
 
     def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
+        return self._converted(each(partial(take, rows=rows), data))
+
+    def _converted(self, data: Tensors) -> Any:
         # Features stored in half precision are converted here, record by record, which changes no sensitivity. A
         # product in half precision would round the *sum*, and the bound on one record's share would be lost.
-        return each(lambda tensor: converted(take(tensor, rows), self._device, self._dtype), data)
+        return each(lambda tensor: converted(tensor, self._device, self._dtype), data)
 
     def _zeros(self) -> list[Tensor]:
         return [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]

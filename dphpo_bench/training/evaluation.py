@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves, length
-from dphpo_bench.training.lengths import by_length, says_lengths, shortened
+from dphpo_bench.training.lengths import by_length, cut, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 
 ROWS = 1024
@@ -53,11 +53,10 @@ def outputs_by_length(model: nn.Module, records: Records, rows: Tensor | None = 
         return
     like = next(model.parameters())
     for _, piece, size in by_length(model, records.inputs, records.targets, rows, rows_at_once(model, ROWS)):
-        some = records.rows(piece).to(like.device, like.dtype)
-        inputs, targets = shortened(some.inputs, some.targets, size)
+        some = Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
         with evaluating(model):
-            outputs = call(model, inputs)
-        yield outputs, targets
+            outputs = call(model, some.inputs)
+        yield outputs, some.targets
 
 
 def rows_at_once(model: nn.Module, most: int) -> int:

@@ -53,7 +53,7 @@ def by_length(
         rows: the most records of a piece.
 
     Yields:
-        Of each piece the places in the batch, the indices into the dataset, and the length; see `shortened`.
+        Of each piece the places in the batch, the indices into the dataset, and the length; see `cut`.
     """
     batch = torch.arange(length(inputs)) if indices is None else indices
     found = [torch.empty(0, dtype=torch.int64)]
@@ -76,14 +76,16 @@ def last_place(counts: Tensor) -> Tensor:
     return (counts * torch.arange(1, counts.shape[1] + 1, device=counts.device)).amax(1)
 
 
-def shortened(inputs: Tensors, targets: Tensors, size: int) -> tuple[Tensors, Tensors]:
-    """Records cut to a length, and their targets if there is one for each place.
+def cut(inputs: Tensors, targets: Tensors, rows: Tensor, size: int) -> tuple[Tensors, Tensors]:
+    """Some records cut to a length, and their targets likewise if there is one for each place.
 
-    In one piece of memory: a linear layer would make a product for each record of what has gaps.
+    Cut before they are taken: what fills them up is not even copied, and what is copied has no gaps. Of inputs with
+    gaps a linear layer would make one product for each record.
     """
     inputs = single(inputs)
-    short = inputs[:, :size].contiguous()
-    return short, single(targets)[:, :size].contiguous() if _are_by_place(targets, inputs) else targets
+    if _are_by_place(targets, inputs):
+        targets = single(targets)[:, :size]
+    return take(inputs[:, :size], rows), each(partial(take, rows=rows), targets)
 
 
 def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:
