@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 LOOKS = 8
 """How often it is asked, before the first step, what noise the weights can bear."""
 
+LOOKERS = 256
+"""Expected number of records that are asked at a time before the first step and after the last."""
+
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
 """That noise per weight is looked for from the first on, its logarithm by the second, then by ever smaller strides."""
 
@@ -40,6 +43,9 @@ CLEAR = 0.02
 
 FEWEST, MOST = 8, 20
 """Times that records vote in a run: the more, the better they can be heard."""
+
+APART = 8
+"""The fewest steps from one vote to the next, so that votes take little time."""
 
 CURVED = 0.085
 """The least difference between two sums of votes, relative to the voters, that counts as curvature."""
@@ -200,7 +206,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
       at which it rises by 0.2 nats; the run starts there, and stays between a quarter and 128 times that.
-    - Then eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its rate.
+    - Then eight to twenty batches vote, at most one in eight steps; see `VotingRule`. In the first tenth of the run,
+      steps grow up to its rate.
     - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
       scaled down. Normalised gradients let margins grow without end; a scale mends the probabilities and leaves the
       classes as they are (temperature scaling, Guo et al. 2017).
@@ -215,13 +222,13 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     Attributes:
         share: the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), about twice their
             share of ε.
-        probe_size: expected number of records that are asked at a time; those that vote are at most a batch.
+        probe_size: expected number of records that vote at a time, at most a batch.
         clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         optimizer: a `torch.optim` name; "task" takes the task's.
     """
 
     name = "hyfreedp"
-    version = 7
+    version = 8
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
@@ -236,14 +243,14 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         """The noise of probes, then that of gradients, for the whole training at once."""
         facts = self.scheduled(facts)
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
-        vote_rate, look_rate = min(rate, self.probe_size / records), min(1.0, self.probe_size / records)
+        vote_rate, look_rate = min(rate, self.probe_size / records), min(1.0, LOOKERS / records)
         alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
         # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and sums over batches of other rates
         # likewise. An error here makes probes more or less accurate; it never changes ε, which is calibrated below.
         for_one = alone / (rate * math.sqrt(self.share * steps) * records)
         votes = bench.within((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
-        apart = max(1, int(steps / votes))
-        probes = tuple(range(max(2, apart), steps, apart))
+        apart = max(APART, int(steps / votes))
+        probes = tuple(range(apart, steps, apart))
         asked = 3 * LOOKS + 2 * len(probes)
         deviation = max(CLEAR, for_one * math.sqrt(asked))
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
