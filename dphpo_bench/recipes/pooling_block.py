@@ -16,9 +16,9 @@ _RANK = 4
 class PoolingBlock(nn.Module):
     """A block that the mean of the tokens goes through, and a linear layer that starts from zero.
 
-    The mean attends to all tokens, as any of them does in the encoder, and what comes out is brought to mean 0 and
-    variance 1. But for keys and values all is done once for a text. With each token going through the block, and the
-    mean taken behind it, a run on SST-2 takes three times as long, for half a point of accuracy (see docs/tasks.md).
+    The mean attends to all tokens, as each of them does in the encoder; what comes out is brought to mean 0 and
+    variance 1. Only keys and values are computed for each token. If every token went through the block, and the mean
+    were taken behind it, a run on SST-2 would take three times as long for half a point of accuracy (docs/tasks.md).
 
     Args:
         block: one of BERT's.
