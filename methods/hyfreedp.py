@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOOKS = 8
 """How often it is asked, before the first step, what noise the weights can bear."""
 
-LOOKERS = 256
+LOOKERS = 512
 """Expected number of records that are asked at a time before the first step and after the last."""
 
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
