@@ -44,9 +44,6 @@ CLEAR = 0.02
 FEWEST, MOST = 8, 20
 """Times that records vote in a run: the more, the better they can be heard."""
 
-APART = 8
-"""The fewest steps from one vote to the next, so that votes take little time."""
-
 CURVED = 0.085
 """The least difference between two sums of votes, relative to the voters, that counts as curvature."""
 
@@ -206,8 +203,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
       at which it rises by 0.2 nats; the run starts there, and stays between a quarter and 128 times that.
-    - Then eight to twenty batches vote, at most one in eight steps; see `VotingRule`. In the first tenth of the run,
-      steps grow up to its rate.
+    - Then eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its rate.
     - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
       scaled down. Normalised gradients let margins grow without end; a scale mends the probabilities and leaves the
       classes as they are (temperature scaling, Guo et al. 2017).
@@ -249,8 +245,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         # likewise. An error here makes probes more or less accurate; it never changes ε, which is calibrated below.
         for_one = alone / (rate * math.sqrt(self.share * steps) * records)
         votes = bench.within((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
-        apart = max(APART, int(steps / votes))
-        probes = tuple(range(apart, steps, apart))
+        apart = max(1, int(steps / votes))
+        probes = tuple(range(max(2, apart), steps, apart))
         asked = 3 * LOOKS + 2 * len(probes)
         deviation = max(CLEAR, for_one * math.sqrt(asked))
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer

@@ -162,13 +162,13 @@ def test_gradients_of_noise_point_nowhere_by_one_deviation(monkeypatch: pytest.M
 
     monkeypatch.setattr(VotingRule, "observe", noted)
     budget = bench.PrivacyBudget(1.0, 1e-5)
-    for seed in range(60):
+    for seed in range(40):
         record = bench.run(HyFreeDP(clipping=clipping), FlatTask(), budget, seed=seed, check=False).record
         assert record.status == "ok", record.error
-    assert len(seen) == 60 * 3
+    assert len(seen) == 40 * 9
     assert abs(sum(seen)) < 5.5 * math.sqrt(len(seen))  # false alarms: 4e-8
-    # Those of the first probe are smaller, as there is no way yet at the first steps. False alarms: below 1e-6.
-    assert 0.5 < sum(value**2 for value in seen) / len(seen) < 1.7
+    # Those of the first probe are smaller, as there is no way yet at the first two steps. False alarms: below 1e-6.
+    assert 0.6 < sum(value**2 for value in seen) / len(seen) < 1.4
 
 
 def looked_for(threshold: float, wrong: int | None = None) -> float:
