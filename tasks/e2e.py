@@ -153,8 +153,8 @@ class E2e(bench.Task):
     def build_model(self) -> "torch.nn.Module":
         """The published GPT-2, or one of a single layer, at the initial weights of transformers.
 
-        A run of the latter is to take a minute or two on a core. In 82 steps of 512 records one layer of 192 has learnt
-        more than two, or than narrower ones (docs/tasks.md).
+        A run of the latter is to take a minute or two on a core. After 82 steps of 512 records one layer of 192 is
+        better than two, and than narrower ones (docs/tasks.md).
 
         Raises:
             DataError: if published weights are not where the task was prepared from; without that, where the
