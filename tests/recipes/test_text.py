@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -142,6 +143,14 @@ def tuned_on(table: Table, route: TextFeatures, model: str) -> TextTask:
     return Reviews(model)
 
 
+def put_out(model: Any, text: str, layer: int) -> torch.Tensor:
+    """What a layer puts out for each token of one text, shape (1, length, SIZE), without a mask or a tokeniser."""
+    own = [4 + WORDS.index(word) for word in text.split()][: LONGEST - 2]
+    with torch.no_grad():
+        outputs: torch.Tensor = model(torch.tensor([[2, *own, 3]]), output_hidden_states=True).hidden_states[layer]
+    return outputs
+
+
 def one_by_one(encoder: Path, texts: Sequence[str], layer: int) -> torch.Tensor:
     """The mean over a text's own words of what a layer puts out, without a batch, a mask or a tokeniser."""
     from transformers import BertModel
@@ -149,9 +158,7 @@ def one_by_one(encoder: Path, texts: Sequence[str], layer: int) -> torch.Tensor:
     model = BertModel.from_pretrained(encoder).eval()
     rows = []
     for text in texts:
-        own = [4 + WORDS.index(word) for word in text.split()][: LONGEST - 2]
-        with torch.no_grad():
-            outputs = model(torch.tensor([[2, *own, 3]]), output_hidden_states=True).hidden_states[layer][0]
+        outputs = put_out(model, text, layer)[0]
         mean = outputs[1:-1].mean(0) if len(outputs) > 2 else torch.zeros(SIZE)
         rows.append((mean - mean.mean()) / (mean.var(unbiased=False) + 1e-5).sqrt())
     return torch.stack(rows)
@@ -164,9 +171,8 @@ def pooled(encoder: Path, texts: Sequence[str], layer: int) -> torch.Tensor:
     model = BertModel.from_pretrained(encoder, attn_implementation="eager").eval()
     rows = []
     for text in texts:
-        own = [4 + WORDS.index(word) for word in text.split()][: LONGEST - 2]
+        tokens = put_out(model, text, layer)
         with torch.no_grad():
-            tokens = model(torch.tensor([[2, *own, 3]]), output_hidden_states=True).hidden_states[layer]
             unseen = torch.zeros(1, 1, 1, tokens.shape[1] + 1)
             unseen[..., 0] = -1e9
             among = torch.cat([tokens.mean(1, keepdim=True), tokens], 1)
