@@ -15,7 +15,7 @@ from dphpo_bench.training.evaluation import evaluating, outputs_by_length, rows_
 from dphpo_bench.training.losses import IGNORED
 
 if TYPE_CHECKING:
-    from transformers import GPT2Config
+    from transformers import Cache, GPT2Config
 
 _ROWS = 256
 
@@ -74,6 +74,22 @@ class CausalModel(nn.Module):
         logits: Tensor = self.network(input_ids=ids, position_ids=positions, use_cache=False).logits
         return logits
 
+    def after(self, ids: Tensor, cache: "Cache | None" = None) -> "tuple[Tensor, Cache]":
+        """Logits of the next token alone, shape (n, vocabulary), and what it takes to go on from there.
+
+        Args:
+            ids: of texts, or what they go on with, shape (n, length).
+            cache: of transformers, with what was computed for their beginnings; changed in place.
+        """
+        from transformers import DynamicCache
+
+        cache = DynamicCache() if cache is None else cache
+        seen = cache.get_seq_length()
+        positions = torch.arange(seen, seen + ids.shape[1], device=ids.device).expand(ids.shape)
+        # By its place, because transformers 5 has had two names for this argument.
+        logits: Tensor = self.network(ids, cache, position_ids=positions, use_cache=True, logits_to_keep=1).logits
+        return logits[:, -1], cache
+
 
 class PublishedCausalModel(CausalModel):
     """A network of published size, whose logits are large; see `Gpt2`."""
@@ -99,27 +115,34 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
     """What a model writes after each prompt if it always takes the likeliest token.
 
     Args:
-        model: token ids of shape (n, length) → logits of the token after each.
+        model: token ids of shape (n, length) → logits of the token after each. A `CausalModel` goes on from what it has
+            computed; any other one reads the whole text again for each token.
         prompts: shape (n, length).
         most: how many tokens it may write.
         end: the token that ends a text; it is not part of the text.
     """
     device = next(model.parameters()).device
+    ours = model if isinstance(model, CausalModel) else None
     written: list[list[int]] = [[] for _ in range(len(prompts))]
     with evaluating(model):
         at_once = rows_at_once(model, _ROWS)
         for start in range(0, len(prompts), at_once):
             rows = torch.arange(start, min(start + at_once, len(prompts)))
-            texts = prompts[rows].to(device)
+            texts, cache = prompts[rows].to(device), None
             for _ in range(most):
-                following = plain(model(texts))[:, -1].argmax(-1)
+                logits, cache = ours.after(texts, cache) if ours is not None else (plain(model(texts))[:, -1], None)
+                following = logits.argmax(-1)
                 for row, token in zip(rows.tolist(), following.tolist(), strict=True):
                     written[row].append(token)
-                going_on = following != end
-                rows = rows[going_on.cpu()]
-                texts = torch.cat([texts, following[:, None]], 1)[going_on]
+                kept = (following != end).nonzero()[:, 0]
+                rows = rows[kept.cpu()]
                 if not len(rows):
                     break
+                if cache is None:
+                    texts = torch.cat([texts, following[:, None]], 1)[kept]
+                else:
+                    texts = following[kept, None]
+                    cache.batch_select_indices(kept)
     return [text[:-1] if text and text[-1] == end else text for text in written]
 
 

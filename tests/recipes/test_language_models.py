@@ -141,6 +141,20 @@ def test_greedy_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert model.training
 
 
+def test_a_network_goes_on_from_what_it_has_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_models, "_ROWS", 16)
+    model, read = tiny(), []
+    prompts = torch.randint(1, VOCABULARY, (24, 4), generator=torch.Generator().manual_seed(2))
+    end = greedy(model, prompts, LENGTH - 3, END)[0][-1]  # one that it does write
+    hook = model.network.transformer.wte.register_forward_pre_hook(lambda _, args: read.append(tuple(args[0].shape)))
+    found = greedy(model, prompts, LENGTH - 3, end)
+    hook.remove()
+    assert found == greedy(nn.Sequential(model), prompts, LENGTH - 3, end)  # which reads all of a text for each token
+    assert len({len(text) for text in found}) > 2  # some end before others
+    assert {size for _, size in read} == {4, 1}
+    assert [rows for rows, size in read if size == 4] == [16, 8]
+
+
 def test_bleu_takes_several_references() -> None:
     pytest.importorskip("sacrebleu")
     references = [["It is a cheap pub .", "A cheap pub by the river."], ["The Mill serves food."]]
