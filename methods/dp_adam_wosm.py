@@ -30,7 +30,7 @@ class DpAdamWosm(bench.SingleRun):
     """
 
     name = "dp_adam_wosm"
-    summary = "Adam with the public noise level in place of second moments; tunes no learning rate."
+    summary = "Adam with the public noise level in place of second moments; leaves no learning rate to tune."
     reference = "Mohapatra et al. 2022, The Role of Adaptive Optimizers for Honest Private Hyperparameter Selection"
     tuning = ("learning rate",)
     end_to_end_private = True

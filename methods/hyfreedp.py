@@ -203,7 +203,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
       at which it rises by 0.2 nats; the run starts there, and stays between a quarter and 128 times that.
-    - Then eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its rate.
+    - Then about eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its
+      rate.
     - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
       scaled down. Normalised gradients let margins grow without end; a scale mends the probabilities and leaves the
       classes as they are (temperature scaling, Guo et al. 2017).
@@ -211,7 +212,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     Released are gradients, T × Poisson(q; Gaussian σ), and clipped sums of changes of the loss: Poisson(p; 16 ×
     Gaussian σ_p) at first, n × Poisson(r; 2 × Gaussian σ_r) as votes, Poisson(p; 8 × Gaussian σ_p) at last. All of it
     is one event, calibrated as such. σ_p/p = σ_r/r is fixed beforehand from public numbers: the noise on a mean is 0.02
-    of the bound, or more where that would take more than `share`; then fewer batches vote, at least eight.
+    of the bound, or more where that would take more than `share`; then fewer batches vote, at least about eight.
 
     The other parameters are those of every `TrainingMethod`.
 

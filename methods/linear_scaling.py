@@ -58,7 +58,7 @@ class LinearScaling(bench.Method[Planned]):
     name = "linear_scaling"
     summary = "Two sweeps at small ε, a line through their best step sizes, one run on the line."
     reference = "Panda et al. 2024, A new linear scaling rule for private adaptive hyperparameter optimization"
-    tuning = ("learning rate", "steps")
+    tuning = ("learning rate",)
     end_to_end_private = True
     needs_scores = True
 

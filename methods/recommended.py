@@ -17,7 +17,7 @@ class Recommended(bench.SingleRun):
     The paper has one such recipe for networks from random weights, for fine-tuning and for a small perceptron. Its code
     has the rate at 2 (CIFAR-10 at ε = 1, MNIST), 1 (fine-tuning) and 4 (ImageNet). Other advice has no number of its
     own to offer (Ponomareva et al. 2023 search the rate), or one for fine-tuning language models (Li et al. 2022: Adam
-    at 5e-4). docs/methods.md compares them on the three tasks on which constants here may be settled.
+    at 5e-4). docs/methods.md compares them on digits and Adult.
 
     Large batches, which all of them advise, are the tasks' own.
 

@@ -26,8 +26,8 @@ def summary(board: Board) -> str:
     return (
         f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {told:,} "
         f"tell who is better. They are tested so that the chance of any wrong one is {100 * FAMILY_ERROR:g} %, all "
-        "counted together (Holm), and are about these tasks. A pair that is not named is undecided, which does not "
-        "mean equal."
+        "counted together (Holm), as far as t-tests hold, and are about these tasks. A pair that is not named is "
+        "undecided, which does not mean equal."
     )
 
 
@@ -65,7 +65,7 @@ def _whom(claims: Claims, who: Contestant) -> str:
     rest = [one.label for one in claims.order if one != who and one not in beaten]
     told = ", ".join(one.label for one in first)
     if len(rest) < len(first):
-        told = "all others in all tables" if claims.others else "all others"
+        told = "all others that are in all tables" if claims.others else "all others"
         told += f" but {', '.join(rest)}" if rest else ""
     further = [_with_tables(claims, pair) for one, pair in beaten.items() if one not in first]
     return "; and ".join(filter(None, (told, ", ".join(further))))
@@ -125,15 +125,29 @@ def needs(board: Board) -> list[str]:
     for claims in _first(board):
         power = claims.power
         if power:
-            seen = change_text(power.smallest, claims.measure).lstrip("+")
-            share = claims.measure.share
             tasks = "a task" if claims.tasks == 1 else f"each of {'up to ' * bool(claims.others)}{claims.tasks} tasks"
             found.append(
                 f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
-                f"if {seen}{' points' if share else ''} or more lie between them"
-                f"{f'; one point takes {_times(power)} times the data' if share else ''}."
+                f"if {_lead_text(claims, power)} lie between them"
+                f"{f'; one point takes {_times(power)} times the data' if claims.measure.share else ''}."
             )
     return found
+
+
+def _smallest(claims: Claims, power: Power) -> str:
+    if _beyond(claims, power):
+        return "more than 100"
+    return change_text(power.smallest, claims.measure).lstrip("+")
+
+
+def _lead_text(claims: Claims, power: Power) -> str:
+    points = " points" if claims.measure.share else ""
+    return f"{_smallest(claims, power)}{points}{'' if _beyond(claims, power) else ' or more'}"
+
+
+def _beyond(claims: Claims, power: Power) -> bool:
+    """Whether the lead is larger than that of a perfect score to zero."""
+    return claims.measure.share and power.smallest > 1
 
 
 def _times(power: Power) -> str:
@@ -150,6 +164,6 @@ def needs_sheet(board: Board) -> Sheet:
 def _needs_row(claims: Claims, power: Power) -> Iterator[str]:
     yield claims.title
     yield str(len(claims.pairs) - len(claims.told_apart))
-    yield change_text(power.smallest, claims.measure).lstrip("+")
+    yield _smallest(claims, power)
     yield _times(power) if claims.measure.share else NOTHING
     yield from (str(count) for _, count in power.by_times)

@@ -265,7 +265,7 @@ def test_who_is_in_three_quarters_of_the_tasks_is_compared_there(tmp_path: Path)
     lead = next(pair.lead for pair in claims.pairs if pair.worse.label == "mechanic")
     assert lead.mean == pytest.approx(0.1, abs=0.005)
     assert verdicts.victories(claims) == [
-        "hyfreedp beats all others in all tables; and mechanic (on 3 of 4 tasks).",
+        "hyfreedp beats all others that are in all tables; and mechanic (on 3 of 4 tasks).",
         "mechanic beats auto_clipping (on 3 of 4 tasks).",
     ]
     # The orders that are made in other ways need everybody in each table.
@@ -286,8 +286,10 @@ def test_tables_that_are_there_at_some_epsilons_only(tmp_path: Path) -> None:
     first, second = board.claims
     assert ([pair.tables for pair in first.pairs], first.tasks) == ([4, 3, 3], 4)
     assert ([pair.tables for pair in second.pairs], second.tasks) == ([3, 3, 3], 3)
-    assert verdicts.victories(first)[0] == "hyfreedp beats all others in all tables; and dowg (on 3 of 4 tasks)."
-    assert verdicts.victories(second)[0] == "hyfreedp beats all others in all tables; and dowg."
+    assert (
+        verdicts.victories(first)[0] == "hyfreedp beats all others that are in all tables; and dowg (on 3 of 4 tasks)."
+    )
+    assert verdicts.victories(second)[0] == "hyfreedp beats all others that are in all tables; and dowg."
     assert {one.pairs for one in board.variations} == {1}
     assert len(verdicts.stability(board)) == 2
 
@@ -342,6 +344,14 @@ def test_power_says_what_would_settle_the_rest(board: Board) -> None:
     (sentence,) = verdicts.needs(board)
     assert sentence.startswith("At ε = 1, 5 seeds or more on each of 3 tasks tell the typical pair apart if ")
     assert len(verdicts.needs_sheet(board).rows[0]) == len(verdicts.needs_sheet(board).headers)
+
+
+def test_a_lead_that_no_share_can_have_is_not_printed(board: Board) -> None:
+    (claims,) = board.claims
+    assert claims.power is not None
+    wide = replace(board, claims=(replace(claims, power=replace(claims.power, smallest=5.894)),))
+    assert "tell the typical pair apart if more than 100 points lie between them" in verdicts.needs(wide)[0]
+    assert verdicts.needs_sheet(wide).rows[0][2] == "more than 100"
 
 
 def test_pairs_without_a_spread_are_claims_and_need_nothing(tmp_path: Path) -> None:
