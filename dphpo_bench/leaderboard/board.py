@@ -68,6 +68,7 @@ class Row(Standing):
     """A contestant on one task at one ε.
 
     Attributes:
+        worst: the metric on test data of the worst run that finished.
         gap_to_untuned: by how much this one is better than untuned `auto_clipping`.
         gap_closed: share of the distance from untuned to oracle; None if that distance may be zero.
         epsilon: the largest ε of the runs, failed ones included, as their ledgers confirm it; ∞ if it is not private;
@@ -83,6 +84,7 @@ class Row(Standing):
 
     method_version: int
     task_version: int
+    worst: float | None
     gap_to_untuned: Estimate | None
     gap_closed: Estimate | None
     epsilon: float | None

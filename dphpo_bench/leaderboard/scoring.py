@@ -110,6 +110,7 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
         seeds=len(finished),
         failed=len(entry.runs) - len(finished),
         utility=mean_interval(values) if values else None,
+        worst=(min if cell.setting.measure.higher_is_better else max)(values, default=None),
         cross_entropy=mean_over([entry], [], cross_entropy),
         ranks=interval,
         gap_to_oracle=_difference(oracle, entry),

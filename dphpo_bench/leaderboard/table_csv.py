@@ -39,6 +39,7 @@ COLUMNS = {
     "mean": ("metric", "row.utility.mean"),
     "mean_low": ("metric", "row.utility.low"),
     "mean_high": ("metric", "row.utility.high"),
+    "worst": ("metric", "row.worst"),
     "cross_entropy": ("size", "row.cross_entropy.mean"),
     "cross_entropy_low": ("size", "row.cross_entropy.low"),
     "cross_entropy_high": ("size", "row.cross_entropy.high"),

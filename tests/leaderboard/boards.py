@@ -111,6 +111,7 @@ def row(method: Method, top: float, epsilon: float, place: int, contestants: int
         seeds=1 if last else 5,
         failed=1 if place % 4 == 0 else 0,
         utility=Estimate(utility) if last else estimate(utility, 0.002 + 0.01 / epsilon),
+        worst=utility - 0.01,
         ranks=None if reference else Ranks(max(1, place - 1), min(contestants, place + 1)),
         gap_to_oracle=None if name == "grid_oracle" else estimate(oracle - utility, 0.004),
         cross_entropy=estimate(0.3 + 2 * (oracle - utility), 0.01),

@@ -54,6 +54,7 @@ def test_the_lower_error_is_ranked_first(errors: Board) -> None:
     assert best.utility.mean == pytest.approx(3550)
     assert searched.utility is not None
     assert searched.utility.mean == pytest.approx(3825)
+    assert (best.worst, searched.worst, untuned.worst) == (3600, 3850, 4100)
     assert (best.ranks, untuned.ranks) != (None, None)
     assert best.ranks.low == 1  # type: ignore[union-attr]
     assert untuned.ranks.high == 3  # type: ignore[union-attr]

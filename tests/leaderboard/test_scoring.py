@@ -81,6 +81,7 @@ def test_numbers_of_a_row_are_scipys(scored) -> None:
     row = _row(board.tables[0], "hyfreedp")
     interval = stats.ttest_1samp(own, 0).confidence_interval(0.95)
     assert (row.utility.mean, row.utility.low, row.utility.high) == pytest.approx((0.88, interval.low, interval.high))
+    assert row.worst == 0.86
     paired = stats.ttest_rel(oracle, own).confidence_interval(0.95)
     assert (row.gap_to_oracle.low, row.gap_to_oracle.high) == pytest.approx((paired.low, paired.high))
     paired = stats.ttest_rel(own, untuned).confidence_interval(0.95)
@@ -157,7 +158,7 @@ def test_failures_count_in_ranks_and_are_told(scored) -> None:
     assert _labels(table.rows) == ["auto_clipping", "hyfreedp"]  # .9/3 < .5
     failing = table.rows[1]
     assert (failing.seeds, failing.failed, failing.few_seeds) == (1, 2, True)
-    assert failing.utility.mean == 0.9
+    assert failing.utility.mean == failing.worst == 0.9
     assert failing.gap_to_untuned.mean == pytest.approx(0.3 - 0.5)
     assert [refused.reason for refused in board.failed] == ["ValueError: it broke"] * 2
 
@@ -165,7 +166,7 @@ def test_failures_count_in_ranks_and_are_told(scored) -> None:
 def test_all_runs_failed(scored) -> None:
     board = scored(*_runs("hyfreedp", [None, None]), *_runs("auto_clipping", [0.5, 0.5]))
     row = _row(board.tables[0], "hyfreedp")
-    assert (row.utility, row.seeds, row.failed, row.seconds) == (None, 0, 2, None)
+    assert (row.utility, row.worst, row.seeds, row.failed, row.seconds) == (None, None, 0, 2, None)
     assert board.overalls[0].rows[-1].utility is None
 
 
