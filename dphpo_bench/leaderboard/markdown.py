@@ -30,9 +30,11 @@ TEXT_COLUMNS = ("method", "accountant")
 """Keys of the columns that are aligned to the left."""
 
 _WORD = re.compile(r"(?P<before>[(\[]*)(?P<core>.*?)(?P<after>[)\].,;:!?]*)")
-# Letters and digits, joined by apostrophes and hyphens; or a number; or a sign by itself.
+# Letters and digits, joined by apostrophes and hyphens (but GH-1 is a reference); or a number; or a sign by itself.
 _PLAIN = re.compile(
-    r"(?:[a-z0-9]|[^\x00-\x7f])+(?:['-](?:[a-z]|[^\x00-\x7f])+)*|[-+−]?\d+(?:,\d{3})*(?:\.\d+)?%?|[=/%]|", re.IGNORECASE
+    r"(?!gh-\d)(?:[a-z0-9]|[^\x00-\x7f])+(?:['-](?:[a-z]|[^\x00-\x7f])+|-\d{1,3})*"
+    r"|[-+−]?\d+(?:,\d{3})*(?:\.\d+)?%?|[=/%]|",
+    re.IGNORECASE,
 )
 _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
@@ -102,7 +104,7 @@ def _word(word: str) -> str:
     parts = _WORD.fullmatch(word)
     assert parts is not None
     core = parts["core"]
-    plain = _PLAIN.fullmatch(core) and not _COMMIT.fullmatch(core)
+    plain = _PLAIN.fullmatch(core) and not any(map(_COMMIT.fullmatch, re.split("['-]", core)))
     before, after = (re.sub(r"([\[\]])", r"\\\1", parts[name]) for name in ("before", "after"))
     return f"{before}{core if plain else code(core)}{after}"
 

@@ -26,8 +26,9 @@ PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 # Words that are more than text to CommonMark or to GitHub, and hence must end up in code spans.
 MARKUP = (
     "@someone", "@org/team", "#12", "owner/repo#12", "GH-12", "someone@example.org", ":smile:", ":+1:", "$x^2$", "$$",
-    "deadbeef", "0123456789abcdef0123456789abcdef01234567", "1234567", "http://example.org", "www.example.org",
-    "https://example.org/?a=b", "<b>", "<img src=x>", "<http://example.org>", "&lt;", "&#42;", "[a](b)", "[a][b]",
+    "deadbeef", "deadbeef-x", "deadbeef-12", "0123456789abcdef0123456789abcdef01234567", "1234567",
+    "http://example.org", "www.example.org", "https://example.org/?a=b", "<b>", "<img src=x>", "<http://example.org>",
+    "&lt;", "&#42;", "[a](b)", "[a][b]",
     "[^1]", "![a](b)", "*a*", "**a**", "_a_", "__a__", "~~a~~", "`a`", "``", "a|b", "\\", "\\*", "{{a}}", "<!--",
     "a_b_", "a\\|b",
 )  # fmt: skip
@@ -121,6 +122,7 @@ def test_words_that_code_hosts_would_link_or_replace_are_code(word: str, around:
 def test_plain_words_and_numbers_stay_as_they_are() -> None:
     text = "Untuned runs (of 3 seeds) reach 64.7 ± 0.3 % at ε = 3, the oracle's end-to-end 65; why? 1,234 −0.5 2.5%."
     assert prose(text) == text
+    assert prose("On CIFAR-10's features, or SST-2.") == "On CIFAR-10's features, or SST-2."
     assert prose("behind auto_clipping, by 1–2") == "behind `auto_clipping`, by 1–2"
     assert prose("67.10 [66.00, 67.90]") == r"67.10 \[66.00, 67.90\]"
 
