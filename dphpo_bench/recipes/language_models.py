@@ -131,7 +131,7 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
             texts, cache = prompts[rows].to(device), None
             for _ in range(most):
                 logits, cache = ours.after(texts, cache) if ours is not None else (plain(model(texts))[:, -1], None)
-                following = logits.argmax(-1)
+                following = plain(logits).argmax(-1)  # of a subclass of ours, too
                 for row, token in zip(rows.tolist(), following.tolist(), strict=True):
                     written[row].append(token)
                 kept = (following != end).nonzero()[:, 0]
