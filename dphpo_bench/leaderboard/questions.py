@@ -27,7 +27,7 @@ from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
 from dphpo_bench.recipes.searched_run import SearchedRun
 from dphpo_bench.recipes.trial import Trial
-from dphpo_bench.records.measure import shown_measure
+from dphpo_bench.records.measure import compared_value, shown_measure
 from dphpo_bench.records.record import Identity, RunRecord
 from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.resources import Resources
@@ -82,6 +82,7 @@ def _score(record: RunRecord) -> float:
     value = record.metrics.get(measure.name)
     if value is None:
         raise InvalidValueError(f"Expected a record with the metric {measure.name}, got {_named(record.identity)}.")
+    value = compared_value(measure, value, record.identity.facts)
     return value if measure.higher_is_better else -value
 
 

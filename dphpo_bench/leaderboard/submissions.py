@@ -32,7 +32,7 @@ from dphpo_bench.leaderboard.requirements import (
     require,
 )
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
-from dphpo_bench.records.measure import Measure, shown_measure
+from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import CostRecord, Identity
 from dphpo_bench.records.store import read_record
@@ -230,7 +230,8 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
     seed = check_identity(identity, file)
     require(record.status in ("ok", "failed"), f"status {record.status}: {record.error}")
     measure = shown_measure(identity.facts)
-    value = record.metrics.get(measure.name, math.nan) if record.status == "ok" else None
+    measured = record.metrics.get(measure.name, math.nan)
+    value = compared_value(measure, measured, identity.facts) if record.status == "ok" else None
     check_value(measure, value)
     cost = record.cost or CostRecord(runs=0, steps=0, examples=0.0)
     numbers = (cost.runs, cost.examples, *record.seconds.values())

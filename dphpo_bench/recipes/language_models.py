@@ -169,12 +169,12 @@ class TestTexts(Records):
 
 
 def token_perplexity(model: nn.Module, test: Records) -> float:
-    """exp of the cross-entropy of all tokens that count, without all outputs in memory at once."""
+    """exp of the cross-entropy of all tokens that count, a batch at a time; ∞ if an output is no number."""
     nats, count = 0.0, 0
     for outputs, targets in outputs_by_length(model, test):
         flat = single(targets).flatten()
         losses = nn.functional.cross_entropy(plain(outputs).flatten(0, 1), flat, ignore_index=IGNORED, reduction="none")
-        nats += float(losses.double().sum())
+        nats += float(losses.double().nan_to_num(nan=math.inf, posinf=math.inf).sum())
         count += int((flat != IGNORED).sum())
     if not count:
         return math.nan

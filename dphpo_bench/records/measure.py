@@ -44,6 +44,21 @@ SEVERAL = Measure("several metrics")
 """Of tables that each have a share of their own, all of which are better if higher. No record can have this name."""
 
 
+def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
+    """What a value counts as on the board: a perplexity as at most the number of classes, here tokens.
+
+    That is the perplexity of a guess of all tokens alike. A model that is surer of what is wrong has no limit to its
+    own, and a single run that collapsed would be all that means and ranks show.
+
+    Args:
+        measure: what was measured.
+        value: as measured, on test data.
+        facts: of the run's identity.
+    """
+    classes = facts.get("n_classes")
+    return min(value, classes) if measure.name == "perplexity" and type(classes) is int and classes > 1 else value
+
+
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
     """The metric to show: the first in the task's public facts, else the accuracy, else the first that was measured.
 

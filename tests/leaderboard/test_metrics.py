@@ -132,6 +132,25 @@ def test_a_number_that_nobody_can_rank_is_rejected(value: float, tmp_path: Path)
     assert "no mean squared error of at most 1e+09" in refused.reason
 
 
+@pytest.mark.parametrize("collapsed", [1.9e14, float("inf")])
+def test_a_collapsed_perplexity_counts_as_that_of_a_guess_of_all_tokens_alike(collapsed: float, tmp_path: Path) -> None:
+    """As an accuracy stays above that of a guess: without a limit, one collapse would be all that a table shows."""
+    values = {"auto_clipping": [18.0, 18.2, 17.8], "hyfreedp": [10.8, 10.9, 10.7], "liu_talwar": [collapsed, 9.0, 9.0]}
+    facts = {"n_records": 1000, "n_classes": 628, "metrics": [{"name": "perplexity", "higher_is_better": False}]}
+    records = [
+        make_record(method, seed=seed, accuracy=value, metric="perplexity", facts=facts)
+        for method, by_seed in values.items()
+        for seed, value in enumerate(by_seed)
+    ]
+    (table,) = _board(tmp_path, *records).tables
+    best, untuned, searched = table.rows
+    assert (best.contestant.method, searched.contestant.method) == ("hyfreedp", "liu_talwar")
+    assert (best.ranks.low, best.ranks.high) != (untuned.ranks.low, untuned.ranks.high)  # type: ignore[union-attr]
+    assert searched.utility is not None
+    assert searched.utility.mean == pytest.approx((628 + 18) / 3)
+    assert (searched.worst, searched.failed, searched.lacks_seeds) == (628, 0, False)
+
+
 def test_the_name_of_a_strangers_metric_is_no_link(tmp_path: Path) -> None:
     values = {"auto_clipping": [7.0, 8.0], "hyfreedp": [9.0, 8.5]}
     readme = render(_board(tmp_path, *_records("www.example.org", True, values)), tmp_path)["README.md"]

@@ -10,6 +10,7 @@ from dphpo_bench.leaderboard.board import Estimate, Row
 from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
+from dphpo_bench.leaderboard.questions import Question
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.table_csv import COLUMNS, WHY, to_csv
 from dphpo_bench.records.measure import ACCURACY
@@ -112,6 +113,14 @@ def test_lower_may_be_better(tmp_path: Path) -> None:
     submit(tmp_path, own, oracle, *extra)
     row = rows_of(tmp_path)["liu_talwar"]
     assert (row.lost_to_noise.mean, row.lost_to_choice.mean) == (pytest.approx(1.5), pytest.approx(3.5))
+
+
+def test_a_collapsed_perplexity_is_limited_in_both_parts() -> None:
+    facts = {"n_records": 1000, "n_classes": 628, "metrics": [{"name": "perplexity", "higher_is_better": False}]}
+    own = make_record("liu_talwar", accuracy=1.9e14, metric="perplexity", facts=facts)
+    oracle = make_record("grid_oracle", accuracy=11.0, metric="perplexity", facts=facts)
+    found = Question(own, oracle, None, None).split(lambda _: None)
+    assert (found.own, found.oracle) == (-628, -11)
 
 
 def test_a_failed_extra_run_tells_nothing(tmp_path: Path) -> None:

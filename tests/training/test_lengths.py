@@ -1,5 +1,6 @@
 """A model may say how long records are; what comes after is left out, and no result depends on it."""
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -168,6 +169,16 @@ def test_no_score_depends_on_it(case: str) -> None:
 def test_perplexity_does_not_depend_on_it() -> None:
     records = bench.Records(*words())
     assert token_perplexity(CausalSaysLengths(), records) == pytest.approx(token_perplexity(Causal(), records))
+
+
+def test_perplexity_of_what_is_no_number_is_infinite_as_that_of_all_outputs() -> None:
+    class Overflowed(Causal):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs) * math.nan
+
+    records = bench.Records(*words())
+    assert token_perplexity(Overflowed(), records) == math.inf
+    assert bench.PERPLEXITY.of(Overflowed()(records.inputs), records.targets) == math.inf
 
 
 def test_memory_is_measured_at_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
