@@ -1,6 +1,7 @@
 """What a reader should know first: who is first, and whether searching pays, at the smallest and the largest ε."""
 
 import statistics as plain
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dphpo_bench.leaderboard.board import Absent, Answer, Contestant, Estimate, Finding, Overall, Part, Place, Table
@@ -38,12 +39,17 @@ def _first(overall: Overall) -> str:
 
 
 def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterator[str]:
-    """How many searches are better or worse than no tuning, beyond chance: by naive values, and by recommended ones."""
+    """How many searches are better or worse than no tuning, beyond chance: by naive values, and by recommended ones.
+
+    Those in half of the tables or more, so that a submission to one of them does not change what is said of all.
+    """
+    tables = [(cell, table) for cell, table in counted if table.epsilon == epsilon]
+    among = Counter(row.contestant for _, table in tables for row in table.rows)
     found = [
         (row, cell)
-        for cell, table in counted
+        for cell, table in tables
         for row in table.rows
-        if table.epsilon == epsilon and row.runs > 1 and not row.lacks_seeds
+        if row.runs > 1 and not row.lacks_seeds and 2 * among[row.contestant] >= len(tables)
     ]
     untuned = [row.gap_to_untuned for row, _ in found if row.gap_to_untuned]
     advised = [lead for row, cell in found if (lead := _lead(cell, row.contestant, ADVISED))]

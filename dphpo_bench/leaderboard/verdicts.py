@@ -10,6 +10,8 @@ from dphpo_bench.leaderboard.evidence import FAMILY_ERROR, Claims, Pair, Power, 
 from dphpo_bench.leaderboard.power import MOST_TIMES, TIMES
 from dphpo_bench.leaderboard.values import Contestant
 
+MORE_THAN_ALL = "more than 100"
+
 
 @dataclass(frozen=True)
 class Sheet:
@@ -125,29 +127,22 @@ def needs(board: Board) -> list[str]:
     for claims in _first(board):
         power = claims.power
         if power:
+            least = _smallest(claims, power)
+            points = " points" if claims.measure.share else ""
             tasks = "a task" if claims.tasks == 1 else f"each of {'up to ' * bool(claims.others)}{claims.tasks} tasks"
             found.append(
                 f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
-                f"if {_lead_text(claims, power)} lie between them"
+                f"if {least}{points}{' or more' if least != MORE_THAN_ALL else ''} lie between them"
                 f"{f'; one point takes {_times(power)} times the data' if claims.measure.share else ''}."
             )
     return found
 
 
 def _smallest(claims: Claims, power: Power) -> str:
-    if _beyond(claims, power):
-        return "more than 100"
+    """The smallest lead that is seen; more than 100 points is more than a perfect score has over zero."""
+    if claims.measure.share and power.smallest > 1:
+        return MORE_THAN_ALL
     return change_text(power.smallest, claims.measure).lstrip("+")
-
-
-def _lead_text(claims: Claims, power: Power) -> str:
-    points = " points" if claims.measure.share else ""
-    return f"{_smallest(claims, power)}{points}{'' if _beyond(claims, power) else ' or more'}"
-
-
-def _beyond(claims: Claims, power: Power) -> bool:
-    """Whether the lead is larger than that of a perfect score to zero."""
-    return claims.measure.share and power.smallest > 1
 
 
 def _times(power: Power) -> str:

@@ -500,16 +500,21 @@ def test_overall_accuracy_is_over_runs_that_finished(scored) -> None:
     assert {row.contestant.label: row.utility.mean for row in overall.rows} == {"hyfreedp": 0.9, "auto_clipping": 0.5}
 
 
-def _findings_records(searching: dict[float, float], best: float = 0.60) -> list[RunRecord]:
-    records = []
+def _findings_records(searching: dict[float, float], best: float = 0.60, task: str = "toy") -> list[RunRecord]:
+    found = []
     for target, search in searching.items():
-        spread = [0.0, 0.01, 0.02]
-        records += _runs("auto_clipping", [0.50 + one for one in spread], target=target)
-        records += _runs("hyfreedp", [best + one for one in spread], target=target, examples=1500.0)
-        records += _runs("liu_talwar", [search + one for one in spread], target=target, examples=9000.0, runs=10)
-        records += _runs("grid_oracle", [0.70 + one for one in spread], target=target)
-        records += _runs("nonprivate", [0.80 + one for one in spread], target=target)
-    return records
+        accuracies = {
+            "auto_clipping": 0.5,
+            "hyfreedp": best,
+            "liu_talwar": search,
+            "grid_oracle": 0.7,
+            "nonprivate": 0.8,
+        }
+        costs = {"hyfreedp": {"examples": 1500.0}, "liu_talwar": {"examples": 9000.0, "runs": 10}}
+        for method, lowest in accuracies.items():
+            by_seed = [lowest + more for more in (0.0, 0.01, 0.02)]
+            found += _runs(method, by_seed, target=target, task=task, **costs.get(method, {}))
+    return found
 
 
 def test_findings_say_what_the_tables_say(scored) -> None:
@@ -521,6 +526,15 @@ def test_findings_say_what_the_tables_say(scored) -> None:
     assert "and 1 worse" in searching.text
     assert "At ε = 8, 1 of 1" in searching.text
     assert "recommended" not in searching.text
+
+
+def test_a_search_on_one_task_of_many_changes_no_finding(scored) -> None:
+    tables = [one for task in ("a", "b", "c") for one in _findings_records({1.0: 0.40}, task=task)]
+    submitted = _runs("dp_hyper", [0.64, 0.65, 0.66], task="a", examples=9000.0, runs=10)
+    _, before = scored(*tables).findings
+    _, after = scored(*tables, *submitted).findings
+    assert "At ε = 1, 0 of 3 results" in before.text
+    assert after == before
 
 
 def test_searches_are_compared_with_recommended_values_too(scored) -> None:
