@@ -21,7 +21,7 @@ NOTHING = "–"
 
 
 def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, Any]:
-    """A question and its answer as JSON values; results are such that larger is better."""
+    """A question and its answer as JSON values; results are scores: larger is better, logarithms of perplexities."""
     identity = question.record.identity
     paths = {
         name: cell and str(store.path_of(cell.identity))
@@ -49,7 +49,6 @@ def one_table(question: Question, split: Split) -> "Table":
     record, measure = question.record, _measure(question)
     identity, privacy = record.identity, record.privacy
     assert privacy is not None
-    sign = 1 if measure.higher_is_better else -1
     title = Text(f"Why {identity.method} lost: {_where(record)}")
     table = Table("run", "values", "ε of its training", title=title, caption=_sentence(question.note))
     table.add_column(measure.header, justify="right")
@@ -57,7 +56,7 @@ def one_table(question: Question, split: Split) -> "Table":
     own, theirs = _values(record), _values(question.oracle)
 
     def add(run: str, values: str, epsilon: str, value: float | None) -> None:
-        shown = NOTHING if value is None else measure.text(sign * value)
+        shown = NOTHING if value is None else measure.text(measure.value(value))
         table.add_row(run, Text(values), epsilon, shown)
 
     add(f"oracle, seed {question.oracle.identity.seed}", theirs, f"{identity.epsilon:g}", split.oracle)
@@ -83,7 +82,6 @@ def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
     for (task, epsilon, label), same in groupby(sorted(splits, key=_setting), key=_setting):
         group = list(same)
         measure = _measure(group[0][0])
-        sign = 1 if measure.higher_is_better else -1
         means = {
             name: fmean(getattr(split, name) for _, split in group)
             for name in ("oracle", "own", "loss", "noise", "choice")
@@ -93,13 +91,13 @@ def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
             f"{epsilon:g}",
             Text(label),
             str(len(group)),
-            *(measure.text(sign * means[name]) for name in ("oracle", "own")),
+            *(measure.text(measure.value(means[name])) for name in ("oracle", "own")),
             *(difference_text(means[name], measure) for name in ("loss", "noise", "choice")),
         )
     return table
 
 
-_CAPTION = "Differences of shares are in percentage points. A negative loss is a gain."
+_CAPTION = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
 
 
 def _sentence(text: str) -> str | None:

@@ -15,9 +15,9 @@ from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.text import duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.board import Estimate
-from dphpo_bench.leaderboard.columns import NOTHING, measure_text
-from dphpo_bench.leaderboard.statistics import mean_interval
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.leaderboard.columns import NOTHING, metric_text
+from dphpo_bench.leaderboard.statistics import metric_mean
+from dphpo_bench.records.measure import Measure, compared_value
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -136,8 +136,11 @@ class Comparison:
         found: dict[float, Estimate | None] = {}
         for epsilon in self.epsilons:
             at = [one for one in group if one.record.identity.epsilon == epsilon and one.record.status == "ok"]
-            values = [one.value for one in at if one.value is not None and math.isfinite(one.value)]
-            found[epsilon] = mean_interval(values) if values else None
+            compared = [
+                compared_value(one.measure, one.value, one.record.identity.facts) for one in at if one.value is not None
+            ]
+            values = [value for value in compared if math.isfinite(value)]
+            found[epsilon] = metric_mean(values, self.measure) if values else None
         told = [one.record.privacy.end_to_end_private for one in group if one.record.privacy]
         return Line(
             label=label,
@@ -170,7 +173,7 @@ class Comparison:
             table.add_column("failed", justify="right")
         for line in lines:
             name = line.label if line.private else f"{line.label}, not private"
-            cells = [measure_text(estimate, self.measure) for estimate in line.by_epsilon.values()]
+            cells = [metric_text(estimate, self.measure) for estimate in line.by_epsilon.values()]
             time = NOTHING if line.seconds is None else duration_text(line.seconds)
             table.add_row(Text(name), *cells, time, str(line.failed or ""))
         buffer = io.StringIO()

@@ -46,6 +46,15 @@ def measure_text(
     return mean if half is None else f"{mean} ± {_number(half, measure, decimals)}"
 
 
+def metric_text(estimate: Estimate | None, measure: Measure | None) -> str:
+    """Mean ± half of its interval; of a logarithmic metric the geometric mean, and in brackets the ends."""
+    if estimate is None or measure is None or not measure.logarithmic or estimate.low is None or estimate.high is None:
+        return measure_text(estimate, measure)
+    decimals = _decimals(estimate.mean)
+    mean, low, high = (_number(one, measure, decimals) for one in (estimate.mean, estimate.low, estimate.high))
+    return f"{mean} [{low}, {high}]"
+
+
 def change_text(value: float, measure: Measure, decimals: int | None = None) -> str:
     """A difference with its sign, such as −3.2; in points if the metric is a share."""
     if decimals is None:
@@ -177,7 +186,7 @@ def _columns(measure: Measure | None, texts: dict[str, tuple[str, str]]) -> tupl
 
     by_key = {
         **_CELLS,
-        "metric": cells(lambda row: row.utility),
+        "metric": (lambda row: metric_text(row.utility, measure), lambda row: _mean(row.utility)),
         "to_oracle": cells(lambda row: _negative(row.gap_to_oracle), signed=True),
         "to_untuned": cells(lambda row: row.gap_to_untuned, signed=True),
         "lost_to_noise": cells(lambda row: row.lost_to_noise),
@@ -210,21 +219,22 @@ def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column
         explains: whether the board tells why somebody lost.
     """
     metric = measure.header if measure else "metric"
-    points = ", points" if measure and measure.share else ""
+    mean, interval = _mean_words(measure)
+    unit = f", {measure.unit}" if measure and measure.unit else ""
     noise = "What the oracle is ahead by because ε, and held-out records, went into tuning: by two extra runs."
     choice = "What the oracle is ahead by because of other values; the two parts add up to its lead."
-    why = {"lost_to_noise": (f"lost to noise{points}", noise), "lost_to_choice": (f"lost to choice{points}", choice)}
+    why = {"lost_to_noise": (f"lost to noise{unit}", noise), "lost_to_choice": (f"lost to choice{unit}", choice)}
     return _columns(
         measure,
         {
             "method": ("method", "Its name, and the parameters in which its runs differ."),
-            "metric": (metric, "Mean over seeds ± half of its 95 % interval (Student's t)."),
+            "metric": (metric, f"{mean} over seeds {interval} (Student's t)."),
             "cross_entropy": (
                 "cross entropy",
                 "Of the test data, in nats: smaller where probabilities can be trusted.",
             ),
-            "to_oracle": (f"to the oracle{points}", "By how much it is better than the oracle, seed by seed."),
-            "to_untuned": (f"to untuned{points}", "By how much it is better than auto_clipping, seed by seed."),
+            "to_oracle": (f"to the oracle{unit}", "By how much it is better than the oracle, seed by seed."),
+            "to_untuned": (f"to untuned{unit}", "By how much it is better than auto_clipping, seed by seed."),
             **(why if explains else {}),
             "rank": ("rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all."),
             "epsilon": ("ε recomputed", "ε of tuning and training, from the ledger of releases; never rounded down."),
@@ -239,19 +249,26 @@ def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column
     )
 
 
+def _mean_words(measure: Measure | None) -> tuple[str, str]:
+    if measure and measure.logarithmic:
+        return "Geometric mean", "and the ends of its 95 % interval"
+    return "Mean", "± half of its 95 % interval"
+
+
 def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
     """The columns of an overall table; None: the metrics of its tables differ."""
     metric = measure.header if measure else "metric"
-    points = ", points" if measure and measure.share else ""
+    mean, interval = _mean_words(measure)
+    unit = f", {measure.unit}" if measure and measure.unit else ""
     return _columns(
         measure,
         {
             "method": ("method", "Its name, and the parameters in which its runs differ."),
             "rank": ("rank", "The middle 95 % of its places by mean rank when tasks and seeds are resampled."),
             "mean_rank": ("mean rank", "Mean of its ranks in the tables."),
-            "metric": (metric, "Mean over the tables ± half of its 95 % interval over seeds."),
+            "metric": (metric, f"{mean} over the tables {interval} over seeds."),
             "cross_entropy": ("cross entropy", "Mean over the tables, in nats: smaller is better."),
-            "to_oracle": (f"to the oracle{points}", "By how much it is better than the oracle, mean over the tables."),
+            "to_oracle": (f"to the oracle{unit}", "By how much it is better than the oracle, mean over the tables."),
             "epsilon_ratio": ("ε / target", "The largest recomputed ε as a share of the target's; never rounded down."),
             "accountant": ("by", "Accountants of these ε."),
             "tuning_share": ("on tuning, % of ε", "Share of ε that finding hyperparameters takes; median."),

@@ -81,8 +81,8 @@ class Cell:
 
 
 def score_of(run: Run, value: float) -> float:
-    """The score to compare: the metric's value if higher is better, else its negative."""
-    return value if run.setting.measure.higher_is_better else -value
+    """The score to compare, of which more is better."""
+    return run.setting.measure.score(value)
 
 
 def _worst(setting: Setting, runs: Iterable[Run]) -> float:

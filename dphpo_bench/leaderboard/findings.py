@@ -118,7 +118,7 @@ def _distance(answer: Answer, mean: float) -> str:
 
 
 def _amount(answer: Answer, value: float) -> str:
-    unit = "points" if answer.measure.share else f"of {answer.measure.title}"
+    unit = answer.measure.unit or f"of {answer.measure.title}"
     return f"{change_text(value, answer.measure).lstrip('+')} {unit}"
 
 

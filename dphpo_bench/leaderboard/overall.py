@@ -110,7 +110,16 @@ def _overall_ranks(
 
 def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
     """Mean of the metric over the cells, and its interval, from the seeds that all of them have."""
-    return None if _measure(cells) is None else _overall_mean(cells, who, lambda entry, seed: entry.runs[seed].value)
+    measure = _measure(cells)
+    if measure is None:
+        return None
+
+    def score(entry: Entry, seed: int) -> float | None:
+        value = entry.runs[seed].value
+        return None if value is None else measure.score(value)
+
+    found = _overall_mean(cells, who, score)
+    return found and found.through(measure.value)
 
 
 def _overall_mean(

@@ -77,13 +77,12 @@ class Question:
 
 
 def _score(record: RunRecord) -> float:
-    """The value of the metric that tables show; its negative if lower is better."""
+    """The score by the metric that tables show, of which more is better."""
     measure = shown_measure(record.identity.facts, record.metrics)
     value = record.metrics.get(measure.name)
     if value is None:
         raise InvalidValueError(f"Expected a record with the metric {measure.name}, got {_named(record.identity)}.")
-    value = compared_value(measure, value, record.identity.facts)
-    return value if measure.higher_is_better else -value
+    return measure.score(compared_value(measure, value, record.identity.facts))
 
 
 def _finished(cell: Cell, find: Callable[[Identity], RunRecord | None]) -> RunRecord:

@@ -28,7 +28,7 @@ from dphpo_bench.leaderboard.replays import Replays
 from dphpo_bench.leaderboard.sensitivity import variations_of
 from dphpo_bench.leaderboard.split import REPLAY, Split
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import mean_interval, middle_ranks, ratio_interval
+from dphpo_bench.leaderboard.statistics import mean_interval, metric_mean, middle_ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Submissions
 
 
@@ -109,7 +109,7 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
         task_version=by_seed[0].task_version,
         seeds=len(finished),
         failed=len(entry.runs) - len(finished),
-        utility=mean_interval(values) if values else None,
+        utility=metric_mean(values, cell.setting.measure) if values else None,
         worst=(min if cell.setting.measure.higher_is_better else max)(values, default=None),
         cross_entropy=mean_over([entry], [], cross_entropy),
         ranks=interval,

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dphpo_bench.leaderboard.board import Estimate, Ranks
+from dphpo_bench.records.measure import Measure
 
 CONFIDENCE = 0.95
 DRAWS = 2000
@@ -60,6 +61,11 @@ class Mean:
 def mean_interval(values: Sequence[float]) -> Estimate:
     """The mean of independent values with Student's t interval; a single value has no interval."""
     return mean_of_tables([dict(enumerate(values))]).estimate
+
+
+def metric_mean(values: Sequence[float], measure: Measure) -> Estimate:
+    """The mean of a metric over runs, with its interval; both by the logarithms of a logarithmic metric."""
+    return mean_interval([measure.score(value) for value in values]).through(measure.value)
 
 
 def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:

@@ -1,15 +1,25 @@
 """The values that boards are made of: estimates, ranks, contestants."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have."""
+    """A mean over seeds, and the ends of its 95 % interval, which a single seed does not have.
+
+    That of a logarithmic metric is geometric, with an interval that is longer above the mean than below.
+    """
 
     mean: float
     low: float | None = None
     high: float | None = None
+
+    def through(self, form: Callable[[float], float]) -> "Estimate":
+        """The mean and the ends as another form of the value, monotonic, such as its negative."""
+        if self.low is None or self.high is None:
+            return Estimate(form(self.mean))
+        return Estimate(form(self.mean), *sorted((form(self.low), form(self.high))))
 
     @property
     def sign(self) -> int:

@@ -128,11 +128,11 @@ def needs(board: Board) -> list[str]:
         power = claims.power
         if power:
             least = _smallest(claims, power)
-            points = " points" if claims.measure.share else ""
+            unit = f" {claims.measure.unit}" if claims.measure.unit else ""
             tasks = "a task" if claims.tasks == 1 else f"each of {'up to ' * bool(claims.others)}{claims.tasks} tasks"
             found.append(
                 f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
-                f"if {least}{points}{' or more' if least != MORE_THAN_ALL else ''} lie between them"
+                f"if {least}{unit}{' or more' if least != MORE_THAN_ALL else ''} lie between them"
                 f"{f'; one point takes {_times(power)} times the data' if claims.measure.share else ''}."
             )
     return found

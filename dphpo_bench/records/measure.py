@@ -1,11 +1,15 @@
 """The metric that tables and the board show, and its direction."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "roc_auc", "token_accuracy", "several metrics"})
 """Metrics between 0 and 1, which are shown in percent."""
+
+LOGARITHMIC = frozenset({"perplexity"})
+"""Metrics of which ratios mean something, not differences: those of logarithms of a perplexity are in nats."""
 
 TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
 """Metrics that are not shown by their names."""
@@ -24,6 +28,16 @@ class Measure:
         return self.name in SHARES
 
     @property
+    def logarithmic(self) -> bool:
+        """Whether values are compared, and averaged, by their logarithms."""
+        return self.name in LOGARITHMIC
+
+    @property
+    def unit(self) -> str:
+        """The unit of differences, for people; empty if they have that of the metric, whatever it is."""
+        return "points" if self.share else "nats" if self.logarithmic else ""
+
+    @property
     def title(self) -> str:
         """The name for people."""
         return TITLES.get(self.name, self.name.replace("_", " "))
@@ -33,6 +47,16 @@ class Measure:
         """The title with its unit, and with its direction if lower is better."""
         unit = f"{self.title}, %" if self.share else self.title
         return unit if self.higher_is_better else f"{unit} (lower is better)"
+
+    def score(self, value: float) -> float:
+        """What is compared, of which more is better: by the value, or by its logarithm, and then it is above zero."""
+        found = math.log(value) if self.logarithmic else value
+        return found if self.higher_is_better else -found
+
+    def value(self, score: float) -> float:
+        """The value with this score."""
+        found = score if self.higher_is_better else -score
+        return math.exp(found) if self.logarithmic else found
 
     def text(self, value: float) -> str:
         """A value for people: a share in percent, anything else with four digits."""
@@ -45,7 +69,7 @@ SEVERAL = Measure("several metrics")
 
 
 def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
-    """What a value counts as on the board: a perplexity as at most the number of classes, here tokens.
+    """What a value counts as in comparisons: a perplexity as at most the number of classes, here tokens.
 
     That is the perplexity of a guess of all tokens alike. A model that is surer of what is wrong has no limit to its
     own, and a single run that collapsed would be all that means and ranks show.
@@ -54,9 +78,15 @@ def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> 
         measure: what was measured.
         value: as measured, on test data.
         facts: of the run's identity.
+
+    Returns:
+        The value; of a perplexity at least 1, and not a number if it is below.
     """
+    if not measure.logarithmic:
+        return value
     classes = facts.get("n_classes")
-    return min(value, classes) if measure.name == "perplexity" and type(classes) is int and classes > 1 else value
+    limited = min(value, classes) if type(classes) is int and classes > 1 else value
+    return limited if limited >= 1 else math.nan
 
 
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:

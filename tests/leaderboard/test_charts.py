@@ -21,6 +21,7 @@ from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.forest import Forest
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
+from dphpo_bench.records.measure import Measure
 from tests.leaderboard import boards
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -200,6 +201,26 @@ def test_one_panel_each_with_the_oracle_behind() -> None:
         assert panel.behind == panels[0].behind
         assert panel.behind.count('class="oracle"') == 2
         assert all(f">{epsilon:g}</text>" in panel.behind for epsilon in boards.EPSILONS)
+
+
+def test_perplexities_have_a_logarithmic_axis() -> None:
+    """A search that collapsed would leave the others on one line; and nothing is below 1."""
+    measure = Measure("perplexity", higher_is_better=False)
+    values = (Estimate(8.0, 7.0, 9.2), Estimate(80.0, 0.1, 6e4), Estimate(800.0, 700.0, 900.0))
+
+    def marks(low: float) -> list[str]:
+        own = [values[0], replace(values[1], low=low), values[2]]
+        tables = [
+            replace(table, measure=measure, oracle=None, references=(), rows=tuple(
+                replace(row, utility=one) for row, one in zip(table.rows, own, strict=False)))
+            for table in (boards.table(boards.SETTINGS[0], epsilon) for epsilon in boards.EPSILONS)
+        ]  # fmt: skip
+        return [panel.marks for panel in curves.metric_panels(tables)]
+
+    best, middle, worst = (float(re.findall(r'cy="([\d.]+)%"', each)[0]) for each in marks(0.1))
+    assert best - middle == pytest.approx(middle - worst, abs=0.11)
+    assert best - middle > 10
+    assert marks(0.1) == marks(1.0) != marks(2.0)
 
 
 def test_no_interval_of_a_share_leads_beyond_all_or_nothing() -> None:

@@ -1,6 +1,7 @@
 """Boards of metrics other than the accuracy: errors, of which the lower is better, and areas under curves."""
 
 import io
+import math
 from pathlib import Path
 
 import numpy as np
@@ -147,8 +148,36 @@ def test_a_collapsed_perplexity_counts_as_that_of_a_guess_of_all_tokens_alike(co
     assert (best.contestant.method, searched.contestant.method) == ("hyfreedp", "liu_talwar")
     assert (best.ranks.low, best.ranks.high) != (untuned.ranks.low, untuned.ranks.high)  # type: ignore[union-attr]
     assert searched.utility is not None
-    assert searched.utility.mean == pytest.approx((628 + 18) / 3)
+    assert searched.utility.mean == pytest.approx((628 * 9 * 9) ** (1 / 3))
     assert (searched.worst, searched.failed, searched.lacks_seeds) == (628, 0, False)
+
+
+def test_perplexities_are_compared_by_their_logarithms(tmp_path: Path) -> None:
+    values = {"auto_clipping": [20.0, 40.0, 20.0], "hyfreedp": [10.0, 20.0, 10.0], "grid_oracle": [5.0, 10.0, 5.0]}
+    (table,) = (board := _board(tmp_path, *_records("perplexity", False, values))).tables
+    best, untuned = table.rows
+    assert best.utility is not None
+    assert best.utility.mean == pytest.approx(math.cbrt(2000))
+    assert best.utility.low is not None
+    assert best.utility.high is not None
+    assert best.utility.low * best.utility.high == pytest.approx(best.utility.mean**2)
+    assert best.gap_to_oracle is not None
+    assert untuned.gap_to_oracle is not None
+    # Twice and four times the oracle's, seed by seed: no spread is left.
+    ends = (best.gap_to_oracle.low, best.gap_to_oracle.high)
+    assert (best.gap_to_oracle.mean, *ends) == pytest.approx((math.log(2),) * 3)
+    assert untuned.gap_to_oracle.mean == pytest.approx(math.log(4))
+    assert board.overalls[0].rows[0].utility == best.utility
+    readme = render(board, tmp_path)["README.md"].replace("\u00a0", " ")
+    assert "12.6 \\[4.7, 34.0\\]" in readme
+    assert "to the oracle, nats" in readme
+    assert "−0.693 ± 0.000" in readme
+
+
+def test_what_is_below_one_is_no_perplexity(tmp_path: Path) -> None:
+    submit(tmp_path, make_record(metric="perplexity", higher_is_better=False, accuracy=0.5))
+    (refused,) = read(tmp_path).rejected
+    assert "no perplexity between 1 and 1e+09" in refused.reason
 
 
 def test_the_name_of_a_strangers_metric_is_no_link(tmp_path: Path) -> None:

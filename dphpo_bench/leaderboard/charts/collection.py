@@ -36,7 +36,9 @@ def _of_setting(setting: str, tables: Sequence[Table]) -> Iterator[Chart]:
     panels = curves.metric_panels(tables)
     if panels:
         title = f"{measure.title[:1].upper()}{measure.title[1:]} against ε: {setting}"
-        note = f"{measure.header}; mean over seeds and 95 % interval, best mean first; dashed: the oracle; ε below."
+        scale = ", logarithmic" if measure.logarithmic else ""
+        marks = "mean over seeds and 95 % interval, best mean first; dashed: the oracle; ε below."
+        note = f"{measure.header}{scale}; {marks}"
         description = f"A small picture for each of {len(panels)} contestants: {note}"
         svg = curves.to_svg(panels, 5, 132, title, note, description)
         yield Chart(f"{measure.name} {setting}", title, description, svg, "metric", setting)

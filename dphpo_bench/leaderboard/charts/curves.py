@@ -45,9 +45,12 @@ def metric_panels(tables: Sequence[Table]) -> list[Panel]:
     oracle = next((found[who] for table in tables if (who := table.oracle) and who in found), {})
     if not own:
         return []
-    means = [one.mean for one in oracle.values()]
-    shown = estimates_axis([one for values in own.values() for one in values.values()], *means)
-    y = Axis(shown.low, shown.high, start=BOTTOM, end=TOP)
+    shown = estimates_axis(
+        [one.through(measure.score) for values in own.values() for one in values.values()],
+        *(measure.score(one.mean) for one in oracle.values()),
+    )
+    low, high = sorted((measure.value(shown.low), measure.value(shown.high)))
+    y = Axis(low, high, math.log if measure.logarithmic else float, start=BOTTOM, end=TOP)
     x = log_axis(epsilons, 20, 88)
 
     def best_first(who: Contestant) -> tuple[int, float, str]:
@@ -59,10 +62,11 @@ def metric_panels(tables: Sequence[Table]) -> list[Panel]:
 
 
 def _possible(found: Estimate, measure: Measure) -> Estimate:
-    """The estimate, of whose interval nothing lies beyond 0 and 1 if it is of a share."""
-    if not measure.share or found.low is None or found.high is None:
+    """The estimate, whose interval ends where values do: at 0 and 1 if it is of a share, at 1 if of a perplexity."""
+    if found.low is None or found.high is None or not (measure.share or measure.logarithmic):
         return found
-    return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+    least, most = (0.0, 1.0) if measure.share else (1.0, math.inf)
+    return replace(found, low=max(found.low, least), high=min(found.high, most))
 
 
 def path_panels(tables: Sequence[Table]) -> list[Panel]:
@@ -98,7 +102,7 @@ def to_svg(panels: Sequence[Panel], columns: int, each: int, title: str, note: s
 def _grid(y: Axis, measure: Measure) -> Markup:
     """Level lines, with their values at the left."""
     marks = []
-    for value in ticks(y, 4):
+    for value in log_ticks(y, 4) if measure.logarithmic else ticks(y, 4):
         at = y.at(value)
         name = f"{100 * value:g}" if measure.share else f"{value:g}"
         marks.append(Markup('<line class="grid" x1="14%" x2="100%" y1="{}%" y2="{}%"/>').format(at, at))

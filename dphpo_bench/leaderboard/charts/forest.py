@@ -147,7 +147,7 @@ class Forest:
     def unit(self) -> str:
         """What the distances are."""
         measure = self.answer.measure
-        return f"{measure.title}, points from" if measure.share else f"{measure.title}, difference from"
+        return f"{measure.title}, {measure.unit or 'difference'} from"
 
 
 def cross_entropy_text(place: Place) -> str:
