@@ -34,6 +34,10 @@ class DataError(DphpoBenchError):
     """A dataset is missing, unreachable, truncated or not what it should be."""
 
 
+class MissingExtraError(DataError, InvalidValueError):
+    """Something needs a package that an extra of this one brings, and that is not installed."""
+
+
 class SealedDataError(DataError):
     """A method opened data by itself: it sees none while it plans, and only a session while it runs."""
 

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.base.text import duration_text, escaped, one_line, value_text
 from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dphpo_bench.leaderboard.submissions import Run
 
 _ANOTHER = "not what it says"
-EXTRA = ("jinja2",)
 MAX_LISTED = 20
 MAX_DIFFERENCES = 6
 STANDARD = Path("suites") / "core.toml"
@@ -47,7 +46,7 @@ def build_command(
 
     Exit code: 0 done, 1 stale or a wrong finding (--check), 2 a mistake in the call.
     """
-    _check_extra()
+    require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2")
     from dphpo_bench.leaderboard.build import render, stale, with_written, write
     from dphpo_bench.leaderboard.replays import read_checked
     from dphpo_bench.leaderboard.scoring import score
@@ -200,19 +199,6 @@ def query_command(
     else:
         for row in (names, *rows):
             say("\t".join("" if value is None else escaped(str(value)) for value in row))
-
-
-def _check_extra() -> None:
-    missing = []
-    for name in EXTRA:
-        try:
-            import_module(name)
-        except ImportError:
-            missing.append(name)
-    if missing:
-        raise InvalidValueError(
-            f"Drawing the leaderboard needs {', '.join(missing)}: pip install 'dphpo-bench[leaderboard]'."
-        )
 
 
 def _cache() -> Path:

@@ -4,13 +4,13 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.text import duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.data.source import DataSource
@@ -196,7 +196,7 @@ class Comparison:
         Raises:
             InvalidValueError: if the extra `leaderboard` is not installed, or nothing was measured.
         """
-        _require_extra()
+        require_extra("leaderboard", "Drawing needs", "jinja2")
         from dphpo_bench.leaderboard.charts import panels
         from dphpo_bench.leaderboard.charts.scales import estimates_axis
 
@@ -233,7 +233,7 @@ class Comparison:
             InvalidValueError: if the extra `leaderboard` is not installed, or a file cannot be written.
             RecordError: if a record cannot be written.
         """
-        _require_extra()
+        require_extra("leaderboard", "Drawing needs", "jinja2")
         from dphpo_bench.leaderboard.build import render, write
         from dphpo_bench.leaderboard.replays import read_checked
         from dphpo_bench.leaderboard.scoring import score
@@ -250,10 +250,3 @@ class Comparison:
 
 def _texts(record: RunRecord) -> dict[str, str]:
     return {name: value_text(value) for name, value in record.identity.parameters.items()}
-
-
-def _require_extra() -> None:
-    try:
-        import_module("jinja2")
-    except ImportError:
-        raise InvalidValueError("Drawing needs jinja2: pip install 'dphpo-bench[leaderboard]'.") from None

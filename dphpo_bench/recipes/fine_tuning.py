@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
 
@@ -35,10 +36,9 @@ def train_only(network: nn.Module, which: Which, *, rank: int, alpha: int, layer
             parameter.requires_grad_(name.endswith("bias"))
     if which != "lora":
         return
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ImportError:
-        raise DataError("LoRA needs peft: pip install 'dphpo-bench[transformers]'.") from None
+    require_extra("transformers", "LoRA needs", "peft")
+    from peft import LoraConfig, inject_adapter_in_model
+
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(layers)), network)
 
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.tensors import Records, plain, single
 from dphpo_bench.training.evaluation import evaluating, outputs_by_length, rows_at_once
 from dphpo_bench.training.losses import IGNORED
@@ -203,9 +203,6 @@ def require(package: str) -> None:
     """Refuse to go on without a package of the extra `transformers`.
 
     Raises:
-        DataError: if it is missing.
+        MissingExtraError: if it is missing.
     """
-    if find_spec(package) is None:
-        raise DataError(
-            f"Language models need the package {package}, which is missing: pip install 'dphpo-bench[transformers]'."
-        )
+    require_extra("transformers", "Language models need", package)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
 from dphpo_bench.recipes.features import in_parallel
@@ -110,13 +111,9 @@ class PictureFeatures:
         return lambda pixels: in_parallel(features, pixels, _PICTURES_PER_BLOCK, _PICTURES_PER_CALL)
 
     def _loaded(self, folder: Path) -> Any:
-        try:
-            from efficientnet_lite_pytorch import EfficientNet
-        except ImportError:
-            raise DataError(
-                "Features of pictures need efficientnet-lite-pytorch: pip install 'dphpo-bench[pretrained]'."
-            ) from None
+        require_extra("pretrained", "Features of pictures need", "efficientnet_lite_pytorch")
         import torch
+        from efficientnet_lite_pytorch import EfficientNet
 
         with torch.random.fork_rng(devices=[]):  # it draws initial weights first
             network = EfficientNet.from_name("efficientnet-lite0")

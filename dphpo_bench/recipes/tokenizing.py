@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
 
@@ -14,16 +15,9 @@ def require_transformers() -> None:
     """Refuse to go on without the extra `transformers`.
 
     Raises:
-        DataError: if a package of it is missing.
+        MissingExtraError: if a package of it is missing.
     """
-    try:
-        import safetensors  # noqa: F401
-        import tokenizers  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise DataError(
-            f"Pretrained networks for texts need {error.name}: pip install 'dphpo-bench[transformers]'."
-        ) from None
+    require_extra("transformers", "Pretrained networks for texts need", "safetensors", "tokenizers", "transformers")
 
 
 def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None = None) -> "Tokenizer":

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.features import in_parallel
@@ -133,12 +133,9 @@ class VisionTransformer:
         Raises:
             DataError: if transformers is not installed.
         """
-        try:
-            from transformers import ViTConfig
-        except ImportError:
-            raise DataError(
-                "Vision transformers need the package transformers: pip install 'dphpo-bench[transformers]'."
-            ) from None
+        require_extra("transformers", "Vision transformers need", "transformers")
+        from transformers import ViTConfig
+
         config = ViTConfig(
             hidden_size=self.width,
             num_hidden_layers=self.layers,

@@ -23,6 +23,7 @@ from importlib.metadata import version
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes, environment
 from dphpo_bench.sweep.resources import Resources
 
@@ -56,11 +57,9 @@ class RayExecutor:
 
     def __init__(self, address: str | None, needs: Sequence[Resources]) -> None:
         os.environ.setdefault("RAY_task_oom_retries", str(MAX_RETRIES))  # read when Ray is imported
-        try:
-            # Not an import statement, so that types are the same with and without Ray.
-            self._ray: Any = importlib.import_module("ray")
-        except ImportError:
-            raise InvalidValueError("Ray is not installed. pip install 'dphpo-bench[ray]'.") from None
+        require_extra("ray", "This executor needs", "ray")
+        # Not an import statement, so that types are the same with and without Ray.
+        self._ray: Any = importlib.import_module("ray")
         self._needs = tuple(needs) or (Resources(),)
         for need in self._needs:
             if need.gpus > 1 and need.gpus % 1:
