@@ -5,7 +5,7 @@ No result depends on how the batch is cut, beyond rounding.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -73,14 +73,8 @@ class GradientEngine(ABC):
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
         """Each record's loss at the current weights, in the dtype of the model, shape (n,); no gradient."""
-        self._refuse_mixing()
-        losses, order = [], []
-        with torch.no_grad():
-            for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
-                losses.append(self._per_sample_loss(self._fast_layout(x), y))
-                order += [] if places is None else [places]
-        found = self._join(losses)
-        return found[torch.cat(order).argsort().to(found.device)] if order else found
+        (losses,) = self._losses_at([None], inputs, targets, indices)
+        return losses
 
     def losses_along(
         self,
@@ -97,20 +91,41 @@ class GradientEngine(ABC):
         self.check_direction(direction)
         with torch.no_grad():
             weights = [parameter.clone() for parameter in self.parameters]
-        curve = []
+
+        def move(step: float) -> None:
+            torch._foreach_copy_(self.parameters, weights)
+            if step != 0:
+                torch._foreach_add_(self.parameters, list(direction), alpha=-step)
+
         try:
-            for step in steps:
-                with torch.no_grad():
-                    torch._foreach_copy_(self.parameters, weights)
-                    if step != 0:
-                        torch._foreach_add_(self.parameters, list(direction), alpha=-step)
-                curve.append(self.losses(inputs, targets, indices))
+            curve = self._losses_at([partial(move, step) for step in steps], inputs, targets, indices)
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(self.parameters, weights)
         if not curve:
             return self._join([]).new_empty(0, length(targets) if indices is None else len(indices))
         return torch.stack(curve)
+
+    def _losses_at(
+        self, moves: Sequence[Callable[[], None] | None], inputs: Tensors, targets: Tensors, indices: Tensor | None
+    ) -> list[Tensor]:
+        """Each record's loss at each of several weights, each set by a function; None leaves them as they are.
+
+        Micro-batches are taken once for all weights.
+        """
+        self._refuse_mixing()
+        losses: list[list[Tensor]] = [[] for _ in moves]
+        order: list[Tensor] = []
+        with torch.no_grad():
+            for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
+                x = self._fast_layout(x)
+                for move, own in zip(moves, losses, strict=True):
+                    if move:
+                        move()
+                    own.append(self._per_sample_loss(x, y))
+                order += [] if places is None else [places]
+        sorting = torch.cat(order).argsort().to(self._device) if order else None
+        return [found if sorting is None else found[sorting] for found in map(self._join, losses)]
 
     @abstractmethod
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
