@@ -223,10 +223,14 @@ def bounded(wanted: Sequence[float], low: float, high: float) -> list[float]:
     # Rounding must not lead out of the bounds that are accounted for.
     low, high = min(low * (1 + 1e-9), 1.0), max(high * (1 - 1e-9), 1.0)
 
-    def clamped(factor: float) -> list[float]:
-        return [min(max(factor * weight, low), high) for weight in wanted]
+    logarithms, least, most = [math.log(weight) for weight in wanted], math.log(low), math.log(high)
 
-    start, end = 0.0, high / min(wanted)
+    def clamped(factor: float) -> list[float]:
+        shifted = [factor + one for one in logarithms]
+        return [low if one <= least else high if one >= most else math.exp(one) for one in shifted]
+
+    # By the logarithm of the factor: weights may lie three hundred powers of ten apart.
+    start, end = least - max(logarithms), most - min(logarithms)
     for _ in range(200):
         middle = (start + end) / 2
         if sum(clamped(middle)) < len(wanted):

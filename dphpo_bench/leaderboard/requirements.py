@@ -135,9 +135,11 @@ def check_identity(identity: Identity, file: Path) -> int:
     require(
         identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}; run it with a smaller one"
     )
-    records = identity.facts.get("n_records")
+    told: Any = identity.facts.get("n_records")
+    records = told if type(told) is int else 0
+    require(records >= 1, "its facts tell no number of records")
     require(
-        not isinstance(records, int) or identity.delta * records < 1,
+        identity.delta * records < 1,
         f"its δ of {identity.delta:g} is not below 1/N, for N = {records}; run it with a smaller one",
     )
     for what, values in (("parameters", identity.parameters), ("facts", identity.facts)):

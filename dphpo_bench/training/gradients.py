@@ -70,7 +70,7 @@ def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records) -
     except (InvalidValueError, IndexError, RuntimeError, TypeError, ValueError):
         return False
     size = torch.cat([one.flatten() for one in expected]).norm()
-    return all(
+    return 0 < size < torch.inf and all(
         torch.cat([(a - b).flatten() for a, b in zip(found, expected, strict=True)]).norm() <= _TOLERANCE * size
         for found in together
     )

@@ -83,8 +83,13 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
     probe = perturbed(model)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         numbers = made_up(probe, inputs)
+        positive = each(lambda tensor: tensor.abs() if tensor.is_floating_point() else tensor, numbers)
         for _ in range(2):
-            _compare(probe, numbers)
+            if not any(_compare(probe, some) for some in (numbers, positive)):
+                raise InvalidValueError(
+                    "Expected outputs that are finite for some made-up records: whether the model treats each record "
+                    "alone could not be seen."
+                )
             refuse_wrong_lengths(probe, numbers)
             probe.eval()
 
@@ -174,14 +179,16 @@ def zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> 
     return torch.randint(2, (len(_SCALES), *tensor.shape[1:]), generator=generator).to(tensor)
 
 
-def _compare(model: nn.Module, inputs: Tensors) -> None:
+def _compare(model: nn.Module, inputs: Tensors) -> bool:
+    """Refuse a model whose outputs for these inputs show that it mixes or keeps them; whether some are finite."""
+
     def outputs(rows: list[int]) -> list[Tensor]:
         some = torch.tensor(rows)
         found = leaves(tensors_of(call(model, each(lambda tensor: take(tensor, some), inputs))))
         if any(tensor.ndim == 0 or len(tensor) != len(rows) for tensor in found):
             shapes = [tuple(tensor.shape) for tensor in found]
             raise InvalidValueError(f"Expected outputs with one row for each of {len(rows)} records, got {shapes}.")
-        return [tensor.nan_to_num() for tensor in found]
+        return found
 
     everyone = list(range(len(_SCALES)))
     together = outputs(everyone)
@@ -191,14 +198,16 @@ def _compare(model: nn.Module, inputs: Tensors) -> None:
         raise InvalidValueError(
             "Expected a model that keeps nothing of what it sees; a buffer or an attribute changes when it is used."
         )
+    seen = any(bool(tensor.isfinite().any()) for tensor in together)
     if any(map(_differ, together, outputs(everyone), together)):
         _compare_at_one_seed(model, outputs, len(everyone))
-        return
+        return seen
     alone = [torch.cat(rows) for rows in zip(*(outputs([row]) for row in everyone), strict=True)]
     if any(map(_differ, together, again, alone)):
         raise InvalidValueError(
             "Expected a model that treats each record alone; its outputs for a record depend on the others of a batch."
         )
+    return seen
 
 
 def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[Tensor]], count: int) -> None:
@@ -226,11 +235,18 @@ def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[T
 
 
 def _differ(together: Tensor, again: Tensor, alone: Tensor) -> bool:
-    together, again, alone = together.double(), again.double(), alone.double()
+    if any(not torch.equal(_unlike_numbers(together), _unlike_numbers(one)) for one in (again, alone)):
+        return True
+    together, again, alone = (one.double().nan_to_num(0.0, 0.0, 0.0) for one in (together, again, alone))
     offset = together.mean(0)  # else a large bias would hide the differences
     size = max((together - offset).abs().max(), (alone - offset).abs().max())
     largest = max((together - alone).abs().max(), (again - alone).abs().max())
     return bool(largest > _TOLERANCE * size + 1e-6 * offset.abs().max())
+
+
+def _unlike_numbers(tensor: Tensor) -> Tensor:
+    """Which values are NaN or infinite, and of what sign."""
+    return tensor.isnan().int() + 2 * tensor.isposinf().int() + 3 * tensor.isneginf().int()
 
 
 def _state(model: nn.Module) -> list[tuple[str, object]]:

@@ -5,7 +5,8 @@ are seen by the copy alone, which the task made and no method has ever held.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 
 import torch
@@ -38,6 +39,7 @@ class OwnModel:
     def __init__(self, build: Callable[[], nn.Module], records: Records, objective: Objective) -> None:
         refuse_watchers()  # also of what is built
         self.model = build()
+        self._initial = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._records = records
         self._objective = objective
         # By what decides how a model computes, but for its weights: whether it mixes records, backwards, too, is found
@@ -73,7 +75,7 @@ class OwnModel:
         if kind not in self._engines:
             losses, records = self._objective.losses, self._records
             # What does not work at all is found out here, where an exception tells nothing of the private records.
-            with torch.random.fork_rng(devices=[]):
+            with self._initial_weights(), torch.random.fork_rng(devices=[]):
                 refuse_mixing_values(losses, "loss", self.model, records)
                 engine = gradient_engine(self.model, losses, like=records)
                 inputs = made_up(self.model, records.inputs)
@@ -114,8 +116,25 @@ class OwnModel:
 
     def _check(self) -> None:
         if (state := self._state()) not in self._checked:
-            refuse_mixing(self.model, self._records.inputs)
+            with self._initial_weights():
+                refuse_mixing(self.model, self._records.inputs)
             self._checked.add(state)
+
+    @contextmanager
+    def _initial_weights(self) -> Iterator[None]:
+        """The weights that the task gave: at those of a method, such as NaN or zeros, nothing could be seen.
+
+        What is found out at them holds for all.
+        """
+        parameters: list[Tensor] = [*self.model.parameters()]
+        theirs = [parameter.detach().clone() for parameter in parameters]
+        try:
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, self._initial)
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, theirs)
 
     def _take(self, theirs: nn.Module) -> None:
         refuse_watchers(self.model)

@@ -214,7 +214,7 @@ def test_a_library_that_fails_at_a_ledger_is_named(monkeypatch) -> None:
         ({"method_version": 2}, "its method auto_clipping is of version 2, above 1, the newest"),
         ({"method": "stranger", "method_version": 10_001}, "its method stranger is of version 10001, above 10000"),
         ({"task": "digits", "task_version": 2}, "its task digits is of version 2, above 1, the newest"),
-        ({"facts": {"x": "y" * 4000}}, "its facts take more than 4000 characters"),
+        ({"facts": {"n_records": 9, "x": "y" * 4000}}, "its facts take more than 4000 characters"),
         ({"method": "grid_oracle", "private": True}, "grid_oracle is not private"),
         ({"parameters": {"text": "x" * 5000}}, "parameters take more"),
     ],
@@ -223,6 +223,14 @@ def test_identities_that_do_not_pass(changes: dict[str, Any], reason: str, tmp_p
     submit(tmp_path, make_record(**changes))
     (refused,) = read(tmp_path).rejected
     assert reason in refused.reason
+
+
+@pytest.mark.parametrize("records", [1000.0, "1000", [1000], True, None, 0])
+def test_a_number_of_records_is_told(records: Any, tmp_path: Path) -> None:
+    """Without it nobody knows whether δ is below 1/N."""
+    submit(tmp_path, make_record(facts={"n_records": records}))
+    (refused,) = read(tmp_path).rejected
+    assert "its facts tell no number of records" in refused.reason
 
 
 @pytest.mark.parametrize(

@@ -230,11 +230,14 @@ def test_a_smaller_sample_leaves_more_for_the_search() -> None:
     assert noise[0] < noise[1]
 
 
-@pytest.mark.parametrize("wanted", [[1.0, 1.0, 1.0], [1e-9, 1.0, 1e9], [3.0, 1.0, 2.0]])
+@pytest.mark.parametrize(
+    "wanted", [[1.0, 1.0, 1.0], [1e-9, 1.0, 1e9], [3.0, 1.0, 2.0], [1e-300, 1.0, 1e300], [2e-70, 1e-7, 3e-70]]
+)
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (0.9, 1.1), (0.5, 4.0)])
 def test_densities_stay_within_their_bounds(wanted: list[float], low: float, high: float) -> None:
     densities = bounded(wanted, low, high)
-    assert all(low <= density <= high for density in densities)
+    drawn = [density * len(wanted) / sum(densities) for density in densities]  # their shares, relative to the prior
+    assert all(low * (1 - 1e-9) <= density <= high * (1 + 1e-9) for density in (*densities, *drawn))
     assert sum(densities) == pytest.approx(len(wanted), rel=1e-6)
     assert sorted(range(3), key=densities.__getitem__) == sorted(range(3), key=wanted.__getitem__) or low == high
 

@@ -15,8 +15,10 @@ from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.losses import Objective, correct, cross_entropy
 from dphpo_bench.training.model_checks import refuse_mixing, refuse_watchers
 from dphpo_bench.training.own_model import OwnModel
+from dphpo_bench.training.vmap import VmapEngine
 
 RECORDS = torch.zeros(7, 6)
+OBJECTIVE = Objective(cross_entropy, correct)
 
 
 class Own(nn.Module):
@@ -285,9 +287,7 @@ def test_a_buffer_that_is_changed_has_the_model_checked_again() -> None:
         def forward(self, inputs: Tensor) -> Tensor:
             return self.last(inputs + self.share * inputs.mean(0))
 
-    own = OwnModel(
-        Gated, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), Objective(cross_entropy, correct)
-    )
+    own = OwnModel(Gated, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), OBJECTIVE)
     theirs = Gated()
     own.like(theirs)
     theirs.share.fill_(1.0)
@@ -314,7 +314,7 @@ def test_a_buffer_that_is_changed_has_the_gradients_checked_again() -> None:
     """The engine that had been made before went layer by layer: one record changed the sum by 1.9 times the bound."""
     torch.manual_seed(0)
     inputs, targets = torch.randn(64, 6), torch.randint(3, (64,))
-    own, theirs = OwnModel(Centred, Records(inputs, targets), Objective(cross_entropy, correct)), Centred()
+    own, theirs = OwnModel(Centred, Records(inputs, targets), OBJECTIVE), Centred()
     own.engine(theirs)
     theirs.on.fill_(1.0)
     engine = own.engine(theirs)
@@ -327,11 +327,63 @@ def test_a_buffer_that_is_changed_has_the_gradients_checked_again() -> None:
     assert max(float((together - clipped(everyone[everyone != row])).norm()) for row in range(64)) <= 1.0
 
 
+@pytest.mark.parametrize("first", ["like", "engine"])
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 1e38, 0.0])
+def test_weights_that_blind_the_checks_do_not_help(weight: float, first: str) -> None:
+    """A model is checked once for all weights: those it has by then may make all outputs alike, or no numbers."""
+    own = OwnModel(Centres, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), OBJECTIVE)
+    blinding = Centres()
+    with torch.no_grad():
+        for parameter in blinding.parameters():
+            parameter.fill_(weight)
+    with pytest.raises(InvalidValueError, match="treats each record alone"):
+        getattr(own, first)(blinding)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), 1e38])
+def test_the_engine_is_chosen_by_the_tasks_own_weights(weight: float) -> None:
+    """Layer by layer, gradients of one record would be those of all; outputs show nothing of it."""
+
+    class CentredGradients(Centred):
+        def __init__(self) -> None:
+            super().__init__()
+            self.on.fill_(1.0)
+
+    inputs, targets = torch.randn(64, 6), torch.randint(3, (64,))
+    own, theirs = OwnModel(CentredGradients, Records(inputs, targets), OBJECTIVE), CentredGradients()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.fill_(weight)
+    engine = own.engine(theirs)
+    assert isinstance(engine, VmapEngine)
+    assert all(bool((parameter.isnan() | (parameter == 1e38)).all()) for parameter in own.model.parameters())
+
+
+def test_a_model_whose_outputs_are_no_numbers_cannot_be_checked() -> None:
+    """Set by a buffer, which the method may change as it likes."""
+
+    class Scaled(Own):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs) * (1 + self.mean.sum())
+
+    model = Scaled()
+    model.mean.fill_(float("inf"))
+    with pytest.raises(InvalidValueError, match="outputs that are finite for some made-up records"):
+        refuse_mixing(model, RECORDS)
+
+
+def test_finite_outputs_show_what_infinite_ones_hide() -> None:
+    class Mixes(Own):
+        def between(self, hidden: Tensor) -> Tensor:
+            return torch.where(hidden.abs() > 2, torch.inf, hidden) + hidden.sum(1, keepdim=True).max() / 100
+
+    with pytest.raises(InvalidValueError, match="treats each record alone"):
+        refuse_mixing(Mixes(), RECORDS)
+
+
 def test_engines_of_the_last_few_buffers_are_kept() -> None:
     theirs = Centred()
-    own = OwnModel(
-        Centred, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), Objective(cross_entropy, correct)
-    )
+    own = OwnModel(Centred, Records(RECORDS, torch.zeros(len(RECORDS), dtype=torch.int64)), OBJECTIVE)
     engines = []
     for value in (0.0, 1.0, 0.0, 2.0, 3.0, 4.0, 0.0):
         theirs.on.fill_(value)
