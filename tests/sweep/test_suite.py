@@ -186,7 +186,6 @@ def test_line_of_finds_every_value(document: dict[str, list[int | str]], spread:
         ("core", 16 * 3 * 40 - 7 * 3 * 3),
         ("full", 28 * 8 * 3 * 5),
         ("twenty_seeds", 6 * 4 * 3 * 20),
-        ("fixed_rates", 9),
     ],
 )
 def test_the_suites_of_the_leaderboard(name: str, cells: int, tmp_path) -> None:
