@@ -113,6 +113,8 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
                 f"Expected {result.path} at <results>/<task>/<method>/<key>.json, the place of its run. Move it there."
             )
         roots.add(root)
+    if not roots:
+        raise InvalidValueError(f"Found no records in {', '.join(map(path_text, paths))}.")
     if len(roots) != 1:
         raise InvalidValueError(f"Expected records of one folder of results, got {len(roots)} folders of records.")
     return roots.pop(), list(found.values())

@@ -192,7 +192,9 @@ def query_command(
     try:
         table = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InvalidValueError(f"Cannot read {path}: {error.strerror}.") from None
+        raise InvalidValueError(
+            f"Cannot read {path}: {error.strerror}. Name the folder of a board that was built with --folder."
+        ) from None
     names, rows = ask(table, query)
     if as_json:
         show_json([dict(zip(names, row, strict=True)) for row in rows])

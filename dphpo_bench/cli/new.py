@@ -34,7 +34,7 @@ def _write(kind: "Kind", name: str, output: Path) -> None:
 
     folder = write_package(kind, name, output)
     made = ", ".join(target.format(name=name) for target in FILES.values())
-    run = f"--method {name} --task digits" if kind == "method" else f"--method dp_sgd --task {name}"
+    run = f"--method {name} --task digits" if kind == "method" else f"--method hyfreedp --task {name}"
     sys.stdout.write(
         f"Wrote {folder}: {made}. Next:\n"
         f"  pip install -e {folder}\n  dphpo-bench check {name}\n  dphpo-bench run {run}\n"

@@ -4,6 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from functools import cached_property
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, get_args, get_origin
 
@@ -197,7 +198,13 @@ class Method(ABC, Generic[P]):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The method's parameters by name, as JSON values: part of a run's identity; see `LATER`."""
+        """The method's parameters by name, as JSON values: part of a run's identity; see `LATER`.
+
+        Raises:
+            InvalidValueError: if there may be others, of which the identity would say nothing: two methods that differ
+                in one would have the same record.
+        """
+        self._refuse_undeclared()
         given = {field.name: field for field in fields(self) if field.init}  # type: ignore[arg-type]
         values = {name: _json(name, getattr(self, name)) for name in given}
         return {
@@ -205,6 +212,21 @@ class Method(ABC, Generic[P]):
             for name, value in values.items()
             if not (given[name].metadata.get("later") and value == given[name].default)
         }
+
+    def _refuse_undeclared(self) -> None:
+        cls = type(self)
+        if not is_dataclass(cls):
+            raise InvalidValueError(
+                f"Expected {cls.__name__} to be a frozen dataclass, whose fields are its parameters. Decorate it with "
+                "@dataclass(frozen=True)."
+            )
+        own = vars(self).keys() - {field.name for field in fields(self)}
+        others = sorted(name for name in own if not isinstance(getattr(cls, name, None), cached_property))
+        if others:
+            raise InvalidValueError(
+                f"Expected the parameters of {cls.__name__} to be fields, got {', '.join(others)} beside them. "
+                f"Decorate it with @dataclass(frozen=True) and declare {others[0]} with its type and default."
+            )
 
     @abstractmethod
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[P]:

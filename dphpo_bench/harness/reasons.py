@@ -26,7 +26,7 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     if hide and not (isinstance(error, DphpoBenchError) and raised_here):
         named = f"{type(error).__name__}{where and f' at {where}'}"
-        return f"{named}; its text is left out, since it may quote private records."
+        return f"{named}; its text is left out, since it may quote private records. On public data, a seed shows it."
     try:
         text = str(error)
         if not isinstance(error, DphpoBenchError):

@@ -6,7 +6,7 @@ the ε of the ledger after the run, and quotes the larger.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DataError, DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.meter import Meter
@@ -16,7 +16,7 @@ from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import method_of, task_of
-from dphpo_bench.contract.task import Task, sealed
+from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.journal import Journal
@@ -198,6 +198,8 @@ def _measured(
             if len(test):
                 about_outputs = any(not isinstance(metric, ModelMetric) for metric in task.metrics)
                 outputs = all_outputs(model, test) if about_outputs else None
+                if about_outputs:
+                    _check_classes(outputs, task.facts)
                 for metric in task.metrics:
                     about_model = isinstance(metric, ModelMetric)
                     given = (model, test) if about_model else (outputs, test.targets)
@@ -210,6 +212,18 @@ def _measured(
             return attempt.failed(reason), {}, None
         return replace(attempt, status="failed", error=reason), {}, model
     return attempt, metrics, model
+
+
+def _check_classes(outputs: Any, facts: TaskFacts) -> None:
+    """Refuse outputs with another number of classes than the task has: their metrics would mean nothing."""
+    from dphpo_bench.training.losses import logits
+
+    found = logits(outputs)
+    if facts.kind in ("classification", "tokens") and found.shape[-1] != facts.n_classes:
+        raise InvalidValueError(
+            f"Expected a model with {facts.n_classes} outputs, one for each class, got outputs of shape "
+            f"{tuple(found.shape)}. Return a model that the session built."
+        )
 
 
 def resolve_device(device: "str | torch.device") -> str:
@@ -227,7 +241,9 @@ def resolve_device(device: "str | torch.device") -> str:
         # Numbered, so that it stays the same one if the current device changes.
         found = torch.zeros(1, device=device).device
     except (NotImplementedError, RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        # Of a name that it does not know torch lists all that it does, most of which no run can use.
+        unknown = "device type at start of device string" in str(error)
+        reason = "runs need cpu, cuda or cuda with a number" if unknown else str(error).splitlines()[0]
         raise InvalidValueError(f"Cannot use device {str(device)!r}: {reason}. Try --device cpu.") from None
     if found.type not in ("cpu", "cuda"):
         raise InvalidValueError(f"Cannot use device {str(device)!r}: runs need cpu or cuda. Try --device cpu.")

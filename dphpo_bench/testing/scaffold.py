@@ -66,7 +66,7 @@ def check_name(kind: Kind, name: str) -> None:
     if not (NAME.fullmatch(name) and len(name) <= MAX_NAME):
         raise InvalidValueError(
             f"Expected a name of at most {MAX_NAME} lower-case letters and digits, with single underscores between "
-            f"words, got {written}. Try {_suggested(name)!r}."
+            f"words, got {written}. Try {_suggested(kind, name)!r}."
         )
     if keyword.iskeyword(name) or keyword.iskeyword(class_name(name)):
         raise InvalidValueError(f"{written} is reserved by Python. Try {'my_' + name!r}.")
@@ -83,7 +83,7 @@ def class_name(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-def _suggested(name: str) -> str:
+def _suggested(kind: Kind, name: str) -> str:
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
     made = "_".join(words)[:MAX_NAME].strip("_")
-    return made if NAME.fullmatch(made) else "my_method"
+    return made if NAME.fullmatch(made) else f"my_{kind}"

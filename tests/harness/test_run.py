@@ -103,6 +103,43 @@ def test_a_failure_is_a_result(fixed_noise, plain_run, fault: str, message: str)
     assert result.model is None
 
 
+def test_a_model_of_other_classes_fails(fixed_noise, plain_run) -> None:
+    class Returns(fixed_noise):
+        def _end(self, model):
+            return bench.Outcome(torch.nn.Linear(model.in_features, model.out_features + 4), {})
+
+    result = plain_run(Returns())
+    assert result.record.status == "failed"
+    assert "outputs, one for each class, got outputs of shape" in result.record.error
+    assert result.record.metrics == {}
+
+
+def test_parameters_that_are_no_fields_are_refused(fixed_noise, plain_run) -> None:
+    """The identity would say nothing of them: the record of one method would pass for that of the other."""
+
+    class Own(fixed_noise):
+        def __init__(self, rate: float) -> None:
+            super().__init__()
+            object.__setattr__(self, "rate", rate)
+
+    with pytest.raises(bench.InvalidValueError, match="the parameters of Own to be fields, got rate beside them"):
+        plain_run(Own(0.1))
+
+
+def test_a_method_is_a_dataclass() -> None:
+    class Plain(bench.Method):
+        name, summary, reference, tuning, end_to_end_private = "plain", "s", "r", (), True
+
+        def plan(self, facts, budget):
+            raise NotImplementedError
+
+        def run(self, plan, session):
+            raise NotImplementedError
+
+    with pytest.raises(bench.InvalidValueError, match="Expected Plain to be a frozen dataclass"):
+        _ = Plain().parameters
+
+
 def test_an_interrupt_leaves_no_record(fixed_noise, plain_run, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         plain_run(fixed_noise(fault="interrupt"), results_dir=tmp_path)
@@ -207,7 +244,7 @@ def test_an_unwritable_folder_is_found_before_the_work(fixed_noise, tiny_task, b
 
 
 def test_an_unknown_device_is_a_clear_error() -> None:
-    with pytest.raises(InvalidValueError, match="Cannot use device 'abacus'"):
+    with pytest.raises(InvalidValueError, match="Cannot use device 'abacus': runs need cpu, cuda"):
         harness.resolve_device("abacus")
     with pytest.raises(InvalidValueError, match="Cannot use device 'meta': runs need cpu or cuda"):
         harness.resolve_device("meta")

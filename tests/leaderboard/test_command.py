@@ -140,7 +140,9 @@ def test_validate(leaderboard, records: Path, tmp_path: Path) -> None:
 
 
 def test_query_asks_the_csv(leaderboard, records: Path) -> None:
-    assert "Cannot read leaderboard/leaderboard.csv" in leaderboard("query", "SELECT 1").stderr
+    refused = leaderboard("query", "SELECT 1").stderr
+    assert "Cannot read leaderboard/leaderboard.csv" in refused
+    assert "--folder" in refused
     leaderboard("build", "-q")
     query = "SELECT label, COUNT(*) AS tables FROM board WHERE NOT reference GROUP BY label"
     assert leaderboard("query", query).stdout == "label\ttables\nauto_clipping\t2\nhyfreedp\t2\n"
