@@ -169,7 +169,7 @@ def test_mistakes_are_one_line(records: Any, main_here: Any, tmp_path: Path) -> 
         str(failed): "The run failed, so it chose nothing: a bug",
         "copy.json": "the place of its run",
         "missing.json": "Cannot read the record missing.json",
-        "plugin": "Expected records of one folder of results, got 0",
+        "plugin": "Found no records in plugin.",
     }
     for given, message in cases.items():
         code, out, err = main_here("explain", given, "-q")

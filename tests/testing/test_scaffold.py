@@ -171,7 +171,7 @@ def test_the_command_says_what_comes_next(tmp_path: Path, monkeypatch, capsys) -
     assert ended.value.code == 0
     out = capsys.readouterr().out
     assert f"pip install -e {target / 'cells'}\n" in out
-    assert "dphpo-bench check cells\n  dphpo-bench run --method dp_sgd --task cells\n" in out
+    assert "dphpo-bench check cells\n  dphpo-bench run --method hyfreedp --task cells\n" in out
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 2
