@@ -122,7 +122,8 @@ class GradientEngine(ABC):
                 for move, own in zip(moves, losses, strict=True):
                     if move:
                         move()
-                    own.append(self._per_sample_loss(x, y))
+                    # A model may write to its inputs: each pass but a single one has a copy of its own.
+                    own.append(self._per_sample_loss(x if len(moves) == 1 else each(Tensor.clone, x), y))
                 order += [] if places is None else [places]
         sorting = torch.cat(order).argsort().to(self._device) if order else None
         return [found if sorting is None else found[sorting] for found in map(self._join, losses)]

@@ -210,6 +210,23 @@ def test_known_norms_follow_changes_of_the_dataset():
     torch.testing.assert_close(actual, expected)
 
 
+def test_a_model_that_writes_to_its_inputs_has_the_same_losses_along_a_line():
+    class Shifts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(5, 3)
+
+        def forward(self, inputs):
+            return self.last(inputs.add_(1.0))
+
+    torch.manual_seed(0)
+    engine = VmapEngine(Shifts(), nn.CrossEntropyLoss(reduction="none"))
+    inputs, targets, rows = torch.randn(4, 5), torch.tensor([0, 2, 1, 0]), torch.tensor([3, 0, 1])
+    direction, steps = [torch.randn_like(p) for p in engine.parameters], [0.0, 0.5, 1.0]
+    alone = [engine.losses_along(inputs, targets, direction, [step], rows) for step in steps]
+    assert torch.equal(engine.losses_along(inputs, targets, direction, steps, rows), torch.cat(alone))
+
+
 @pytest.mark.parametrize(("build", "backend"), [*CASES, (tanh_cnn, "vmap")])
 def test_losses_along_a_line(build, backend):
     model = build()
