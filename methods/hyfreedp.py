@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 LOOKS = 8
 """How often it is asked, before the first step, what noise the weights can bear."""
 
-LOOKERS = 512
-"""Expected number of records that are asked at a time before the first step and after the last."""
+LOOKERS = 256
+"""Expected number of records that are asked at a time before the first step and after the last; the fewest voters."""
+
+PASSES = 0.28
+"""Records that probes pass forward, at most, for each that is trained on: where most weights are frozen, a forward pass
+takes half as long as a step of training."""
 
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
 """That noise per weight is looked for from the first on, its logarithm by the second, then by ever smaller strides."""
@@ -219,13 +223,14 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     Attributes:
         share: the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), about twice their
             share of ε.
-        probe_size: expected number of records that vote at a time, at most a batch.
+        probe_size: expected number of records that vote at a time, at most a batch; where steps are few, fewer, so that
+            probes take no more than about 15 % of the time.
         clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         optimizer: a `torch.optim` name; "task" takes the task's.
     """
 
     name = "hyfreedp"
-    version = 8
+    version = 9
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
@@ -240,7 +245,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         """The noise of probes, then that of gradients, for the whole training at once."""
         facts = self.scheduled(facts)
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
-        vote_rate, look_rate = min(rate, self.probe_size / records), min(1.0, LOOKERS / records)
+        look_rate = min(1.0, LOOKERS / records)
         alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
         # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and sums over batches of other rates
         # likewise. An error here makes probes more or less accurate; it never changes ε, which is calibrated below.
@@ -250,6 +255,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         probes = tuple(range(max(2, apart), steps, apart))
         asked = 3 * LOOKS + 2 * len(probes)
         deviation = max(CLEAR, for_one * math.sqrt(asked))
+        affordable = (PASSES * rate * steps - 5 * LOOKS * look_rate) / (3 * max(1, len(probes)))
+        vote_rate = min(rate, self.probe_size / records, max(look_rate, affordable))
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
         planned = Voted(rate, steps, 0.0, records, vote_rate, look_rate, deviation, probes, optimizer)
         asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.scale)
