@@ -16,7 +16,9 @@ from dphpo_bench.methods.hyfreedp import (
     FALLBACK,
     LARGEST,
     LEAST,
+    LOOKERS,
     LOOKS,
+    PASSES,
     WARM,
     HyFreeDP,
     VotingRule,
@@ -35,6 +37,25 @@ def test_plans_spend_the_budget_and_little_of_it_on_votes(task: str, epsilon: fl
     checked = bench.plan(HyFreeDP(), task, bench.PrivacyBudget(epsilon, 1e-5))
     assert 0.99 * epsilon <= checked.epsilon.epsilon <= epsilon
     assert 0 < checked.tuning_share < 0.02
+
+
+@pytest.mark.parametrize(
+    ("n_records", "batch_size", "epochs", "voters"),
+    [(60_000, 4096, 20, 2048), (60_000, 1024, 2, 338), (40_000, 512, 1, LOOKERS), (1_500, 128, 40, 128)],
+)
+def test_probes_take_a_share_of_the_forward_passes(n_records: int, batch_size: int, epochs: float, voters: int) -> None:
+    """Records pass forward five times a look, three times a vote; not fewer than 256 vote, of a batch of more."""
+    facts = bench.TaskFacts(
+        "table", "none", n_records, bench.Input((1,)), batch_size, epochs, "SGD", learning_rate=1.0, n_classes=2
+    )
+    plan = HyFreeDP().plan(facts, bench.PrivacyBudget(3, 1e-5))
+    planned, trained_on = plan.parameters, batch_size * facts.steps
+    assert planned.vote_rate * n_records == pytest.approx(voters, rel=0.01)
+    forward = (5 * LOOKS * planned.look_rate + 3 * len(planned.probes) * planned.vote_rate) * n_records
+    assert plan.cost is not None
+    assert plan.cost.examples == pytest.approx(trained_on + forward)
+    if voters > LOOKERS:
+        assert forward <= PASSES * trained_on * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
