@@ -320,7 +320,7 @@ def test_a_pull_request_with_records_of_a_strangers_method(repository: Repositor
     repository.git("merge", "--quiet", "--no-ff", "--no-edit", "proposal")
     script = str(SCRIPTS / "validate-changed-records")
     validated = repository.ended(script, "HEAD^1")
-    assert (validated.returncode, validated.stdout) == (0, "2 records pass, 0 are rejected.\n")
+    assert (validated.returncode, validated.stdout) == (0, "Passed: 2 records. Rejected: 0.\n")
     assert repository.ended(*check).returncode == 0
     assert ",strange," in (repository.path / "leaderboard" / "leaderboard.csv").read_text()
 

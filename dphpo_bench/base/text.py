@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -48,6 +49,25 @@ def escaped(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def plainly(reason: str) -> str:
+    """Pydantic's words for a wrong value, in ours: "Input should be a valid number" → "expected a number"."""
+    for theirs, ours in (
+        ("Value error, ", ""),
+        ("Input should be (greater|less)", r"expected a value \1"),
+        ("Input should be a valid (?=[aeiou])", "expected an "),
+        ("Input should be a valid ", "expected a "),
+        ("Input should be ", "expected "),
+        (r", unable to parse string as an? \w+", ""),
+    ):
+        reason = re.sub(theirs, ours, reason)
+    return reason
+
+
+def count(number: int, noun: str) -> str:
+    """Such as "1 record" and "1,200 records"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def varying_names(settings: Sequence[Mapping[str, str]]) -> list[str]:

@@ -5,6 +5,7 @@ standard error. Imports wait until a command needs them.
 """
 
 import errno
+import inspect
 import os
 import sys
 import warnings
@@ -16,6 +17,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.text import plainly
 from dphpo_bench.cli import options
 from dphpo_bench.cli.audit import audit_command
 from dphpo_bench.cli.describe import describe_command
@@ -287,6 +289,19 @@ def check_command(
     raise typer.Exit(check(plug_ins, model, as_json=as_json))
 
 
+def _let_paragraphs_flow(group: typer.Typer) -> None:
+    """Break help texts where the terminal ends, and not where lines of the code do as well."""
+    for command in group.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    for below in group.registered_groups:
+        if below.typer_instance:
+            _let_paragraphs_flow(below.typer_instance)
+
+
+_let_paragraphs_flow(app)
+
+
 def main() -> None:
     """The entry point, which turns errors into one line and an exit code."""
     warnings.showwarning = _show_warning
@@ -298,7 +313,7 @@ def main() -> None:
         code = error.exit_code
     except typer.TyperException as error:
         if reason := getattr(error, "format_message", error.__str__)():  # else the help has been shown
-            complain(f"{reason.rstrip('.')}. Try dphpo-bench --help.")
+            complain(f"{plainly(reason.rstrip('.'))}. Try dphpo-bench --help.")
         code = getattr(error, "exit_code", 2)
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:

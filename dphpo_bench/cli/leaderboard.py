@@ -13,7 +13,7 @@ import typer
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.terminal import make_progress
-from dphpo_bench.base.text import duration_text, escaped, one_line, value_text
+from dphpo_bench.base.text import count, duration_text, escaped, one_line, value_text
 from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
 from dphpo_bench.cli.output import complain, say, show_json
 
@@ -71,7 +71,7 @@ def build_command(
         say(f"{len(files)} files are up to date.")
         return
     changed = write(folder, files)
-    counts = f"{len(submissions.runs)} records, {len(submissions.rejected)} rejected"
+    counts = f"{count(len(submissions.runs), 'record')}, {len(submissions.rejected):,} rejected"
     say(f"{counts}: {len(changed)} of {len(files)} files changed in {folder}.")
     for refused in submissions.rejected[:MAX_LISTED]:
         say(f"Rejected: {refused.path}: {refused.reason}")
@@ -110,7 +110,8 @@ def validate_command(
         for refused in submissions.rejected:
             say(f"Rejected: {refused.path}: {refused.reason}")
         failed = f" ({len(submissions.failed)} of them failed runs)" if submissions.failed else ""
-        say(f"{len(submissions.runs)} records pass{failed}, {len(submissions.rejected)} are rejected.")
+        passed = count(len(submissions.runs), "record")
+        say(f"Passed: {passed}{failed}. Rejected: {len(submissions.rejected):,}.")
         _say_repeated(told)
     if submissions.rejected or any(one["outcome"] not in ("same", "not repeated") for one in told):
         raise typer.Exit(1)

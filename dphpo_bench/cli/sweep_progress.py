@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from dphpo_bench.base.text import duration_text, one_line, value_text
+from dphpo_bench.base.text import count, duration_text, one_line, value_text
 from dphpo_bench.harness.repeating import Call, different
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -171,7 +171,7 @@ def stock_text(stock: Stock) -> str:
     total = len(stock.finished) + len(stock.failed) + len(stock.todo)
     failed = f"{len(stock.failed):,} failed before, " if stock.failed else ""
     again = f" ({len(stock.replaced):,} of them failed before)" if stock.replaced else ""
-    return f"{total:,} cells: {len(stock.finished):,} finished, {failed}{len(stock.todo):,} to run{again}."
+    return f"{count(total, 'cell')}: {len(stock.finished):,} finished, {failed}{len(stock.todo):,} to run{again}."
 
 
 def print_summary(
@@ -181,8 +181,8 @@ def print_summary(
     stock, failures = summary.stock, summary.failures
     done = summary.run - len(failures)
     console.print(
-        f"{summary.run:,} cells run in {duration_text(seconds)}: {done:,} ok, {len(failures):,} failed. "
-        f"{len(stock.finished):,} were finished before."
+        f"{count(summary.run, 'cell')} run in {duration_text(seconds)}: {done:,} ok, {len(failures):,} failed. "
+        f"Finished before: {len(stock.finished):,}."
     )
     for cell, record in failures[:SHOWN_FAILURES]:
         console.print(f"\n{cell}: {record.status}", style="bold")

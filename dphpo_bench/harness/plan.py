@@ -101,7 +101,7 @@ def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:
     if budget.delta >= 1 / facts.n_records:
         warnings.warn(
             f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
-            f"publishing a record. The default is {facts.default_delta:.3g}.",
+            f"publishing a record, and no leaderboard takes it. The default is {facts.default_delta:.3g}.",
             stacklevel=3,
         )
     if budget.epsilon > MEANINGLESS:

@@ -121,7 +121,8 @@ def run(
         check_same_data(store.root, task, identity)
     if len(train) != checked.facts.n_records:
         raise DataError(
-            f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}."
+            f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}. "
+            "Set n_records of its facts to a number that is public, and make its data fit it."
         )
     setup = replace(setup, journal=_journal(store.journal_of(identity) if store and setup.unseeded else None, setup))
     if setup.hides_trials(checked.plan.event):

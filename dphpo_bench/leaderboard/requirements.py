@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dphpo_bench.base.text import compact_json
+from dphpo_bench.base.text import compact_json, shown
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.task import MAX_DELTA
 from dphpo_bench.leaderboard.split import REPLAY
@@ -139,8 +139,8 @@ def check_identity(identity: Identity, file: Path) -> int:
     records = told if type(told) is int else 0
     require(records >= 1, "its facts tell no number of records")
     require(
-        identity.delta * records < 1,
-        f"its δ of {identity.delta:g} is not below 1/N, for N = {records}; run it with a smaller one",
+        identity.delta < 1 / records,
+        f"its δ of {identity.delta:g} is not below 1/N, for N = {shown(records)}; run it with a smaller one",
     )
     for what, values in (("parameters", identity.parameters), ("facts", identity.facts)):
         size = len(compact_json(values))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dphpo_bench.base.text import unknown_name_message
+from dphpo_bench.base.text import count, plainly, unknown_name_message
 
 AVAILABLE = ["cifar10", "digits", "fashion_mnist", "mnist"]
 
@@ -22,3 +22,21 @@ def test_far_names_only_get_the_list() -> None:
 
 def test_nothing_available() -> None:
     assert unknown_name_message("task", "x", []).endswith("Available: none.")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("Input should be a valid number, unable to parse string as a number", "expected a number"),
+        ("Input should be a valid integer, unable to parse string as an integer", "expected an integer"),
+        ("Value error, 'x' is not one of 'process', 'serial'", "'x' is not one of 'process', 'serial'"),
+        ("Input should be greater than 0", "expected a value greater than 0"),
+        ("Expected 0 <= averaging < 1, got averaging=2.0.", "Expected 0 <= averaging < 1, got averaging=2.0."),
+    ],
+)
+def test_what_a_value_should_be_is_said_plainly(theirs: str, ours: str) -> None:
+    assert plainly(theirs) == ours
+
+
+def test_one_is_singular() -> None:
+    assert [count(number, "cell") for number in (0, 1, 1200)] == ["0 cells", "1 cell", "1,200 cells"]

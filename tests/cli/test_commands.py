@@ -86,6 +86,12 @@ def test_plan_json(main_here: Any) -> None:
     assert plan["event"]["type"] == "composed"
 
 
+def test_help_breaks_lines_only_where_the_terminal_ends(tmp_path: Path) -> None:
+    told = dphpo_bench("explain", "--help", cwd=tmp_path, COLUMNS="1000").stdout
+    (extra,) = [line for line in told.splitlines() if "Two extra runs tell" in line]
+    assert extra.strip().endswith("must lie in the same folder of results.")
+
+
 @pytest.mark.parametrize("command", ["--help", "list"])
 def test_help_and_list_import_nothing_heavy(tmp_path: Path, command: str) -> None:
     code = (

@@ -56,7 +56,7 @@ def test_a_sweep(main_with_file: Any, tmp_path: Path) -> None:
     assert code == 0, out + err
     assert "1 ok, 0 failed" in out
     code, out, err = main_with_file(*own)
-    assert "1 cells: 1 finished, 0 to run." in err
+    assert "1 cell: 1 finished, 0 to run." in err
     text = (tmp_path / "rows_in_a_file.py").read_text()
     (tmp_path / "rows_in_a_file.py").write_text(text.replace("manual_seed(0)", "manual_seed(1)"))
     sys.modules.pop("rows_in_a_file")

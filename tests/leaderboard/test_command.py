@@ -123,7 +123,7 @@ def test_rejected_records_do_not_stop_a_build(leaderboard, records: Path) -> Non
 
 def test_validate(leaderboard, records: Path, tmp_path: Path) -> None:
     good = leaderboard("validate", "leaderboard/results", "-q")
-    assert (good.returncode, good.stdout) == (0, "18 records pass, 0 are rejected.\n")
+    assert (good.returncode, good.stdout) == (0, "Passed: 18 records. Rejected: 0.\n")
     path = next((records / "results").rglob("*.json"))
     path.write_text(path.read_text().replace("3.75", "0.75").replace("1.45", "0.45").replace('"type"', '"kind"'))
     (tmp_path / "other.json").write_text("{}")

@@ -238,6 +238,7 @@ def test_a_number_of_records_is_told(records: Any, tmp_path: Path) -> None:
     [
         ({"delta": 0.01}, "δ of 0.01 is above"),
         ({"delta": 0.001}, "δ of 0.001 is not below 1/N, for N = 1000"),
+        ({"facts": {"n_records": 10**400}}, "is not below 1/N, for N = an integer of 1329 bits"),
         ({"epsilon": 1.0000001}, "target ε of 1.0000001 has more than 4 digits"),
         ({"epsilon": 1e300}, "target ε of 1e+300 is above"),
         ({"data_fingerprint": "f f"}, "data fingerprint 'f f' is not plain"),

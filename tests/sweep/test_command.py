@@ -82,9 +82,9 @@ def test_a_sweep_tells_what_it_does_and_how_it_ended(suite, main_here, tmp_path)
     assert (code, "4 cells: 2 finished, 2 failed before, 0 to run." in err) == (1, True)
     assert "0 cells run" in out
     code, out, err = main_here("sweep", name, "--only", "method=auto_clipping,epsilon=1.0")
-    assert (code, "1 cells: 1 finished, 0 to run." in err) == (0, True)
+    assert (code, "1 cell: 1 finished, 0 to run." in err) == (0, True)
     code, out, err = main_here("sweep", name, "--retry-failed", "--only", "method=faulty,epsilon=3", "--quiet")
-    assert (code, "1 cells run in" in out, "to run" in err) == (1, True, False)
+    assert (code, "1 cell run in" in out, "to run" in err) == (1, True, False)
 
 
 def test_a_dry_run_plans_everything_and_runs_nothing(suite, main_here, tmp_path) -> None:
