@@ -18,11 +18,12 @@ LOOKS = 8
 """How often it is asked, before the first step, what noise the weights can bear."""
 
 LOOKERS = 256
-"""Expected number of records that are asked at a time before the first step and after the last; the fewest voters."""
+"""Expected number of records that are asked at a time before the first step and after the last. Of a larger batch, at
+least as many vote."""
 
 PASSES = 0.28
-"""Records that probes pass forward, at most, for each that is trained on: where most weights are frozen, a forward pass
-takes half as long as a step of training."""
+"""Records that probes pass forward for each that is trained on: where most weights are frozen, a pass forward takes
+half as long as a step of training. In short runs the looks, and the fewest votes, take more."""
 
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
 """That noise per weight is looked for from the first on, its logarithm by the second, then by ever smaller strides."""
@@ -223,8 +224,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     Attributes:
         share: the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), about twice their
             share of ε.
-        probe_size: expected number of records that vote at a time, at most a batch; where steps are few, fewer, so that
-            probes take no more than about 15 % of the time.
+        probe_size: expected number of records that vote at a time, at most. Where a run trains on few records, fewer
+            vote, down to 256, so that probes take about 15 % of the time. A batch may be smaller still.
         clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         optimizer: a `torch.optim` name; "task" takes the task's.
     """

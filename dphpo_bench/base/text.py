@@ -54,12 +54,12 @@ def escaped(text: str) -> str:
 def plainly(reason: str) -> str:
     """Pydantic's words for a wrong value, in ours: "Input should be a valid number" → "expected a number"."""
     for theirs, ours in (
-        ("Value error, ", ""),
-        ("Input should be (greater|less)", r"expected a value \1"),
-        ("Input should be a valid (?=[aeiou])", "expected an "),
-        ("Input should be a valid ", "expected a "),
-        ("Input should be ", "expected "),
-        (r", unable to parse string as an? \w+", ""),
+        (r"(^|: )Value error, ", r"\1"),
+        (r"(^|: )Input should be (?=greater|less)", r"\1expected a value "),
+        (r"(^|: )Input should be a valid (?=[aeiou])", r"\1expected an "),
+        (r"(^|: )Input should be a valid ", r"\1expected a "),
+        (r"(^|: )Input should be ", r"\1expected "),
+        (r", unable to parse string as an? \w+$", ""),
     ):
         reason = re.sub(theirs, ours, reason)
     return reason

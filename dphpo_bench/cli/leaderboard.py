@@ -118,7 +118,7 @@ def validate_command(
 
 
 def _rerun(
-    runs: "Sequence[Run]", paths: list[Path], count: int, data_dir: Path | None, quiet: bool
+    runs: "Sequence[Run]", paths: list[Path], number: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
     """Repeat so many runs; for each its path, the outcome, and what differs."""
     from dphpo_bench.cli.sweep import make_executor, run_cells
@@ -131,7 +131,7 @@ def _rerun(
 
     source = DataSource.resolve(data_dir)
     current, _ = newest(runs)
-    made, refused, others = repeats(choose(current, count), paths, Workshop(source, Resources()))
+    made, refused, others = repeats(choose(current, number), paths, Workshop(source, Resources()))
     told: list[dict[str, Any]] = [
         {"path": one.path, "outcome": outcome, "reason": one.reason, "differences": []}
         for outcome, some in (("not repeated", refused), (_ANOTHER, others))
@@ -144,8 +144,8 @@ def _rerun(
         raise InvalidValueError(f"None of these records can be repeated here: {reason}")
     if not quiet:
         seconds = sum(sum(one.record.seconds.values()) for one in made)
-        methods = len({one.record.identity.method for one in made})
-        complain(f"Repeating {len(made)} records of {methods} methods, which took {duration_text(seconds)} in all.")
+        methods = count(len({one.record.identity.method for one in made}), "method")
+        complain(f"Repeating {count(len(made), 'record')} of {methods}, which took {duration_text(seconds)} in all.")
     cells = [one.cell for one in made]
     with TemporaryDirectory() as folder, closing(make_executor("process", None, None, cells)) as executor:
         store = RecordStore(Path(folder))
@@ -172,7 +172,8 @@ def _say_repeated(told: list[dict[str, Any]]) -> None:
     outcomes = Counter(one["outcome"] for one in told)
     if told:
         repeated = len(told) - outcomes["not repeated"] - outcomes[_ANOTHER]
-        say(f"{repeated} runs repeated: {outcomes['same']} come out the same, {repeated - outcomes['same']} do not.")
+        same = outcomes["same"]
+        say(f"{count(repeated, 'run')} repeated. The same as before: {same:,}. Not the same: {repeated - same:,}.")
 
 
 @app.command("query")

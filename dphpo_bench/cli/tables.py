@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.text import compact_json, one_line, value_text, varying_names
+from dphpo_bench.base.text import compact_json, count, one_line, value_text, varying_names
 from dphpo_bench.cli.output import UNLIMITED_WIDTH
 from dphpo_bench.records.measure import ACCURACY, Measure
 from dphpo_bench.records.reading import Result
@@ -140,7 +140,7 @@ def _details(identity: Identity) -> dict[str, str]:
 def _closing_lines(results: Sequence[Result]) -> Iterator[str]:
     counts = Counter(result.record.status for result in results)
     statuses = sorted(counts, key=lambda status: (status != "ok", status))
-    yield f"{len(results):,} records: {', '.join(f'{counts[status]:,} {status}' for status in statuses)}."
+    yield f"{count(len(results), 'record')}: {', '.join(f'{counts[status]:,} {status}' for status in statuses)}."
     failed = [result for result in results if result.record.status != "ok"]
     for result in failed[:MAX_SHOWN]:
         yield one_line(f"{result.path}: {result.record.status}: {result.record.error}")

@@ -149,7 +149,8 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
             try:
                 drafts.append(_draft(file, shown))
             except (RecordError, RejectedError) as error:
-                reason = str(error).replace(escaped(str(file)), shown).removeprefix(f"{shown} ")
+                reason = str(error).replace(escaped(str(file)), shown)
+                reason = reason.removeprefix(f"{shown} is ")  # which is said beside it
                 rejected.append(Refused(shown, one_line(reason)))
             except RegistryError:  # two plug-ins of one name: every record would be refused for it
                 raise

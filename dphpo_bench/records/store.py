@@ -22,10 +22,12 @@ def read_record(path: Path) -> RunRecord:
     try:
         data = read_whole(path, MAX_RECORD_BYTES)
     except OSError as error:
-        raise RecordError(
-            f"Cannot read the record {path}: {error.strerror}. Name a record's .json file; dphpo-bench results FOLDER "
-            "lists those of a folder."
-        ) from error
+        hint = (
+            " dphpo-bench results FOLDER lists the records of a folder."
+            if isinstance(error, FileNotFoundError | IsADirectoryError)
+            else ""
+        )
+        raise RecordError(f"Cannot read the record {path}: {error.strerror}.{hint}") from error
     if len(data) > MAX_RECORD_BYTES:
         raise RecordError(f"The record {path} is larger than {MAX_RECORD_BYTES} bytes.")
     try:

@@ -184,14 +184,14 @@ def test_rerun_repeats_real_runs(leaderboard, tmp_path: Path) -> None:
     path.write_bytes(original.read_bytes())
     good = leaderboard("validate", "results", "--rerun", "3", "-q")
     assert (good.returncode, good.stderr) == (0, "")
-    assert good.stdout.endswith("1 runs repeated: 1 come out the same, 0 do not.\n")
+    assert good.stdout.endswith("1 run repeated. The same as before: 1. Not the same: 0.\n")
     changed = json.loads(path.read_text())
     changed["metrics"]["accuracy"] = 0.5
     path.write_text(json.dumps(changed))
     bad = leaderboard("validate", "results", "--rerun", "1")
     assert bad.returncode == 1
     assert f"Differs: digits/auto_clipping/{path.name}: accuracy 0.5, now 0." in bad.stdout
-    assert "Repeating 1 records of 1 methods, which took " in bad.stderr
+    assert "Repeating 1 record of 1 method, which took " in bad.stderr
     told = json.loads(leaderboard("validate", "results", "--rerun", "1", "--json", "-q").stdout)
     assert [one["outcome"] for one in told["repeated"]] == ["differs"]
 
@@ -211,7 +211,7 @@ def test_rerun_repeats_real_runs(leaderboard, tmp_path: Path) -> None:
     assert bad.returncode == 1
     assert "Not what it says: digits/auto_clipping/" in bad.stdout
     assert "another method or task" in bad.stdout
-    assert bad.stdout.endswith("0 runs repeated: 0 come out the same, 0 do not.\n")
+    assert bad.stdout.endswith("0 runs repeated. The same as before: 0. Not the same: 0.\n")
 
 
 def test_a_record_of_an_unknown_method_cannot_be_repeated(leaderboard, tmp_path: Path) -> None:

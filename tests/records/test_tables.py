@@ -527,7 +527,7 @@ def test_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "[red]alarm[/red]" in out.splitlines()[-1]
     assert "\x1b" not in out
     code, out, _ = call(capsys, tmp_path, "--only", "seed=1,status=ok")
-    assert "1 records: 1 ok." in out
+    assert "1 record: 1 ok." in out
     code, out, _ = call(capsys, tmp_path, "--summary", "--only", "status=ok")
     assert "50.00% .. 75.00%" in out
 
@@ -543,7 +543,7 @@ def test_command_writes_files_in_the_format_of_their_name(tmp_path: Path, capsys
     assert (files / "a.csv").read_text() == (files / "b.json").read_text() == csv
     assert (files / "a.JSON").read_text() == export.to_json(results.frame(found))
     assert pd.read_parquet(files / "a.parquet")["seed"].tolist() == [0]
-    assert "1 records: 1 ok." in (files / "a.txt").read_text()
+    assert "1 record: 1 ok." in (files / "a.txt").read_text()
     assert call(capsys, root, "--format", "csv")[1] == csv
     assert call(capsys, root, "--json")[1] == call(capsys, root, "--format", "json")[1]
     assert call(capsys, root, "--summary", "--format", "csv")[1] == export.to_csv(results.summary(found))
@@ -615,4 +615,4 @@ def test_a_table_needs_no_pandas_and_no_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert "1 records: 1 ok." in done.stdout
+    assert "1 record: 1 ok." in done.stdout
