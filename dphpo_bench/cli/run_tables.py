@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.text import count
 from dphpo_bench.records.measure import Measure
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
     for name, value in _flat(made.to_json()["parameters"] or {}):
         summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
-    runs = "1 run" if made.cost.runs == 1 else f"{made.cost.runs:,} runs"
+    runs = count(made.cost.runs, "run")
     summary.add_row("cost", f"{runs}, {made.cost.steps:,} steps, {made.cost.examples:,.0f} example passes")
     summary.add_row("event", describe(made.event))
     releases = Table("what is released", "times", "noise multiplier", "sample rate", title="Releases")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
-from dphpo_bench.base.text import one_line, value_text
+from dphpo_bench.base.text import count, one_line, value_text
 from dphpo_bench.cli.plots import bar, step_plot
 from dphpo_bench.privacy.event_texts import describe
 from dphpo_bench.privacy.ledger import Ledger
@@ -153,14 +153,14 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
 def _releases(privacy: Privacy) -> list[str]:
     """What the ledger holds, such as "112 × Poisson(q=0.356; Gaussian σ=2.07)", the most frequent first."""
     entries = sorted(Ledger.from_json(privacy.ledger).entries, key=lambda entry: -entry[1])
-    return [describe(event) if count == 1 else f"{count:,} × {describe(event)}" for event, count in entries]
+    return [describe(event) if times == 1 else f"{times:,} × {describe(event)}" for event, times in entries]
 
 
 def _work(record: RunRecord) -> Iterator[str]:
     """What it computed, how long, on what."""
     parts = []
     if record.cost:
-        runs = "1 run" if record.cost.runs == 1 else f"{record.cost.runs:,} runs"
+        runs = count(record.cost.runs, "run")
         parts.append(f"{runs}, {record.cost.steps:,} steps, {record.cost.examples:,.0f} example passes")
     parts.append(", ".join(f"{phase} {value:.1f} s" for phase, value in record.seconds.items()))
     told = record.environment
