@@ -52,12 +52,10 @@ def escaped(text: str) -> str:
 
 
 def plainly(reason: str) -> str:
-    """Pydantic's words for a wrong value, in ours: "Input should be a valid number" → "expected a number"."""
+    """Pydantic's words for a wrong value, in ours: "Input should be a valid number" → "expected a valid number"."""
     for theirs, ours in (
         (r"(^|: )Value error, ", r"\1"),
         (r"(^|: )Input should be (?=greater|less)", r"\1expected a value "),
-        (r"(^|: )Input should be a valid (?=[aeiou])", r"\1expected an "),
-        (r"(^|: )Input should be a valid ", r"\1expected a "),
         (r"(^|: )Input should be ", r"\1expected "),
         (r", unable to parse string as an? \w+$", ""),
     ):

@@ -27,10 +27,10 @@ def test_nothing_available() -> None:
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
-        ("Input should be a valid number, unable to parse string as a number", "expected a number"),
-        ("Input should be a valid integer, unable to parse string as an integer", "expected an integer"),
+        ("Input should be a valid number, unable to parse string as a number", "expected a valid number"),
+        ("Input should be a valid integer, unable to parse string as an integer", "expected a valid integer"),
         ("Value error, 'x' is not one of 'process', 'serial'", "'x' is not one of 'process', 'serial'"),
-        ("Invalid value for '-n': Input should be a valid integer", "Invalid value for '-n': expected an integer"),
+        ("Invalid value for '-n': Input should be a valid integer", "Invalid value for '-n': expected a valid integer"),
         ("Got unexpected extra argument(s) (Value error, x)", "Got unexpected extra argument(s) (Value error, x)"),
         ("Input should be greater than 0", "expected a value greater than 0"),
         ("Expected 0 <= averaging < 1, got averaging=2.0.", "Expected 0 <= averaging < 1, got averaging=2.0."),
