@@ -34,11 +34,14 @@ FELT = 0.2
 BOUND = 2.0
 """Of one record's part in that, in nats."""
 
+HEAD = 4.0
+"""The first rate where the last layer alone is trained, in multiples of the one that is felt."""
+
 SMALLEST, LARGEST = 1 / 4, 128.0
 """Rates, in multiples of the one that is felt."""
 
 FALLBACK = 0.01
-"""The rate where the budget is too small for a look."""
+"""The rate that counts as felt where the budget is too small for a look."""
 
 UNSEEN = 0.15
 """Above this standard deviation a probe shows nothing."""
@@ -93,9 +96,10 @@ class VotingRule:
     At t of T steps the rate grows if b/a is above 8 (T − t)/t, held to [1, 8], and falls if it is below 1/4, ever more
     slowly. Fixed learning rates that turned out best had values between the two: the upper ones where noise is most of
     a step, as in linear models, the lower ones where the way is bent, as in networks. Where b stands out of the noise
-    but a does not, the way is straight: if it leads down, the rate grows. If it leads up, or the best place lies far
-    behind, b/a < −3, it stays: then the direction was wrong and not the length. Where neither is seen, it stays too.
-    While steps are still smaller than the rate says, in the first tenth of the run, it does not grow.
+    but a does not, the way is straight: if it leads down, the rate grows, the more noise hides a the less. If it leads
+    up, or the best place lies far behind, b/a < −3, it stays: then the direction was wrong and not the length. Where
+    neither is seen, it stays too. While steps are still smaller than the rate says, in the first tenth of the run, it
+    does not grow.
 
     Where one class is rare, a stretch helps it or the others, by turns, and a vote counts heads: most may lose
     although the few gain more. The gradients, released anyway, tell that from a run that goes astray. If four in
@@ -139,7 +143,7 @@ class VotingRule:
             nearest = bench.within((LEAST, wanted), found)  # found itself where it may stay
             change = math.log(bench.within((1 / 2, 6.0), found / nearest))
             if not seen:
-                change = max(change, math.log(3))
+                change = max(change, math.log(3) * CURVED / visible)
         if done < WARM:  # the steps were smaller than the rate says
             change = min(change, 0.0)
         self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 10))
@@ -207,7 +211,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
 
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
-      at which it rises by 0.2 nats; the run starts there, and stays between a quarter and 128 times that.
+      at which it rises by 0.2 nats; the run starts there, or at four times that where the last layer alone is trained,
+      and stays between a quarter and 128 times that.
     - Then about eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its
       rate.
     - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
@@ -231,7 +236,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     """
 
     name = "hyfreedp"
-    version = 9
+    version = 10
     summary = "Finds the learning rate while it trains, from privatised votes on the loss; the rule is ours."
     reference = "after Liu and Bu 2025 (arXiv:2503.00703), Towards hyperparameter-free optimization with DP"
     tuning = ("learning rate", "clipping threshold")
@@ -254,8 +259,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         votes = bench.within((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
         apart = max(1, int(steps / votes))
         probes = tuple(range(max(2, apart), steps, apart))
-        asked = 3 * LOOKS + 2 * len(probes)
-        deviation = max(CLEAR, for_one * math.sqrt(asked))
+        deviation = max(CLEAR, for_one * math.sqrt(3 * LOOKS + 2 * len(probes)))
         affordable = (PASSES * rate * steps - 5 * LOOKS * look_rate) / (3 * max(1, len(probes)))
         vote_rate = min(rate, self.probe_size / records, max(look_rate, affordable))
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
@@ -284,7 +288,6 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         update = bench.UpdateRule(planned.optimizer, weights)
         recent = bench.WeightAverage(weights, 0.99)
         step_kind = bench.poisson_sampled(planned.sample_rate, bench.gaussian(planned.noise_multiplier))
-        vote_noise = planned.noise(planned.vote_rate)
         noise = planned.noise_multiplier * clipping.sensitivity / (planned.sample_rate * planned.records)
         onward: list[float] = []
         rule: VotingRule | None = None
@@ -297,7 +300,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
             onward.append(descent(gradient, stretch) / noise)
             if step in planned.probes:
                 batch = session.sample(planned.vote, "votes")
-                behind, ahead = batch.loss_changes(model, stretch, (1.0, -1.0), TINY, vote_noise)
+                behind, ahead = batch.loss_changes(model, stretch, (1.0, -1.0), TINY, planned.noise(planned.vote_rate))
                 last, next_one = behind / TINY, -ahead / TINY
                 points_on = sum(onward) / math.sqrt(len(onward))
                 rule.observe(last, next_one, step / planned.steps, points_on)
@@ -306,8 +309,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
                 onward.clear()
             update.apply(direction, rule.learning_rate * min(1.0, (step + 1) / (WARM * planned.steps)))
             recent.update()
-        released = {"learning_rate": rule.learning_rate if rule else math.nan, "path": path}
-        return bench.Outcome(model, {**released, "scale": self.scaled(planned, session, model)})
+        found = {"learning_rate": rule.learning_rate if rule else math.nan, "path": path}
+        return bench.Outcome(model, found | {"scale": self.scaled(planned, session, model)})
 
     def first_rule(
         self, planned: Voted, session: "bench.Session", model: "nn.Module", direction: "Sequence[Tensor]"
@@ -320,30 +323,32 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
 
             def rise(size: float) -> float:
                 # Both ways: what is linear cancels, so that a lucky direction does not pass for a harmless one.
-                steps = (size, -size)
-                return sum(batch.loss_changes(model, next(draws), steps, BOUND, noise)) / 2
+                return sum(batch.loss_changes(model, next(draws), (size, -size), BOUND, noise)) / 2
 
             # Noise on two clipped sums must not pass for a rise, or the run starts far too low. The rise is quadratic.
             clear = max(FELT, 2 * BOUND * deviation / math.sqrt(2))
             size = bearable(rise, clear) * math.sqrt(FELT / clear)
             # What a step of rate 1 moves each weight by: one for Adam and its kin.
             felt = size / (math.sqrt(planned.steps) * root_mean_square(direction))
-        return VotingRule(felt, (SMALLEST * felt, LARGEST * felt), deviation)
+        return VotingRule(felt * (HEAD if is_head(model) else 1.0), (SMALLEST * felt, LARGEST * felt), deviation)
 
     def scaled(self, planned: Voted, session: "bench.Session", model: "nn.Module") -> float:
         """Scale the last layer to where the loss is least, and tell by how much."""
+        import torch
+
         batch, noise, logarithm = session.sample(planned.scale, "scale"), planned.noise(planned.look_rate), 0.0
         if planned.deviation > UNSEEN:
             return 1.0
-        last = last_layer(model)
-        for look in range(LOOKS):
-            multiply(last, math.exp(ASIDE))
-            direction = [weight.detach() * any(weight is one for one in last) for weight in bench.trainable(model)]
-            (change,) = batch.loss_changes(model, direction, (1 - math.exp(-2 * ASIDE),), BOUND, noise)
-            seen = abs(change) > 2 * BOUND * planned.deviation
-            stride = math.copysign(RESCALE * SETTLE**look, change) if seen else 0.0
-            multiply(last, math.exp(stride - ASIDE))
-            logarithm += stride
+        last = list(last_layer(model))
+        with torch.no_grad():
+            for look in range(LOOKS):
+                torch._foreach_mul_(last, math.exp(ASIDE))
+                direction = [weight * any(weight is one for one in last) for weight in bench.trainable(model)]
+                (change,) = batch.loss_changes(model, direction, (1 - math.exp(-2 * ASIDE),), BOUND, noise)
+                seen = abs(change) > 2 * BOUND * planned.deviation
+                stride = math.copysign(RESCALE * SETTLE**look, change) if seen else 0.0
+                torch._foreach_mul_(last, math.exp(stride - ASIDE))
+                logarithm += stride
         return math.exp(logarithm)
 
 
@@ -384,16 +389,12 @@ def root_mean_square(tensors: "Sequence[Tensor]") -> float:
     return max(math.sqrt(total / sum(tensor.numel() for tensor in tensors)), 1e-12)
 
 
+def is_head(model: "nn.Module") -> bool:
+    """Whether the last layer with weights is all that is trained, as in a linear model."""
+    return len(last_layer(model)) == len(bench.trainable(model)) and list(model.parameters())[-1].requires_grad
+
+
 def last_layer(model: "nn.Module") -> "Sequence[Tensor]":
     """The trained weights of the last module that has any of its own: as a rule, what makes the outputs."""
     owned = ([one for one in layer.parameters(recurse=False) if one.requires_grad] for layer in model.modules())
     return [weights for weights in owned if weights][-1]
-
-
-def multiply(tensors: "Sequence[Tensor]", factor: float) -> None:
-    """Multiply weights in place."""
-    import torch
-
-    with torch.no_grad():
-        for tensor in tensors:
-            tensor.mul_(factor)

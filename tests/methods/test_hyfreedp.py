@@ -13,7 +13,9 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.methods.hyfreedp import (
     BOLD,
+    CURVED,
     FALLBACK,
+    HEAD,
     LARGEST,
     LEAST,
     LOOKERS,
@@ -24,6 +26,7 @@ from dphpo_bench.methods.hyfreedp import (
     VotingRule,
     bearable,
     descent,
+    is_head,
     root_mean_square,
 )
 from tests.conftest import TinyTask, session_on
@@ -122,6 +125,16 @@ def test_a_rate_that_does_harm_falls_and_one_whose_harm_is_not_seen_grows() -> N
     harmless = VotingRule(0.1, LIMITS, 0.03)
     harmless.observe(0.3, 0.29, 0.3)
     assert harmless.learning_rate == pytest.approx(0.1 * math.sqrt(3))
+
+
+def test_it_grows_the_less_the_more_noise_hides_the_curvature() -> None:
+    grown = []
+    for deviation in (0.01, 0.03, 0.06, 0.12):
+        rule = VotingRule(0.1, LIMITS, deviation)
+        rule.observe(0.4, 0.4, 0.5)
+        grown.append(math.log(rule.learning_rate / 0.1))
+    assert grown[0] == grown[1] == pytest.approx(math.log(3) / 2)
+    assert grown[2:] == pytest.approx([grown[0] * CURVED / (2 * math.sqrt(2) * noise) for noise in (0.06, 0.12)])
 
 
 def test_while_steps_are_smaller_than_the_rate_it_may_fall_but_not_grow() -> None:
@@ -259,7 +272,7 @@ def test_the_first_rate_is_what_the_initial_weights_bear() -> None:
 
 
 def test_where_the_budget_buys_no_look_the_rate_is_a_public_one() -> None:
-    assert first_rate(1.0, 1e2) == FALLBACK
+    assert first_rate(1.0, 1e2) == HEAD * FALLBACK
 
 
 class TwoLayers(TinyTask):
@@ -267,6 +280,25 @@ class TwoLayers(TinyTask):
 
     def build_model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3))
+
+
+def frozen(layer: nn.Module) -> nn.Module:
+    """The layer, of which nothing is trained."""
+    return layer.requires_grad_(requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "head"),
+    [
+        (nn.Linear(5, 3), True),
+        (nn.Sequential(frozen(nn.Linear(5, 5)), nn.Tanh(), nn.Linear(5, 3)), True),
+        (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), False),
+        (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), frozen(nn.Linear(5, 3))), False),
+        (nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3)), False),
+    ],
+)
+def test_a_head_is_the_last_layer_if_nothing_else_is_trained(model: nn.Module, *, head: bool) -> None:
+    assert is_head(model) == head
 
 
 def scaled(sure: float, deviation: float) -> float:
