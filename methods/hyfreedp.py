@@ -96,10 +96,9 @@ class VotingRule:
     At t of T steps the rate grows if b/a is above 8 (T − t)/t, held to [1, 8], and falls if it is below 1/4, ever more
     slowly. Fixed learning rates that turned out best had values between the two: the upper ones where noise is most of
     a step, as in linear models, the lower ones where the way is bent, as in networks. Where b stands out of the noise
-    but a does not, the way is straight: if it leads down, the rate grows, the more noise hides a the less. If it leads
-    up, or the best place lies far behind, b/a < −3, it stays: then the direction was wrong and not the length. Where
-    neither is seen, it stays too. While steps are still smaller than the rate says, in the first tenth of the run, it
-    does not grow.
+    but a does not, the way is straight: if it leads down, the rate grows, less where noise hides a. If it leads up, or
+    the best place lies far behind, b/a < −3, it stays: then the direction was wrong and not the length. So it does
+    where neither is seen. In the first tenth of the run, where steps are smaller than the rate says, it does not grow.
 
     Where one class is rare, a stretch helps it or the others, by turns, and a vote counts heads: most may lose
     although the few gain more. The gradients, released anyway, tell that from a run that goes astray. If four in
@@ -253,15 +252,16 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
         look_rate = min(1.0, LOOKERS / records)
         alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
-        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and sums over batches of other rates
+        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, hence the 2, and sums over other batches
         # likewise. An error here makes probes more or less accurate; it never changes ε, which is calibrated below.
         for_one = alone / (rate * math.sqrt(self.share * steps) * records)
         votes = bench.within((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
         apart = max(1, int(steps / votes))
         probes = tuple(range(max(2, apart), steps, apart))
-        deviation = max(CLEAR, for_one * math.sqrt(3 * LOOKS + 2 * len(probes)))
         affordable = (PASSES * rate * steps - 5 * LOOKS * look_rate) / (3 * max(1, len(probes)))
         vote_rate = min(rate, self.probe_size / records, max(look_rate, affordable))
+        least = 2 / (min(vote_rate, look_rate) * records)
+        deviation = max(CLEAR, for_one * math.sqrt(3 * LOOKS + 2 * len(probes)), least)
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
         planned = Voted(rate, steps, 0.0, records, vote_rate, look_rate, deviation, probes, optimizer)
         asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.scale)

@@ -42,6 +42,13 @@ def test_plans_spend_the_budget_and_little_of_it_on_votes(task: str, epsilon: fl
     assert 0 < checked.tuning_share < 0.02
 
 
+@pytest.mark.parametrize("probe_size", [1, 20])
+def test_a_handful_of_voters_leaves_a_plan_and_takes_little(probe_size: int) -> None:
+    """Their sums need noise for privacy's sake long before it blurs a mean."""
+    checked = bench.plan(HyFreeDP(probe_size=probe_size), "digits", bench.PrivacyBudget(3, 1e-5))
+    assert 0 < checked.tuning_share < 0.02
+
+
 @pytest.mark.parametrize(
     ("n_records", "batch_size", "epochs", "voters"),
     [(60_000, 4096, 20, 2048), (60_000, 1024, 2, 338), (40_000, 512, 1, LOOKERS), (1_500, 128, 40, 128)],
