@@ -34,20 +34,17 @@ FELT = 0.2
 BOUND = 2.0
 """Of one record's part in that, in nats."""
 
-HEAD = 4.0
-"""The first rate where the last layer alone is trained, in multiples of the one that is felt."""
-
-SMALLEST, LARGEST = 1 / 4, 128.0
-"""Rates, in multiples of the one that is felt."""
+HEAD, SMALLEST, LARGEST = 4.0, 1 / 4, 128.0
+"""Rates, in multiples of the one that is felt: the first where one last layer alone is trained, and both limits."""
 
 FALLBACK = 0.01
 """The rate that counts as felt where the budget is too small for a look."""
 
-UNSEEN = 0.15
-"""Above this standard deviation a probe shows nothing."""
+UNSEEN, CLEAR = 0.15, 0.02
+"""Standard deviations of a probe: above the first it shows nothing; below the second, less noise gains nothing."""
 
-CLEAR = 0.02
-"""Below this standard deviation of a probe, less noise gains nothing."""
+QUIETEST = 2.0
+"""The least noise multiplier of a sum. With less, μ² grows faster than 1/σ², and votes would cost more than planned."""
 
 FEWEST, MOST = 8, 20
 """Times that records vote in a run: the more, the better they can be heard."""
@@ -96,9 +93,10 @@ class VotingRule:
     At t of T steps the rate grows if b/a is above 8 (T − t)/t, held to [1, 8], and falls if it is below 1/4, ever more
     slowly. Fixed learning rates that turned out best had values between the two: the upper ones where noise is most of
     a step, as in linear models, the lower ones where the way is bent, as in networks. Where b stands out of the noise
-    but a does not, the way is straight: if it leads down, the rate grows, less where noise hides a. If it leads up, or
-    the best place lies far behind, b/a < −3, it stays: then the direction was wrong and not the length. So it does
-    where neither is seen. In the first tenth of the run, where steps are smaller than the rate says, it does not grow.
+    but a does not, the way is straight: if it leads down, the rate grows, by √3 at least, or less where noise hides a.
+    If it leads up, or the best place lies far behind, b/a < −3, it stays: then the direction was wrong and not the
+    length. So it does where neither is seen. In the first tenth of the run, where steps are smaller than the rate says,
+    it does not grow.
 
     Where one class is rare, a stretch helps it or the others, by turns, and a vote counts heads: most may lose
     although the few gain more. The gradients, released anyway, tell that from a run that goes astray. If four in
@@ -177,9 +175,13 @@ class Voted:
     probes: tuple[int, ...]
     optimizer: str
 
+    def blur(self, rate: float) -> float:
+        """The deviation for a batch of this rate: that of all, or more where few records are asked."""
+        return max(self.deviation, QUIETEST / (rate * self.records))
+
     def noise(self, rate: float) -> float:
         """The noise multiplier of a sum over a batch of this rate."""
-        return self.deviation * rate * self.records
+        return self.blur(rate) * rate * self.records
 
     def asked(self, rate: float, sums: int) -> "DpEvent":
         """A batch of this rate, of which so many sums are released."""
@@ -195,11 +197,6 @@ class Voted:
         """What is asked at a probe."""
         return self.asked(self.vote_rate, 2)
 
-    @property
-    def scale(self) -> "DpEvent":
-        """What is asked after the last step."""
-        return self.asked(self.look_rate, LOOKS)
-
 
 @dataclass(frozen=True)
 class HyFreeDP(bench.TrainingMethod[Voted]):
@@ -210,8 +207,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
 
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
-      at which it rises by 0.2 nats; the run starts there, or at four times that where the last layer alone is trained,
-      and stays between a quarter and 128 times that.
+      at which it rises by 0.2 nats. The run starts there, or at four times that where one last layer alone is trained,
+      and stays between a quarter of it and 128 times it.
     - Then about eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its
       rate.
     - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
@@ -221,13 +218,14 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     Released are gradients, T × Poisson(q; Gaussian σ), and clipped sums of changes of the loss: Poisson(p; 16 ×
     Gaussian σ_p) at first, n × Poisson(r; 2 × Gaussian σ_r) as votes, Poisson(p; 8 × Gaussian σ_p) at last. All of it
     is one event, calibrated as such. σ_p/p = σ_r/r is fixed beforehand from public numbers: the noise on a mean is 0.02
-    of the bound, or more where that would take more than `share`; then fewer batches vote, at least about eight.
+    of the bound, or more where that would take more than `share`; then fewer batches vote, at least about eight. Sums
+    over fewer than a hundred records have more.
 
     The other parameters are those of every `TrainingMethod`.
 
     Attributes:
-        share: the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), about twice their
-            share of ε.
+        share: about the most, while it is small, that probes may take of the run's Gaussian DP μ² (Dong et al. 2022);
+            twice their share of ε.
         probe_size: expected number of records that vote at a time, at most. Where a run trains on few records, fewer
             vote, down to 256, so that probes take about 15 % of the time. A batch may be smaller still.
         clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
@@ -252,7 +250,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
         look_rate = min(1.0, LOOKERS / records)
         alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
-        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, hence the 2, and sums over other batches
+        # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and sums over batches of other rates
         # likewise. An error here makes probes more or less accurate; it never changes ε, which is calibrated below.
         for_one = alone / (rate * math.sqrt(self.share * steps) * records)
         votes = bench.within((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
@@ -260,11 +258,10 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         probes = tuple(range(max(2, apart), steps, apart))
         affordable = (PASSES * rate * steps - 5 * LOOKS * look_rate) / (3 * max(1, len(probes)))
         vote_rate = min(rate, self.probe_size / records, max(look_rate, affordable))
-        least = 2 / (min(vote_rate, look_rate) * records)
-        deviation = max(CLEAR, for_one * math.sqrt(3 * LOOKS + 2 * len(probes)), least)
+        deviation = max(CLEAR, for_one * math.sqrt(3 * LOOKS + 2 * len(probes)))
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
         planned = Voted(rate, steps, 0.0, records, vote_rate, look_rate, deviation, probes, optimizer)
-        asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.scale)
+        asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.asked(look_rate, LOOKS))
         noise = bench.calibrate(lambda noise: bench.compose(bench.dp_sgd_event(rate, steps, noise), asking), budget)
         training = bench.dp_sgd_event(rate, steps, noise)
         forward = (5 * LOOKS * look_rate + 3 * len(probes) * vote_rate) * records
@@ -317,7 +314,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     ) -> VotingRule:
         """The rule at its first rate, which the noise decides that the initial weights can bear."""
         batch, noise = session.sample(planned.walk, "walk"), planned.noise(planned.look_rate)
-        deviation, felt = planned.deviation, FALLBACK
+        deviation, felt = planned.blur(planned.look_rate), FALLBACK
         if deviation <= UNSEEN:
             draws = normal_like(direction, session.uniform("walk"))
 
@@ -330,14 +327,16 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
             size = bearable(rise, clear) * math.sqrt(FELT / clear)
             # What a step of rate 1 moves each weight by: one for Adam and its kin.
             felt = size / (math.sqrt(planned.steps) * root_mean_square(direction))
-        return VotingRule(felt * (HEAD if is_head(model) else 1.0), (SMALLEST * felt, LARGEST * felt), deviation)
+        first, votes_noise = felt * (HEAD if is_head(model) else 1.0), planned.blur(planned.vote_rate)
+        return VotingRule(first, (SMALLEST * felt, LARGEST * felt), votes_noise)
 
     def scaled(self, planned: Voted, session: "bench.Session", model: "nn.Module") -> float:
         """Scale the last layer to where the loss is least, and tell by how much."""
         import torch
 
-        batch, noise, logarithm = session.sample(planned.scale, "scale"), planned.noise(planned.look_rate), 0.0
-        if planned.deviation > UNSEEN:
+        batch, logarithm = session.sample(planned.asked(planned.look_rate, LOOKS), "scale"), 0.0
+        noise, deviation = planned.noise(planned.look_rate), planned.blur(planned.look_rate)
+        if deviation > UNSEEN:
             return 1.0
         last = list(last_layer(model))
         with torch.no_grad():
@@ -345,8 +344,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
                 torch._foreach_mul_(last, math.exp(ASIDE))
                 direction = [weight * any(weight is one for one in last) for weight in bench.trainable(model)]
                 (change,) = batch.loss_changes(model, direction, (1 - math.exp(-2 * ASIDE),), BOUND, noise)
-                seen = abs(change) > 2 * BOUND * planned.deviation
-                stride = math.copysign(RESCALE * SETTLE**look, change) if seen else 0.0
+                stride = math.copysign(RESCALE * SETTLE**look, change) if abs(change) > 2 * BOUND * deviation else 0.0
                 torch._foreach_mul_(last, math.exp(stride - ASIDE))
                 logarithm += stride
         return math.exp(logarithm)
@@ -390,8 +388,10 @@ def root_mean_square(tensors: "Sequence[Tensor]") -> float:
 
 
 def is_head(model: "nn.Module") -> bool:
-    """Whether the last layer with weights is all that is trained, as in a linear model."""
-    return len(last_layer(model)) == len(bench.trainable(model)) and list(model.parameters())[-1].requires_grad
+    """Whether all that is trained is one matrix, with or without a bias, of the last layer that was given weights."""
+    owned = [weights for layer in model.modules() if (weights := list(layer.parameters(recurse=False)))]
+    others = (one.requires_grad for weights in owned[:-1] for one in weights)
+    return sum(one.requires_grad and one.dim() > 1 for one in owned[-1]) == 1 and not any(others)
 
 
 def last_layer(model: "nn.Module") -> "Sequence[Tensor]":

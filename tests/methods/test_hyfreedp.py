@@ -21,6 +21,8 @@ from dphpo_bench.methods.hyfreedp import (
     LOOKERS,
     LOOKS,
     PASSES,
+    QUIETEST,
+    SMALLEST,
     WARM,
     HyFreeDP,
     VotingRule,
@@ -44,9 +46,13 @@ def test_plans_spend_the_budget_and_little_of_it_on_votes(task: str, epsilon: fl
 
 @pytest.mark.parametrize("probe_size", [1, 20])
 def test_a_handful_of_voters_leaves_a_plan_and_takes_little(probe_size: int) -> None:
-    """Their sums need noise for privacy's sake long before it blurs a mean."""
+    """Whatever it does to their mean, the noise on a sum has to hide each of them; the looks ask more and see well."""
     checked = bench.plan(HyFreeDP(probe_size=probe_size), "digits", bench.PrivacyBudget(3, 1e-5))
+    planned = checked.plan.parameters
     assert 0 < checked.tuning_share < 0.02
+    assert planned.noise(planned.vote_rate) == pytest.approx(QUIETEST)
+    assert planned.blur(planned.vote_rate) == pytest.approx(QUIETEST / probe_size)
+    assert planned.blur(planned.look_rate) == planned.deviation < 0.05
 
 
 @pytest.mark.parametrize(
@@ -142,6 +148,12 @@ def test_it_grows_the_less_the_more_noise_hides_the_curvature() -> None:
         grown.append(math.log(rule.learning_rate / 0.1))
     assert grown[0] == grown[1] == pytest.approx(math.log(3) / 2)
     assert grown[2:] == pytest.approx([grown[0] * CURVED / (2 * math.sqrt(2) * noise) for noise in (0.06, 0.12)])
+
+
+def test_what_is_found_within_the_noise_counts_in_full() -> None:
+    rule = VotingRule(0.1, LIMITS, 0.09)
+    rule.observe(0.9, 0.9, 0.9)  # the best place lies at least 3.5 stretches ahead, and one is wanted
+    assert rule.learning_rate == pytest.approx(0.1 * math.sqrt(0.9 / (2 * math.sqrt(2) * 0.09)))
 
 
 def test_while_steps_are_smaller_than_the_rate_it_may_fall_but_not_grow() -> None:
@@ -260,26 +272,37 @@ class Scaled(nn.Module):
         return self.linear(inputs) * self.scale
 
 
-def first_rate(scale: float, deviation: float) -> float:
+def first_rule(model: nn.Module, deviation: float) -> VotingRule:
     class Task(TinyTask):
         def build_model(self) -> nn.Module:
-            return Scaled(scale)
+            return model
 
     method, task = HyFreeDP(), Task()
     planned = replace(method.plan(task.facts, bench.PrivacyBudget(8.0, 1e-4)).parameters, deviation=deviation)
     session = session_on(task, task.load_train(bench.DataSource.resolve()))
-    model = session.build_model()
-    direction = [torch.ones_like(weight) for weight in model.parameters()]
-    return method.first_rule(planned, session, model, direction).learning_rate
+    built = session.build_model()
+    direction = [torch.ones_like(weight) for weight in built.parameters()]
+    return method.first_rule(planned, session, built, direction)
 
 
 def test_the_first_rate_is_what_the_initial_weights_bear() -> None:
     """Weights that count ten times as much bear a tenth of the noise."""
-    assert first_rate(1.0, 1e-4) / first_rate(10.0, 1e-4) == pytest.approx(10, rel=0.25)
+    once, ten_times = (first_rule(Scaled(scale), 1e-4).learning_rate for scale in (1.0, 10.0))
+    assert once / ten_times == pytest.approx(10, rel=0.25)
 
 
-def test_where_the_budget_buys_no_look_the_rate_is_a_public_one() -> None:
-    assert first_rate(1.0, 1e2) == HEAD * FALLBACK
+@pytest.mark.parametrize(
+    ("model", "first"), [(Scaled(1.0), HEAD), (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), 1.0)]
+)
+def test_where_the_budget_buys_no_look_the_rate_is_a_public_one(model: nn.Module, first: float) -> None:
+    rule = first_rule(model, 1e2)
+    assert rule.learning_rate == first * FALLBACK
+    for _ in range(100):
+        rule.observe(-1e6, -2e6, 0.5)
+    assert rule.learning_rate == SMALLEST * FALLBACK
+    for _ in range(200):
+        rule.observe(1e6, 1e6, 0.5)
+    assert rule.learning_rate == LARGEST * FALLBACK
 
 
 class TwoLayers(TinyTask):
@@ -302,6 +325,8 @@ def frozen(layer: nn.Module) -> nn.Module:
         (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), False),
         (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), frozen(nn.Linear(5, 3))), False),
         (nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3)), False),
+        (nn.LSTM(5, 3), False),
+        (nn.ParameterList([torch.zeros(5, 5), torch.zeros(5, 3)]), False),
     ],
 )
 def test_a_head_is_the_last_layer_if_nothing_else_is_trained(model: nn.Module, *, head: bool) -> None:
