@@ -224,7 +224,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     The other parameters are those of every `TrainingMethod`.
 
     Attributes:
-        share: about the most, while it is small, that probes may take of the run's Gaussian DP μ² (Dong et al. 2022);
+        share: about the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), while it is small;
             twice their share of ε.
         probe_size: expected number of records that vote at a time, at most. Where a run trains on few records, fewer
             vote, down to 256, so that probes take about 15 % of the time. A batch may be smaller still.
