@@ -35,7 +35,7 @@ BOUND = 2.0
 """Of one record's part in that, in nats."""
 
 HEAD, SMALLEST, LARGEST = 4.0, 1 / 4, 128.0
-"""Rates, in multiples of the one that is felt: the first where one last layer alone is trained, and both limits."""
+"""Rates, in multiples of the one that is felt: the first of a linear classifier, and both limits."""
 
 FALLBACK = 0.01
 """The rate that counts as felt where the budget is too small for a look."""
@@ -207,8 +207,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
 
     - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
       to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
-      at which it rises by 0.2 nats. The run starts there, or at four times that where one last layer alone is trained,
-      and stays between a quarter of it and 128 times it.
+      at which it rises by 0.2 nats. The run starts there, or at four times that if a last layer alone is trained and
+      the task is no regression, and stays between a quarter of it and 128 times it.
     - Then about eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its
       rate.
     - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
@@ -327,8 +327,8 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
             size = bearable(rise, clear) * math.sqrt(FELT / clear)
             # What a step of rate 1 moves each weight by: one for Adam and its kin.
             felt = size / (math.sqrt(planned.steps) * root_mean_square(direction))
-        first, votes_noise = felt * (HEAD if is_head(model) else 1.0), planned.blur(planned.vote_rate)
-        return VotingRule(first, (SMALLEST * felt, LARGEST * felt), votes_noise)
+        first = felt * (HEAD if is_head(model) and session.facts.kind != "regression" else 1.0)
+        return VotingRule(first, (SMALLEST * felt, LARGEST * felt), planned.blur(planned.vote_rate))
 
     def scaled(self, planned: Voted, session: "bench.Session", model: "nn.Module") -> float:
         """Scale the last layer to where the loss is least, and tell by how much."""

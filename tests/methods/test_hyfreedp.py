@@ -272,8 +272,12 @@ class Scaled(nn.Module):
         return self.linear(inputs) * self.scale
 
 
-def first_rule(model: nn.Module, deviation: float) -> VotingRule:
+def first_rule(model: nn.Module, deviation: float, kind: str = "classification") -> VotingRule:
     class Task(TinyTask):
+        @property
+        def facts(self) -> bench.TaskFacts:
+            return replace(super().facts, kind=kind, error_bound=1.0 if kind == "regression" else None)
+
         def build_model(self) -> nn.Module:
             return model
 
@@ -292,10 +296,15 @@ def test_the_first_rate_is_what_the_initial_weights_bear() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "first"), [(Scaled(1.0), HEAD), (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), 1.0)]
+    ("model", "kind", "first"),
+    [
+        (Scaled(1.0), "classification", HEAD),
+        (Scaled(1.0), "regression", 1.0),
+        (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), "classification", 1.0),
+    ],
 )
-def test_where_the_budget_buys_no_look_the_rate_is_a_public_one(model: nn.Module, first: float) -> None:
-    rule = first_rule(model, 1e2)
+def test_where_the_budget_buys_no_look_the_rate_is_a_public_one(model: nn.Module, kind: str, first: float) -> None:
+    rule = first_rule(model, 1e2, kind)
     assert rule.learning_rate == first * FALLBACK
     for _ in range(100):
         rule.observe(-1e6, -2e6, 0.5)
