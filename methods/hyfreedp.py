@@ -93,10 +93,10 @@ class VotingRule:
     At t of T steps the rate grows if b/a is above 8 (T − t)/t, held to [1, 8], and falls if it is below 1/4, ever more
     slowly. Fixed learning rates that turned out best had values between the two: the upper ones where noise is most of
     a step, as in linear models, the lower ones where the way is bent, as in networks. Where b stands out of the noise
-    but a does not, the way is straight: if it leads down, the rate grows, by √3 at least, or less where noise hides a.
-    If it leads up, or the best place lies far behind, b/a < −3, it stays: then the direction was wrong and not the
-    length. So it does where neither is seen. In the first tenth of the run, where steps are smaller than the rate says,
-    it does not grow.
+    but a does not, the way is straight: if it leads down, the rate grows, by √3 or more, or by less where noise could
+    hide a. If it leads up, or the best place lies far behind, b/a < −3, it stays: then the direction was wrong and not
+    the length. So it does where neither is seen. In the first tenth of the run, where steps are smaller than the rate
+    says, it does not grow.
 
     Where one class is rare, a stretch helps it or the others, by turns, and a vote counts heads: most may lose
     although the few gain more. The gradients, released anyway, tell that from a run that goes astray. If four in
