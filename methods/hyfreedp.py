@@ -28,11 +28,8 @@ half as long as a step of training. In short runs the looks, and the fewest vote
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
 """That noise per weight is looked for from the first on, its logarithm by the second, then by ever smaller strides."""
 
-FELT = 0.2
-"""Mean loss, in nats, that the noise of a whole run adds at the rate called felt."""
-
-BOUND = 2.0
-"""Of one record's part in that, in nats."""
+FELT, BOUND = 0.2, 2.0
+"""Nats: what the noise of a whole run adds to the mean loss at the rate called felt; the most one record counts."""
 
 HEAD, SMALLEST, LARGEST = 4.0, 1 / 4, 128.0
 """Rates, in multiples of the one that is felt: the first of a linear classifier, and both limits."""
@@ -73,11 +70,9 @@ BOLD = 36.0
 TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
 
-ASIDE = 0.35
-"""How far to both sides of a scale of the last layer, in its logarithm, losses are compared."""
-
-RESCALE, SETTLE = 0.7, 0.85
-"""The first stride of that logarithm, and by what the next ones are shorter."""
+ASIDE, RESCALE, SETTLE = 0.35, 0.7, 0.85
+"""Of the logarithm of a scale of the last layer: how far to both sides losses are compared, the first stride, and by
+what the next ones are shorter."""
 
 
 class VotingRule:
@@ -160,7 +155,7 @@ class Voted:
         vote_rate: of the batches that vote.
         look_rate: of the batch before the first step, and of the one after the last.
         deviation: standard deviation of the noise on a sum of clipped changes, relative to the clipping bound and the
-            expected number of records.
+            expected number of records, unless those are few.
         probes: steps at which the records vote.
         optimizer: a `torch.optim` name.
     """
@@ -196,6 +191,11 @@ class Voted:
     def vote(self) -> "DpEvent":
         """What is asked at a probe."""
         return self.asked(self.vote_rate, 2)
+
+    @property
+    def scale(self) -> "DpEvent":
+        """What is asked after the last step."""
+        return self.asked(self.look_rate, LOOKS)
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         deviation = max(CLEAR, for_one * math.sqrt(3 * LOOKS + 2 * len(probes)))
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
         planned = Voted(rate, steps, 0.0, records, vote_rate, look_rate, deviation, probes, optimizer)
-        asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.asked(look_rate, LOOKS))
+        asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.scale)
         noise = bench.calibrate(lambda noise: bench.compose(bench.dp_sgd_event(rate, steps, noise), asking), budget)
         training = bench.dp_sgd_event(rate, steps, noise)
         forward = (5 * LOOKS * look_rate + 3 * len(probes) * vote_rate) * records
@@ -334,7 +334,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         """Scale the last layer to where the loss is least, and tell by how much."""
         import torch
 
-        batch, logarithm = session.sample(planned.asked(planned.look_rate, LOOKS), "scale"), 0.0
+        batch, logarithm = session.sample(planned.scale, "scale"), 0.0
         noise, deviation = planned.noise(planned.look_rate), planned.blur(planned.look_rate)
         if deviation > UNSEEN:
             return 1.0
