@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 
 from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.accountants.refusals import no_rule, of_parts
+from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, OneOfDpEvent, PureDpEvent
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial
 
@@ -21,6 +22,10 @@ Array = NDArray[np.float64]
 # Finer than the default at the large orders that small ε and small δ need.
 ORDERS = (*rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 80, 96, 160, 192, 384, 768, 1536)
 ROUGH_ORDERS = ORDERS[::5]
+FEW_ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0, 32.0)
+"""Orders that are fast to compute."""
+_OTHER_ORDERS = (4.0, 6.0, 8.0, 12.0, 20.0, 32.0, 48.0, 96.0, 192.0)
+"""Of these and the one that is asked, theorems for private selection take the best."""
 
 # A logarithm of moments is a sum of up to thousands of terms in floating point, and can come out too small by
 # this much for each composed event. Without the allowance, RDP near zero can turn negative: ε would read 0.
@@ -32,6 +37,40 @@ def epsilon(event: DpEvent, delta: float, orders: Sequence[float] = ORDERS) -> f
     with _quiet_absl():  # orders whose series does not converge are left out with a warning; the rest bound ε
         curve = _curve(event, np.array(orders, dtype=float))
         return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
+
+
+def divergences(event: DpEvent, orders: Sequence[float]) -> tuple[float, ...]:
+    """Bound the Rényi divergences of a simplified tree, in either direction, at each of a few orders α > 1.
+
+    Raises:
+        RefusedError: if a part has no Rényi curve here.
+    """
+    match event:
+        case dp_event.NoOpDpEvent():
+            return (0.0,) * len(orders)
+        case dp_event.NonPrivateDpEvent():
+            return (math.inf,) * len(orders)
+    # The next whole order serves where the series of a broken one does not converge.
+    asked = {*orders, *map(math.ceil, orders), *(_OTHER_ORDERS if has_selection(event) else ())}
+    at = np.array(sorted(asked), dtype=float)
+    with _quiet_absl():
+        curve = _curve(event, at)
+    curve = _monotone(np.where(np.isnan(curve), np.inf, np.maximum(curve, 0)), at)
+    return tuple(float(curve[np.searchsorted(at, order)]) for order in orders)
+
+
+def epsilon_at(order: float, divergence: float, delta: float) -> float:
+    """Return ε at δ that a Rényi divergence at one order implies (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    return float(rdp.rdp_privacy_accountant.compute_epsilon([order], [divergence], delta)[0])
+
+
+def largest_divergence(order: float, epsilon: float, delta: float) -> float:
+    """Return the largest Rényi divergence at `order` that implies (ε, δ): the inverse of `epsilon_at`.
+
+    It is rounded down, and negative where no divergence implies (ε, δ) at this order.
+    """
+    terms = -math.log1p(-1 / order), math.log(delta * order) / (order - 1)
+    return epsilon + sum(terms) - 1e-12 * (epsilon + sum(map(abs, terms)))
 
 
 def _curve(event: DpEvent, orders: Array) -> Array:
