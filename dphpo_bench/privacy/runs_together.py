@@ -206,7 +206,7 @@ def _divergences(run: DpEvent, orders: tuple[float, ...]) -> tuple[float, ...]:
         curves = [renyi.divergences(tree, orders) for tree in event_rules.exposures(run)]
     except RefusedError as error:
         raise UnsupportedEventError(
-            f"Runs chosen after looking need a Rényi curve each, and the accountant rdp {error}. Fix such runs in advance."
+            f"Runs chosen after looking need a Rényi curve, and the accountant rdp {error}. Fix such runs in advance."
         ) from None
     return tuple(map(max, zip(*curves, strict=True)))
 
@@ -225,5 +225,7 @@ def _at_few_orders(counts: Mapping[DpEvent, int], delta: float) -> float:
         return min((renyi.epsilon_at(order, cost, delta), order) for order, cost in zip(orders, costs, strict=True))
 
     bound, order = best(renyi.FEW_ORDERS)
-    # Lower orders take a millisecond each, and only a large ε needs them.
-    return bound if order > min(renyi.FEW_ORDERS) else min(bound, best((1.5,))[0])
+    # Orders beyond take a millisecond, and only a large or a small ε needs them.
+    if order == renyi.FEW_ORDERS[0]:
+        return min(bound, best((1.5,))[0])
+    return min(bound, best((64.0, 128.0))[0]) if order == renyi.FEW_ORDERS[-1] else bound
