@@ -1,5 +1,6 @@
 """The public names, written once: type checkers read this file, and `lazy_loader` loads each name on first use."""
 
+from .base.errors import AccountError as AccountError
 from .base.errors import BudgetTooSmallError as BudgetTooSmallError
 from .base.errors import DataError as DataError
 from .base.errors import DphpoBenchError as DphpoBenchError
@@ -50,6 +51,8 @@ from .data.encoding import Category as Category
 from .data.encoding import Number as Number
 from .data.encoding import encode as encode
 from .data.source import DataSource as DataSource
+from .harness.account_report import AccountReport as AccountReport
+from .harness.account_report import account as account
 from .harness.plan import plan as plan
 from .harness.recording import RunFailedError as RunFailedError
 from .harness.run import RunResult as RunResult

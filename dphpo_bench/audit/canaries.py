@@ -214,9 +214,9 @@ class _TaggedTask(Task):
         """The task's."""
         return self._task.objective()
 
-    def fingerprint(self, source: "DataSource") -> str:
+    def data_fingerprint(self, source: "DataSource") -> str:
         """The task's."""
-        return self._task.fingerprint(source)
+        return self._task.data_fingerprint(source)
 
 
 class _Tagged(nn.Module):

@@ -70,6 +70,10 @@ class ModelFailedError(DphpoBenchError):
     """A model raised an exception on private records. That it did is a release without noise, so it is the last."""
 
 
+class AccountError(DphpoBenchError):
+    """An account of private records does not cover a release, or cannot be read or written; no data was read."""
+
+
 class AuditError(DphpoBenchError):
     """There is nothing to audit: the run failed, or was refused."""
 

@@ -1,4 +1,5 @@
-"""The command line: run, plan, list, describe, data, sweep, results, show, explain, leaderboard, audit, check, new.
+"""The command line: run, plan, list, describe, data, sweep, results, show, explain, account, leaderboard, audit, check,
+new.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
 standard error. Imports wait until a command needs them.
@@ -19,6 +20,7 @@ import typer
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
 from dphpo_bench.base.text import plainly
 from dphpo_bench.cli import options
+from dphpo_bench.cli.account import account_command
 from dphpo_bench.cli.audit import audit_command
 from dphpo_bench.cli.describe import describe_command
 from dphpo_bench.cli.explain import explain_command
@@ -88,6 +90,8 @@ def run_command(
     save_model: Annotated[
         Path | None, typer.Option(help="A new file NAME.safetensors for the trained model; see docs/commands.md.")
     ] = None,
+    account: options.AccountOption = None,
+    not_private: options.NotPrivateOption = False,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -121,6 +125,8 @@ def run_command(
         plans=PlanCache.of(source),
         secure_noise=secure_noise,
         check=False,
+        account=account,
+        not_private=not_private,
     )
     saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:
@@ -215,12 +221,16 @@ def sweep_command(
     task_file: options.TaskFilesOption = None,
     data_dir: options.DataDirOption = None,
     results_dir: Annotated[Path, typer.Option(help="Where records are read and written.")] = Path("results"),
+    account: options.AccountOption = None,
+    not_private: options.NotPrivateOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the dry run as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show failures and the summary only.")] = False,
 ) -> None:
     """Run methods × tasks × ε × seeds; run it again to continue where it ended.
 
-    Cells with a record are skipped, even if they failed. Each cell runs in a process of its own.
+    Cells with a record are skipped, even if they failed. Each cell runs in a process of its own. On private records the
+    seeds of the suite only number the runs, whose noise has none; what all of them cost together is said before the
+    first, and their account counts each.
 
     Exit code: 0 every cell is done, 1 some failed or cannot be planned, 2 a mistake in the call or a full disk,
     130 interrupted.
@@ -228,11 +238,12 @@ def sweep_command(
     from dphpo_bench.cli.sweep import json_rows, make_executor, print_dry, run_dry, run_sweep
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness.own_data import check_same_data
+    from dphpo_bench.harness.account import DEFAULT
+    from dphpo_bench.harness.own_data import check_declared_data
     from dphpo_bench.harness.plan import warn_of_budget
-    from dphpo_bench.harness.seeds import warn_of_seeds
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import cells_of, portable
+    from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
     from dphpo_bench.sweep.suite import load_suite
 
     if as_json and not dry_run:
@@ -245,17 +256,20 @@ def sweep_command(
         )
     tasks = TaskFiles.of(task_file or [])
     found = cells_of(load_suite(suite, tasks.make), source, only or [], tasks.make)
+    if not dry_run or (results_dir / ".data" / "key").exists():
+        found = unseeded(found, store)
     with portable(found) as cells, closing(make_executor(executor, workers, address, cells)) as made:
         budgets = {(cell.task.facts.task, cell.task.facts.n_records, cell.budget): cell.task.facts for cell in cells}
         for (_, _, budget), facts in budgets.items():
             warn_of_budget(budget, facts)
         if not dry_run:
             for task, identity in {cell.identity.task: (cell.task, cell.identity) for cell in cells}.values():
-                warn_of_seeds(task, "the suite seeds its runs")
-                check_same_data(store.root, task, identity)
-            raise typer.Exit(
-                run_sweep(cells, store, made, source, tasks.places, retry_failed=retry_failed, quiet=quiet)
+                check_declared_data(store.root, task, identity, source)
+            private = PrivateCells(store, account or DEFAULT, not_private)
+            code = run_sweep(
+                cells, store, made, source, tasks.places, retry_failed=retry_failed, quiet=quiet, private=private
             )
+            raise typer.Exit(code)
         workers = made.capacity
         stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
     if as_json:
@@ -265,6 +279,7 @@ def sweep_command(
     raise typer.Exit(1 if any(group.error for group in groups) else 0)
 
 
+app.command("account")(account_command)
 app.command("audit")(audit_command)
 app.command("explain")(explain_command)
 

@@ -36,6 +36,8 @@ def explain_command(
     workers: Annotated[int | None, typer.Option(min=1, help="Extra runs at a time; default: as many as fit.")] = None,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs of an extra run, or a part of one; 0: on the CPU.")] = 0,
     task_file: options.TaskFilesOption = None,
+    private_records: options.PrivateRecordsOption = False,
+    account: options.AccountOption = None,
     data_dir: options.DataDirOption = None,
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -52,10 +54,13 @@ def explain_command(
     from dphpo_bench.cli.sweep import make_executor, run_cells
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.account import DEFAULT
+    from dphpo_bench.harness.entry import check_may_spend
     from dphpo_bench.leaderboard.questions import Workshop, questions
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.cells import portable
+    from dphpo_bench.sweep.private_cells import PrivateCells
     from dphpo_bench.sweep.resources import Resources
 
     root, found = _read(records)
@@ -69,8 +74,10 @@ def explain_command(
     _tell(refused, none=not asked)
     cells = [cell for question in asked for cell in question.cells]
     if cells:
+        check_may_spend([cell.task for cell in cells], private_records, "two extra runs for each run it explains")
+        private = PrivateCells(store, account or DEFAULT, not_private=False, what="extra run")
         with portable(cells) as ready, closing(make_executor(executor, workers, None, ready)) as made:
-            run_cells(ready, store, made, source, retry_failed=retry_failed, quiet=quiet)
+            run_cells(ready, store, made, source, retry_failed=retry_failed, quiet=quiet, private=private)
     splits = []
     for question in asked:
         try:

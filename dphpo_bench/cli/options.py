@@ -80,6 +80,15 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option(help="Local mirror with <dataset>/<split>.parquet; default: $DPHPO_BENCH_DATA, else the hub."),
 ]
+AccountOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of private data: the account that counts; default: main.")
+]
+NotPrivateOption = Annotated[
+    bool, typer.Option("--not-private", help="Of private data: let methods with ε = ∞ run, whose output stays inside.")
+]
+PrivateRecordsOption = Annotated[
+    bool, typer.Option("--private-records", help="Run on private records, too: each run is a release, and counted.")
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

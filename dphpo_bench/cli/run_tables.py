@@ -97,6 +97,8 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     if record.peak_memory_bytes is not None:
         table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
     table.add_row("record", str(result.path))
+    if result.account:
+        table.add_row("account", str(result.account))
     if saved:
         table.add_row("model", str(saved))
     return table

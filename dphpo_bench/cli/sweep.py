@@ -23,6 +23,7 @@ from dphpo_bench.sweep.cells import Cell
 from dphpo_bench.sweep.driver import Stock, Summary, sweep, take_stock
 from dphpo_bench.sweep.dry_run import PlannedCells, plan_all, total_seconds
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
+from dphpo_bench.sweep.private_cells import PrivateCells
 
 
 def make_executor(name: str, workers: int | None, address: str | None, cells: Sequence[Cell]) -> Executor:
@@ -67,10 +68,11 @@ def run_sweep(
     *,
     retry_failed: bool,
     quiet: bool,
+    private: PrivateCells,
 ) -> int:
     """Run the cells, print a summary, and return the exit code: 0 if every cell has a record of status "ok", else 1."""
     start = time.monotonic()
-    summary = run_cells(cells, store, executor, source, retry_failed=retry_failed, quiet=quiet)
+    summary = run_cells(cells, store, executor, source, retry_failed=retry_failed, quiet=quiet, private=private)
     print_summary(summary, store, time.monotonic() - start, _console(), task_files)
     return 1 if summary.failures or summary.stock.failed else 0
 
@@ -83,10 +85,11 @@ def run_cells(
     *,
     retry_failed: bool,
     quiet: bool,
+    private: PrivateCells | None = None,
 ) -> Summary:
     """Run the cells that have no record, and show how it goes; nothing is printed on standard output."""
     with _terminable(), SweepDisplay(executor.capacity, quiet=quiet) as display:
-        return sweep(cells, store, executor, source, display, retry_failed=retry_failed)
+        return sweep(cells, store, executor, source, display, retry_failed=retry_failed, private=private)
 
 
 def run_dry(

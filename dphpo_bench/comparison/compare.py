@@ -18,7 +18,8 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.own_data import check_same_data
+from dphpo_bench.harness.account import DEFAULT
+from dphpo_bench.harness.own_data import check_declared_data
 from dphpo_bench.harness.recording import task_identity
 from dphpo_bench.harness.seeds import warn_of_seeds
 from dphpo_bench.privacy.budget import PrivacyBudget
@@ -26,14 +27,17 @@ from dphpo_bench.records.reading import Result
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import cell_of, portable, with_seeds
 from dphpo_bench.sweep.driver import sweep
+from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
 from dphpo_bench.sweep.resources import Resources
+
+SEEDS = (0, 1, 2)
 
 
 def compare(
     methods: Sequence[str | Method],
     task: str | Task,
     epsilons: Sequence[float],
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] | None = None,
     *,
     delta: float | None = None,
     results_dir: Path | str = "results",
@@ -43,21 +47,24 @@ def compare(
     gpus: float = 0,
     source: DataSource | None = None,
     quiet: bool = False,
+    account: str | None = None,
+    not_private: bool = False,
 ) -> Comparison:
     """Run each method on a task at each ε with each seed, and set the results side by side.
 
     Each run has a process and a record of its own. What has a record in `results_dir` is not run again, so that the
     same call goes on where an interrupted one ended. An `ArrayTask` whose records changed needs another `version`.
 
-    Each run spends (ε, δ) of its own. On private records the choice of a method costs the sum of all runs, as any
-    search does, and seeds have to be kept secret: compare on public records, or on records that are given up for it.
+    Each run spends (ε, δ) of its own. On private records the choice of a method costs all runs together, as any search
+    does: the sum is said before the first run, and their account counts each. Compare on public records if you can.
 
     Args:
         methods: methods, or registered names.
         task: a task or a registered name. One that is not registered, and a method that is not, are written to a
             temporary file for the processes that run them, in a folder that only the user can read.
         epsilons: target ε of the whole procedure.
-        seeds: each makes a run, repeatable on this kind of machine, noise included.
+        seeds: each makes a run, repeatable on this kind of machine, noise included. None: 0, 1, 2; on private records
+            three runs without a seed, since whoever knows one can subtract the noise.
         delta: target δ; None: the task's default. A board takes at most 1e-3.
         results_dir: where records are read and written.
         retry_failed: whether to run again what has the record of a failure.
@@ -66,6 +73,8 @@ def compare(
         gpus: GPUs of a run, or a part of one; 0 trains on the CPU.
         source: where data are found; default: environment, then the hub.
         quiet: show failures only. Otherwise progress goes to standard error.
+        account: of private records: the account in `results_dir` that counts; None: "main".
+        not_private: let methods without privacy (ε = ∞) run on private records, because their output stays inside.
 
     Returns:
         All results, failed runs included.
@@ -75,30 +84,35 @@ def compare(
         UnknownNameError: if a name is not registered.
         DataError: if the task's data are missing, or changed since there are results.
         RecordError: if a record cannot be written.
+        AccountError: if the account's cap does not cover all runs, or it cannot be written.
     """
     made = [method_of(one) for one in _several(methods, "methods", "hyfreedp")]
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(float(epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
-    seeds = [_checked_seed(seed) for seed in _several(seeds, "seeds", 0)]
-    warn_of_seeds(task, f"the comparison seeds its runs with {shown(seeds)}")
+    runs = [_checked_seed(seed) for seed in _several(SEEDS if seeds is None else seeds, "seeds", 0)]
+    if seeds is not None:
+        warn_of_seeds(task, f"the comparison seeds its runs with {shown(runs)}")
     source = source or DataSource.resolve()
     of_task = task_identity(task, task.facts, source)
     resources = Resources(threads=threads, gpus=gpus)
-    first = [cell_of(method, task, of_task, budget, seeds[0], resources) for budget in budgets for method in made]
+    first = [cell_of(method, task, of_task, budget, runs[0], resources) for budget in budgets for method in made]
     keys, targets = [cell.key for cell in first[: len(made)]], [budget.epsilon for budget in budgets]
-    for name, values in (("method", keys), ("epsilon", targets), ("seed", seeds)):
+    for name, values in (("method", keys), ("epsilon", targets), ("seed", runs)):
         if len(set(values)) < len(values):
             raise InvalidValueError(f"Expected each {name} once, got {name}s that are the same.")
-    cells = with_seeds(first, seeds)
+    cells = with_seeds(first, runs)
     store = RecordStore(Path(results_dir))
-    check_same_data(store.root, task, cells[0].identity)
+    check_declared_data(store.root, task, cells[0].identity, source)
+    if seeds is None:
+        cells = unseeded(cells, store)
+    private = PrivateCells(store, account or DEFAULT, not_private)
     with (
         portable(cells) as ready,
         closing(make_executor("process", workers, None, ready)) as executor,
         SweepDisplay(executor.capacity, quiet=quiet) as display,
     ):
-        sweep(ready, store, executor, source, display, retry_failed=retry_failed)
+        sweep(ready, store, executor, source, display, retry_failed=retry_failed, private=private)
     records = [store.find(cell.identity) for cell in cells]
     paths = [str(store.path_of(cell.identity).relative_to(store.root)) for cell in cells]
     return Comparison(

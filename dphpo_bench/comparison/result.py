@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -162,9 +163,10 @@ class Comparison:
         from rich.text import Text
 
         identity, lines = self.records[0].identity, self.lines
-        seeds = len({record.identity.seed for record in self.records})
+        runs = max(Counter(result.setting for result in self.results).values())
+        noun = "runs" if identity.seed is None else "seeds"
         title = f"{identity.task} ({identity.model}), δ = {identity.delta:.3g}: {self.measure.header} on test data"
-        told = f"mean of {seeds} seeds ± 95 % interval" if seeds > 1 else "one seed"
+        told = f"mean of {runs} {noun} ± 95 % interval" if runs > 1 else f"one {noun[:-1]}"
         table = Table("method", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
         for epsilon in self.epsilons:
             table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
@@ -181,7 +183,9 @@ class Comparison:
         console.print(Text(f"{one_line(title)}, {told}"), soft_wrap=True)
         console.print(table)
         for record in self.failures[:MAX_FAILURES]:
-            who = f"{record.identity.method}, ε {record.identity.epsilon:g}, seed {record.identity.seed}"
+            failed = record.identity
+            which = f"run {failed.run}" if failed.seed is None else f"seed {failed.seed}"
+            who = f"{failed.method}, ε {failed.epsilon:g}, {which}"
             console.print(Text(one_line(f"{who}: {record.status}: {record.error}")), soft_wrap=True)
         return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines())
 

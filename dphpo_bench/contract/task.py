@@ -1,5 +1,6 @@
 """The contract of a task: public facts, private training data, test data for the harness alone, a model."""
 
+import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
@@ -270,7 +271,8 @@ class Task(ABC):
             fingerprint nor the model's structure do: other initial weights, another loss or forward pass.
         datasets: what is read from the hub or a mirror, for `dphpo-bench data`; none by default.
         public: whether anybody may have the training records. Only then is a run's seed, which tells its noise,
-            harmless.
+            harmless, and only then does a run's identity have the fingerprint of the records.
+        fingerprint_is_declared: whether `fingerprint` holds what the curator declares and nothing of the records.
 
     Raises:
         UnknownNameError: if there is no such model.
@@ -282,6 +284,7 @@ class Task(ABC):
     version: ClassVar[int] = 1
     datasets: "ClassVar[tuple[Dataset, ...]]" = ()
     public: bool = False
+    fingerprint_is_declared: ClassVar[bool] = False
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -382,9 +385,24 @@ class Task(ABC):
             )
         raise InvalidValueError(f"Expected {which} of its own of task {self.name}, of kind {kind!r}.")
 
-    @abstractmethod
     def fingerprint(self, source: "DataSource") -> str:
-        """A hash of the data as the model gets them: part of a run's identity."""
+        """Return a hash of the data as the model gets them: part of a run's identity where the data are public.
+
+        The harness never asks it of private data, unless `fingerprint_is_declared`: whoever has the hash of private
+        records can test guesses at any one of them, at any ε. There `version` stands for the data, and the folder of
+        results keeps a digest under a secret key, which tells whether the records changed.
+
+        Raises:
+            InvalidValueError: if the task's data are public and it has none.
+        """
+        del source
+        raise InvalidValueError(f"Expected a fingerprint of task {self.name}, whose data are public: a hash of them.")
+
+    def data_fingerprint(self, source: "DataSource") -> str:
+        """Return what a run's identity says of the data: `fingerprint`, or the task's name where that is a secret."""
+        if self.public or self.fingerprint_is_declared:
+            return self.fingerprint(source)
+        return hashlib.sha256(f"private records of {self.name}".encode()).hexdigest()
 
     def model_fingerprint(self) -> str:
         """A hash of the model's structure: part of a run's identity."""

@@ -9,6 +9,7 @@ from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.task import Task, sealed
+from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of, quoted
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import Setup
@@ -69,7 +70,15 @@ def _let_run(
     streams = setup.streams()
     target = checked.plan.budget
     budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run
-    own = (method.name, repr(sorted(parameters_of(method).items())), repr(budget), facts.task, facts.model)
+    own: tuple[str, ...] = (
+        method.name,
+        repr(sorted(parameters_of(method).items())),
+        repr(budget),
+        facts.task,
+        facts.model,
+    )
+    if not task.public:  # any difference makes other noise: two sums with the same noise would show their difference
+        own += (setup.identity, records_digest(streams.name("records"), train))
     hidden = setup.hides_trials(checked.plan.event)
     session = open_session(
         task,

@@ -7,7 +7,7 @@ long the data take. So the harness keeps the seed of an unfinished run in a priv
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dphpo_bench.base.errors import RecordError
@@ -34,6 +34,13 @@ class Journal:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self.values: dict[str, int] = {} if path is None else _read(path)
+
+    @classmethod
+    def holding(cls, values: Mapping[str, int]) -> "Journal":
+        """Return a journal in memory with these values, from whoever keeps the file."""
+        journal = cls()
+        journal.values.update(values)
+        return journal
 
     def once(self, name: str, draw: Callable[[], int]) -> int:
         """The value with this name, drawn and written to disk if there is none yet."""

@@ -1,51 +1,120 @@
-"""Whether the records of an `ArrayTask` are still those that earlier results are of.
+"""Digests of private records under secret keys: whether they are still those that earlier results are of.
 
-A hash of private records is in no record of a run, so nothing there shows that they changed. A folder of results keeps
-a hash with a key that is drawn at random and kept beside it, in a hidden folder that only the user can read.
+Nothing that a run publishes holds a hash of private records, since anybody could test guesses at a record with it. A
+folder of results keeps digests under a key that is drawn at random and kept beside them, in a hidden folder that only
+the user can read.
 """
 
 import contextlib
 import hashlib
-import json
+import hmac
 import secrets
 from pathlib import Path
 
-from dphpo_bench.base.errors import DataError
+import torch
+
+from dphpo_bench.base.errors import DataError, RecordError
 from dphpo_bench.base.files import read_whole, write_whole
+from dphpo_bench.base.tensors import Records
 from dphpo_bench.base.text import compact_json
 from dphpo_bench.contract.task import Task
-from dphpo_bench.recipes.array_task import ArrayTask
+from dphpo_bench.data.cache import locked
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import Identity
 
-MAX_BYTES = 1000
+KEY_BYTES = 32
 
 
-def check_same_data(root: Path, task: Task, identity: Identity) -> None:
-    """Refuse an `ArrayTask` whose records changed, while its version did not, since results were put into a folder.
+def records_digest(key: bytes, *splits: Records) -> str:
+    """Return a keyed hash of all records, 64 hexadecimal digits: only who has the key can test guesses at a record."""
+    digest = hmac.new(key, digestmod="sha256")
+    for records in splits:
+        for name, tensor in records.named().items():
+            digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def keeps_digest(task: Task) -> bool:
+    """Return whether a folder of results keeps a digest of the task's records, because no identity names them."""
+    return not task.public or task.fingerprint_is_declared
+
+
+def data_digest(root: Path, task: Task, train: Records, source: DataSource) -> str:
+    """Return the digest of a task's records under the folder's key, which is drawn if there is none yet.
 
     Args:
-        root: the folder of results; hashes are in its folder `.data`, which must not be published.
-        task: the task; any but an `ArrayTask` tells its data by its fingerprint.
+        root: the folder of results.
+        task: the task; the test records count where they cost nothing to load.
+        train: its training records.
+        source: where data are found.
+
+    Raises:
+        RecordError: if the key can be neither read nor written.
+    """
+    splits = [train, task.load_test(source)] if task.fingerprint_is_declared else [train]
+    return records_digest(folder_key(root), *splits)
+
+
+def folder_key(root: Path) -> bytes:
+    """Return the secret key of a folder of results; the first call draws it.
+
+    Raises:
+        RecordError: if it can be neither read nor written.
+    """
+    path = root / ".data" / "key"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            return _valid_key(read_whole(path, KEY_BYTES), path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(path):  # another process may have drawn it meanwhile
+            if not path.exists():
+                write_whole(path, secrets.token_bytes(KEY_BYTES))
+                path.chmod(0o600)
+            return _valid_key(read_whole(path, KEY_BYTES), path)
+    except (OSError, DataError) as error:
+        raise RecordError(f"Cannot keep the key {path}: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _valid_key(key: bytes, path: Path) -> bytes:
+    if len(key) != KEY_BYTES:
+        raise RecordError(f"{path} is not the key of a folder of results. Restore it, or name another folder.")
+    return key
+
+
+def check_same_data(root: Path, task: Task, identity: Identity, digest: str) -> None:
+    """Reject private records that changed, while their version did not, since results were put into a folder.
+
+    Args:
+        root: the folder of results; digests are in its folder `.data`, which must not be published.
+        task: the task.
         identity: of any run on it.
+        digest: from `data_digest`.
+
+    Raises:
+        DataError: if the records changed.
+    """
+    of_task = [getattr(identity, name) for name in ("task", "task_version", "facts", "data_fingerprint")]
+    path = root / ".data" / f"{hashlib.sha256(compact_json(of_task).encode()).hexdigest()[:16]}.digest"
+    try:
+        known = read_whole(path, len(digest)).decode()
+    except (OSError, ValueError):
+        known = ""
+    if len(known) != len(digest):  # there is none yet, or it is damaged
+        with contextlib.suppress(OSError):  # a help, not a result
+            write_whole(path, digest)
+    elif known != digest:
+        raise DataError(
+            f"The records of task {task.name} are others than those that results in {root} are of, and its version is "
+            "the same. Give the task another version, or name another folder of results."
+        )
+
+
+def check_declared_data(root: Path, task: Task, identity: Identity, source: DataSource) -> None:
+    """Reject records in memory, as an `ArrayTask` has them, that changed since results were put into a folder.
 
     Raises:
         DataError: if they changed.
     """
-    if not isinstance(task, ArrayTask):
-        return
-    of_task = [getattr(identity, name) for name in ("task", "facts", "data_fingerprint")]
-    path = root / ".data" / f"{hashlib.sha256(compact_json(of_task).encode()).hexdigest()[:16]}.json"
-    try:
-        key, digest = json.loads(read_whole(path, MAX_BYTES))
-        changed = digest != task.digest(bytes.fromhex(key))
-    except (OSError, ValueError, TypeError):  # there is none yet, or it is damaged
-        drawn = secrets.token_bytes(32)
-        with contextlib.suppress(OSError):  # a help, not a result
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(path, json.dumps([drawn.hex(), task.digest(drawn)]))
-        return
-    if changed:
-        raise DataError(
-            f"The records of task {task.name} are others than those that results in {root} are of, and its version is "
-            "the same. Give the task another version=, or name another folder of results."
-        )
+    if task.fingerprint_is_declared:
+        check_same_data(root, task, identity, data_digest(root, task, task.load_train(source), source))

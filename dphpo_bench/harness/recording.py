@@ -50,8 +50,10 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
         told["pretrained"] = [
             {"name": one.name, "has_seen_records": one.has_seen_any(task.datasets)} for one in task.pretrained_models
         ]
+    if not task.public:  # where it is absent, they are
+        told["public"] = False
     try:
-        data_fingerprint = task.fingerprint(source)
+        data_fingerprint = task.data_fingerprint(source)
     except DphpoBenchError:
         raise
     except Exception as error:

@@ -1,9 +1,11 @@
-"""Plan, run, verify, record: one procedure for every method and every task.
+"""Plan, count, run, verify, record: one procedure for every method and every task.
 
 The harness believes no ε that a method states. It computes the ε of the plan before any data is read, and
-the ε of the ledger after the run, and quotes the larger.
+the ε of the ledger after the run, and quotes the larger. A run on private records is counted in their account before
+they are read.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +20,12 @@ from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.account import VOID
+from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
+from dphpo_bench.harness.entry import Entry, account_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.own_data import check_same_data
+from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.recording import RunFailedError, identity_of, record_of, task_identity, timed
@@ -46,11 +51,13 @@ class RunResult:
         record: the record of the run.
         path: where the record lies, or None if none was to be written.
         model: the trained model, or None if the run failed, unless only its test did: it has been paid for.
+        account: what has been released from these private records so far; None where no account is kept.
     """
 
     record: RunRecord
     path: Path | None
     model: "nn.Module | None"
+    account: AccountReport | None = None
 
     def save(self, path: Path | str) -> Path:
         """Write the trained model to a new file that ends in .safetensors; `load_model` reads it. Returns the path.
@@ -77,6 +84,9 @@ def run(
     plans: "PlanCache | None" = None,
     secure_noise: bool = False,
     check: bool = True,
+    account: str | None = None,
+    not_private: bool = False,
+    journal: Journal | None = None,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
 
@@ -95,8 +105,13 @@ def run(
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.
         check: raise an error if the status of the run is not "ok". False: return the result all the same.
+        account: of private records: which account in `results_dir` counts the run; None: "main".
+        not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
+        journal: of a run without a seed, from a caller that counts the run itself, as sweeps do; None: a file in
+            `results_dir`.
 
     Raises:
+        AccountError: if the account's cap does not cover the run, or the account cannot be written.
         RunFailedError: if the run failed, went over its budget or could not be verified; its record is written before.
         DphpoBenchError: if the plan, the data or the results folder make a run impossible.
     """
@@ -105,32 +120,44 @@ def run(
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
     store = None if results_dir is None else RecordStore(Path(results_dir))
+    book = None if journal else account_of(task, store, account)
     if store:
         store.check_writable()
     setup = replace(setup, device=resolve_device(device))
     seconds: dict[str, float] = {}
     with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
         checked = plan(method, task, budget, plans=plans)
+    if not task.public:
+        refuse_no_privacy(checked.epsilon.epsilon, method.name, task.name, not_private)
     source = source or DataSource.resolve(progress=setup.progress)
-    with timed(seconds, "data"), setup.progress.track("Preparing the data", 0):
-        task.prepare(source)
-        train = task.load_train(source)
-        identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
+
+    def load() -> Records:
+        with timed(seconds, "data"), setup.progress.track("Preparing the data", 0):
+            task.prepare(source)
+            return task.load_train(source)
+
+    # Of private records, the identity holds nothing; of public ones, a hash that may need them on disk.
+    train = load() if task.public else None
+    identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
         store.check_free(identity)
-        check_same_data(store.root, task, identity)
-    if len(train) != checked.facts.n_records:
-        raise DataError(
-            f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}. "
-            "Set n_records of its facts to a number that is public, and make its data fit it."
-        )
-    setup = replace(setup, journal=_journal(store.journal_of(identity) if store and setup.unseeded else None, setup))
+    path = store.journal_of(identity) if store and setup.unseeded else None
+    setup = replace(setup, identity=identity.key, journal=journal or _journal(path, setup))
+    entry = Entry.make(book, checked, identity, setup) if book else None
+    with entry.voided_on_mistakes() if entry else nullcontext():
+        train = train or load()
+        _check_records(task, checked.facts, train)
+        if store and keeps_digest(task):
+            digest = data_digest(store.root, task, train, source)
+            check_same_data(store.root, task, identity, digest)
+            if entry:
+                entry.note(digest=digest)
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     planned = Meter(checked.plan.cost.examples, "the test")
     with timed(seconds, "train"), setup.progress.whole(planned) as meter:
         setup = replace(setup, meter=meter)
-        attempt = _execute(checked, task, train, setup)
+        attempt = _execute(checked, task, train, setup, entry)
     identity = told_apart(identity, setup.journal)
     metrics: dict[str, float] = {}
     model: nn.Module | None = None
@@ -138,13 +165,27 @@ def run(
         with timed(seconds, "test"), setup.progress.track("Testing", 0):
             attempt, metrics, model = _measured(attempt, attempt.outcome.model, task, source, setup)
     record = record_of(checked, identity, attempt, metrics, seconds, setup)
+    if entry:
+        entry.end(attempt, record.status)
     if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
         model = None
     path = store.write(record) if store else None
     setup.journal.discard()
+    report = report_of(book) if book else None
+    if report:
+        setup.progress.note(str(report))
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
-    return RunResult(record, path, model)
+    return RunResult(record, path, model, report)
+
+
+def _check_records(task: Task, facts: TaskFacts, train: Records) -> None:
+    """Reject another number of records than the public one."""
+    if len(train) != facts.n_records:
+        raise DataError(
+            f"Task {task.name} declares N={facts.n_records} public training records but loads {len(train)}. "
+            "Set n_records of its facts to a number that is public, and make its data fit it."
+        )
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:
@@ -172,10 +213,12 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
     return journal
 
 
-def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> Attempt:
+def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, entry: Entry | None) -> Attempt:
     try:
         return execute(checked, task, train, setup)
-    except DphpoBenchError:
+    except DphpoBenchError:  # a mistake in the call, before anything was asked
+        if entry and entry.is_new:
+            entry.note(status=VOID)
         if setup.secure_noise:  # nothing has been drawn, so another try is the first one
             setup.journal.discard()
         raise

@@ -26,6 +26,14 @@ CONDITIONS = "conditions"
 """An entry of a journal: under which a restart repeats what has been asked; see `Setup.conditions`."""
 
 
+def conditions_of(device: str, threads: int) -> int:
+    """Return a hash of what decides how sums are rounded: the device, the number of threads, and torch's version."""
+    import torch
+
+    told = json.dumps([device, threads, torch.__version__])
+    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big")
+
+
 @dataclass(frozen=True)
 class Setup:
     """How a run is done; the plan says what it does.
@@ -38,6 +46,7 @@ class Setup:
         progress: where long work reports to.
         meter: counts what is computed.
         observer: is told of all releases.
+        identity: of the run, as a key, which the noise on private records follows; empty for a run without a record.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
 
     Raises:
@@ -51,6 +60,7 @@ class Setup:
     progress: Progress = field(default_factory=SilentProgress)
     meter: Meter = field(default_factory=Meter)
     observer: "Observer | None" = None
+    identity: str = ""
     order: Callable[[int], Sequence[int]] = range
 
     def __post_init__(self) -> None:
@@ -75,11 +85,10 @@ class Setup:
         return self.unseeded and has_selection(event)
 
     def conditions(self) -> int:
-        """A hash of what decides how sums are rounded: the device, the number of threads, and torch's version."""
+        """See `conditions_of`."""
         import torch
 
-        told = json.dumps([self.device, torch.get_num_threads(), torch.__version__])
-        return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big")
+        return conditions_of(self.device, torch.get_num_threads())
 
     def streams(self) -> Streams:
         """The run's random streams. The seed of an unseeded run is drawn once and kept in the journal."""

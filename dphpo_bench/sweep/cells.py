@@ -18,6 +18,8 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.plan_cache import PlanCache
 from dphpo_bench.harness.reasons import reason_of
@@ -54,7 +56,8 @@ class Cell:
 
     def __str__(self) -> str:
         identity = self.identity
-        return f"{identity.method} on {identity.task} ({identity.model}), ε {identity.epsilon:g}, seed {identity.seed}"
+        which = f"run {identity.run}" if identity.seed is None else f"seed {identity.seed}"
+        return f"{identity.method} on {identity.task} ({identity.model}), ε {identity.epsilon:g}, {which}"
 
 
 @dataclass(frozen=True)
@@ -149,8 +152,15 @@ def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:
     return [replace(cell, identity=cell.identity.model_copy(update={"seed": seed})) for seed in seeds for cell in first]
 
 
-def job_of(cell: Cell, source: DataSource) -> str:
-    """The argument of `run_cell`, `plan_cell` and `prepare_data`, as JSON."""
+def job_of(cell: Cell, source: DataSource, secret: Mapping[str, int] | str | None = None) -> str:
+    """Return the argument of `run_cell`, `plan_cell` and `prepare_data`, as JSON.
+
+    Args:
+        cell: the cell.
+        source: where its data are found.
+        secret: of a run on private records, the values of its journal, which its noise is drawn from; of their
+            preparation, the key of their digest, in hexadecimal digits.
+    """
     return json.dumps(
         {
             "identity": cell.identity.model_dump(),
@@ -159,6 +169,7 @@ def job_of(cell: Cell, source: DataSource) -> str:
             "data_dir": None if source.data_dir is None else str(source.data_dir.absolute()),
             "cache_dir": str(source.cache_dir.absolute()),
             "luggage": cell.luggage,
+            "secret": secret,
         }
     )
 
@@ -168,7 +179,7 @@ def device_of(cell: Cell) -> str:
     return "cuda" if cell.resources.gpus else "cpu"
 
 
-class _Job:
+class Job:
     """A job in the process that does it."""
 
     def __init__(self, text: str) -> None:
@@ -182,6 +193,9 @@ class _Job:
         self.plans = PlanCache.of(self.source)
         torch.set_num_threads(job["threads"])
         self._luggage = str(job["luggage"])
+        secret = job["secret"]
+        self.journal = Journal.holding(secret) if isinstance(secret, dict) else None
+        self.key = bytes.fromhex(secret) if isinstance(secret, str) else b""
         logging.basicConfig()  # writes to the cell's log, tracebacks included
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
@@ -201,7 +215,7 @@ class _Job:
 def run_cell(job: str) -> str:
     """Run a cell and return its record as JSON; whatever goes wrong is in the record."""
     start = time.monotonic()
-    given = _Job(job)
+    given = Job(job)
     try:
         result = run(
             given.method(),
@@ -213,6 +227,8 @@ def run_cell(job: str) -> str:
             device=given.device,
             plans=given.plans,
             check=False,
+            not_private=True,  # the driver of the sweep has asked
+            journal=given.journal,
         )
     except Exception as error:
         return failed_record(given.identity, reason_of(error), time.monotonic() - start).to_json()
@@ -221,7 +237,7 @@ def run_cell(job: str) -> str:
 
 def plan_cell(job: str) -> str:
     """Plan a cell, keep the plan for its run, and return a `CellPlan` or {"error": reason} as JSON."""
-    given = _Job(job)
+    given = Job(job)
     try:
         checked = plan(given.method(), given.task(), given.budget, plans=given.plans)
         report = checked.epsilon
@@ -232,16 +248,22 @@ def plan_cell(job: str) -> str:
 
 
 def prepare_data(job: str) -> str:
-    """Prepare and load the data of a cell's task, so that runs find them; returns the user's error, if any."""
-    given = _Job(job)
+    """Prepare and load the data of a cell's task, so that runs find them.
+
+    Returns:
+        The user's error, if any, and a digest of private training records under the key of the job, as JSON.
+    """
+    given, digest = Job(job), ""
     task = given.task()
     try:
         task.prepare(given.source)
-        task.load_train(given.source)  # a task that prepares nothing may download or refuse here
+        train = task.load_train(given.source)  # a task that prepares nothing may download or refuse here
         task.load_test(given.source)
     except DphpoBenchError as error:
-        return str(error)
-    return ""
+        return json.dumps({"error": str(error), "digest": ""})
+    if given.key:
+        digest = records_digest(given.key, train)
+    return json.dumps({"error": "", "digest": digest})
 
 
 def failed_record(identity: Identity, reason: str, seconds: float) -> RunRecord:

@@ -5,6 +5,7 @@ and a full disk shows in one place.
 """
 
 import contextlib
+import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from dphpo_bench.base.errors import DataError, OtherRunError, RecordError, SweepError
+from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
 from dphpo_bench.base.files import remove_torn, write_whole
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.record import RunRecord
@@ -21,7 +22,8 @@ from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, failed_record, job_of, prepare_data, run_cell
 from dphpo_bench.sweep.claims import Claims
 from dphpo_bench.sweep.estimates import Estimates
-from dphpo_bench.sweep.executors import Executor
+from dphpo_bench.sweep.executors import Executor, answer_of
+from dphpo_bench.sweep.private_cells import PrivateCells
 from dphpo_bench.sweep.processes import Answer, NotStartedError
 from dphpo_bench.sweep.resources import Resources
 
@@ -116,13 +118,18 @@ def sweep(
     watcher: Watcher,
     *,
     retry_failed: bool = False,
+    private: PrivateCells | None = None,
 ) -> Summary:
     """Run every cell that has no record, write the records, and close the executor.
 
     A cell whose process is killed is tried again once, and then recorded as failed. Its seed decides all its draws, so
     another try cannot choose better ones.
 
+    `private` counts the cells on private records; None: in the account "main".
+
     Raises:
+        AccountError: if the account's cap does not cover all cells on private records, or it cannot be written.
+        InvalidValueError: if a method without privacy was to run on private records.
         DataError: if the data of a task are missing; no cell has been run.
         RecordError: if a record cannot be written. Those written before are kept.
         SweepError: if no process can be started.
@@ -133,14 +140,20 @@ def sweep(
         watcher.stock(stock)
         summary = Summary(stock)
         if stock.todo:
-            _prepare(stock.todo, executor, source, watcher)
+            private = private or PrivateCells(store)
+            has_private = any(not cell.task.public for cell in stock.todo)
+            if has_private:
+                watcher.note(private.prepare(stock.todo, executor, source))
+            _prepare(stock.todo, executor, source, watcher, private)
             with Claims(store.root) as claims:
                 remove_torn(store.root)
-                for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims):
+                for cell, record, elsewhere in _run_all(stock, store, executor, source, watcher, claims, private):
                     summary.run += 1
                     if record.status != "ok":
                         summary.failures.append((cell, record))
                     watcher.finished(cell, record, elsewhere)
+            if has_private:
+                watcher.note(private.summary())
         return summary
     except NotStartedError as error:
         raise SweepError(f"{error} The sweep stopped; what is finished is kept.") from None
@@ -148,7 +161,9 @@ def sweep(
         executor.close()
 
 
-def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher) -> None:
+def _prepare(
+    cells: Sequence[Cell], executor: Executor, source: DataSource, watcher: Watcher, private: PrivateCells
+) -> None:
     """Prepare the data of each task once, before the time limit of any cell counts."""
     tasks = {(cell.identity.task, cell.identity.model): cell for cell in cells}
     watcher.preparing([name for name, _ in tasks])
@@ -156,20 +171,21 @@ def _prepare(cells: Sequence[Cell], executor: Executor, source: DataSource, watc
         futures: dict[tuple[str, str], Future[Answer]] = {}
         for key, cell in tasks.items():
             needs = Resources(cell.resources.threads, time_limit_s=max(cell.resources.time_limit_s, PREPARE_SECONDS))
-            futures[key] = executor.submit(prepare_data, job_of(cell, source), needs)
+            futures[key] = executor.submit(prepare_data, job_of(cell, source, private.key_for(cell)), needs)
         while wait(futures.values(), timeout=TICK_SECONDS).not_done:
             watcher.tick()
         for key, future in futures.items():
             answer = answer_of(future)
             if answer.again and attempt < ATTEMPTS:
                 continue
-            if answer.failure or answer.text:
-                reason = answer.text or " ".join([answer.failure, *answer.log.strip().splitlines()[-1:]])
+            said = json.loads(answer.text or "{}")
+            if answer.failure or said["error"]:
+                reason = said.get("error") or " ".join([answer.failure, *answer.log.strip().splitlines()[-1:]])
                 raise DataError(
                     f"Cannot prepare the data of task {key[0]}: {reason} "
                     f"No cell was run; other tasks can be chosen with --only task=NAME."
                 )
-            del tasks[key]
+            private.see(tasks.pop(key), said["digest"])
 
 
 @dataclass(frozen=True)
@@ -185,6 +201,7 @@ def _run_all(
     source: DataSource,
     watcher: Watcher,
     claims: Claims,
+    private: PrivateCells,
 ) -> Iterator[tuple[Cell, RunRecord, bool]]:
     """Run cells until each has a record; yields a cell, its record, and whether another sweep made it."""
     waiting = deque(map(_Attempt, stock.todo))
@@ -206,7 +223,15 @@ def _run_all(
                 yield cell, meanwhile, True
                 continue
             watcher.started(cell)
-            running[executor.submit(run_cell, job_of(cell, source), cell.resources)] = attempt
+            try:
+                secret = None if cell.task.public else private.start(cell)
+            except InvalidValueError as error:  # it cannot be planned
+                record = failed_record(cell.identity, str(error), 0.0)
+                store.write(record)
+                claims.give_back(key)
+                yield cell, record, False
+                continue
+            running[executor.submit(run_cell, job_of(cell, source, secret), cell.resources)] = attempt
         done = wait(running, timeout=TICK_SECONDS, return_when=FIRST_COMPLETED).done if running else set()
         unwritten: RecordError | None = None
         refusal: NotStartedError | None = None
@@ -229,6 +254,8 @@ def _run_all(
             except RecordError as error:  # the disk is full; the store keeps the other finished records elsewhere, too
                 unwritten = error
                 continue
+            if not attempt.cell.task.public:
+                private.end(attempt.cell, record)
             _keep_log(store, record, answer.log)
             claims.give_back(record.identity.key)
             yield attempt.cell, record, False
@@ -247,16 +274,6 @@ def _run_all(
             waiting, elsewhere = elsewhere, waiting
             time.sleep(TICK_SECONDS if waiting else 0)
         watcher.tick()
-
-
-def answer_of(future: "Future[Answer]") -> Answer:
-    """The executor's answer, also if the executor failed; only `NotStartedError` is raised."""
-    try:
-        return future.result()
-    except NotStartedError:
-        raise
-    except Exception as error:  # the executor's own failure, such as a lost node
-        return Answer(None, f"{type(error).__name__}: {error}", again=True)
 
 
 def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:

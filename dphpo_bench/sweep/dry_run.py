@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, plan_cell
-from dphpo_bench.sweep.driver import Stock, answer_of
-from dphpo_bench.sweep.executors import Executor
+from dphpo_bench.sweep.driver import Stock
+from dphpo_bench.sweep.executors import Executor, answer_of
 
 
 @dataclass
@@ -38,7 +38,7 @@ def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Pro
     alike: defaultdict[str, PlannedCells] = defaultdict(PlannedCells)
     for state in ("finished", "failed", "todo"):
         for cell in getattr(stock, state):
-            getattr(alike[cell.identity.model_copy(update={"seed": None}).key], state).append(cell)
+            getattr(alike[cell.identity.model_copy(update={"seed": None, "run": None}).key], state).append(cell)
     groups = list(alike.values())
     try:
         futures = [executor.submit(plan_cell, job_of(group.cell, source), group.cell.resources) for group in groups]

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.harness.reasons import reason_of
-from dphpo_bench.sweep.processes import Answer, Function, Processes
+from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes
 from dphpo_bench.sweep.resources import Resources
 
 
@@ -106,3 +106,13 @@ def visible_gpus() -> list[str]:
     count = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     return named.split(",")[:count] if named else [str(index) for index in range(count)]
+
+
+def answer_of(future: "Future[Answer]") -> Answer:
+    """The executor's answer, also if the executor failed; only `NotStartedError` is raised."""
+    try:
+        return future.result()
+    except NotStartedError:
+        raise
+    except Exception as error:  # the executor's own failure, such as a lost node
+        return Answer(None, f"{type(error).__name__}: {error}", again=True)

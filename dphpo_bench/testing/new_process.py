@@ -85,7 +85,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     task = found(request["model"])
     facts, slow = repr(task.facts), _slow()
     source = DataSource.resolve(request["data_dir"], request["cache_dir"])
-    fingerprints = {"fingerprint": task.fingerprint(source), "model_fingerprint": task.model_fingerprint()}
+    fingerprints = {"fingerprint": task.data_fingerprint(source), "model_fingerprint": task.model_fingerprint()}
     return {"facts": facts, "slow": slow, **fingerprints}
 
 

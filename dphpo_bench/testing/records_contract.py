@@ -158,10 +158,12 @@ class RecordsContract:
         """The fingerprints of records and model are texts that stay the same, even in another process."""
         source = self.source()
         structure = task.model_fingerprint()
-        before = task.fingerprint(source)
+        before = task.data_fingerprint(source)
         expect(isinstance(before, str) and before != "", f"Expected a text as fingerprint, got {shortened(before)}.")
         task.load_train(source)
-        expect(task.fingerprint(source) == before, "The fingerprint names the records, yet loading them changes it.")
+        expect(
+            task.data_fingerprint(source) == before, "The fingerprint names the records, yet loading them changes it."
+        )
         elsewhere = self._elsewhere(task)
         for which, here, there in (
             ("fingerprint", before, elsewhere["fingerprint"]),

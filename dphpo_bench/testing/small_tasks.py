@@ -147,4 +147,4 @@ class Excerpt(Task):
 
     def fingerprint(self, source: "DataSource") -> str:
         """The other task's, and how many records are taken."""
-        return f"{self._task.fingerprint(source)}-{self._facts.n_records}"
+        return f"{self._task.data_fingerprint(source)}-{self._facts.n_records}"

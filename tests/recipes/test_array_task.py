@@ -63,15 +63,6 @@ def test_an_array_that_nobody_may_write_to_is_copied() -> None:
     torch.testing.assert_close(make(train=(fixed, Y)).load_train(SOURCE).inputs, torch.tensor(X).float())
 
 
-def test_a_digest_follows_the_records_and_the_key() -> None:
-    changed = X.copy()
-    changed[3, 2] += 1
-    digests = [make().digest(b"a"), make().digest(b"b"), make(train=(changed, Y)).digest(b"a")]
-    digests += [make(test=(X[:5], Y[:5])).digest(b"a"), make(test=(X[:5], Y[1:6])).digest(b"a")]
-    assert len(set(digests)) == 5
-    assert make().digest(b"a") == digests[0]
-
-
 @pytest.mark.filterwarnings("error")
 def test_arrays_that_cannot_be_written_to_are_copied() -> None:
     inputs, labels = np.zeros((40, 3), dtype=np.float32), np.arange(40) % 2

@@ -1,0 +1,66 @@
+"""The command `account`: what has been released from private records, across runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import say, show, show_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.harness.account_report import AccountReport
+
+
+def account_command(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="The folder of results of the runs.")],
+    account: options.AccountOption = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Open the account with a cap on all runs together: --epsilon, --delta.")
+    ] = False,
+    epsilon: Annotated[float | None, typer.Option(help="Of the cap.")] = None,
+    delta: Annotated[float | None, typer.Option(help="Of the cap.")] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show what has been released from private records across runs, and ε of all of it together.
+
+    Every run on private records is counted before it reads them, also one that is killed. Two numbers: ε if all
+    settings were fixed in advance, and ε if later ones were chosen after looking at earlier results. Without a cap, the
+    second holds only if the total was planned beforehand. With a cap, a run that does not fit is refused.
+
+    Exit code: 0 done, 2 a mistake in the call, or an account that is damaged or cannot be written.
+    """
+    from dphpo_bench.harness.account import DEFAULT, Account
+    from dphpo_bench.harness.account_report import account as report_of
+
+    if len({open_, epsilon is not None, delta is not None}) > 1:
+        raise InvalidValueError("Expected --open with --epsilon and --delta, or none of the three.")
+    name = account or DEFAULT
+    if open_ and epsilon is not None and delta is not None:
+        results.mkdir(parents=True, exist_ok=True)
+        Account(results, name).open_with_cap(epsilon, delta)
+    report = report_of(results, name)
+    if as_json:
+        show_json(report.to_json())
+        return
+    if report.releases:
+        show(_table(report))
+    for path in report.uncounted:
+        say(f"Not counted when it ran, added here: {path}")
+    if report.cap:
+        say(f"Cap: ε = {report.cap[0]:g} at δ = {report.cap[1]:g} for all runs together, whatever they are chosen by.")
+    say(f"Account {report.name}: {report}")
+
+
+def _table(report: "AccountReport") -> "Table":
+    from rich.table import Table
+
+    table = Table("run", "date", "what", "method", "task", "ε", "δ", "per", "ended", title=f"Account {report.name}")
+    for index, one in enumerate(report.releases, start=1):
+        task = f"{one.task} ({one.model})"
+        budget = f"{one.epsilon:.4g}", f"{one.delta:.3g}"
+        table.add_row(str(index), one.date, one.what, one.method, task, *budget, one.unit, one.status)
+    return table

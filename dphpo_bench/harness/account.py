@@ -1,0 +1,300 @@
+"""Accounts: what has been released from one set of private records, across runs.
+
+An account is a file in the folder of results, with a line for each release. The line is on disk before the data are
+read, so a run that is killed, or whose record cannot be written, is counted all the same. A release counts by the event
+of its plan: a run that ends early because of what it released is as private as its plan (docs/accounting.md, runs
+together).
+"""
+
+import errno
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dp_accounting.dp_event import DpEvent
+
+from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError, UnsupportedEventError
+from dphpo_bench.base.files import read_whole
+from dphpo_bench.base.text import shown
+from dphpo_bench.data.cache import locked
+from dphpo_bench.harness.plan import CheckedPlan
+from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.runs_together import RenyiFilter, together
+
+DEFAULT = "main"
+VERSION = 1
+MAX_ACCOUNT_BYTES = 2**30
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+VOID = "void"
+"""The status of a release that is taken back: its run ended before it asked anything of the records."""
+OPEN = "open"
+"""The status of a release whose run has not ended, or was killed."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """One run on private records, as an account counts it.
+
+    Attributes:
+        number: 16 hexadecimal digits, drawn at random.
+        what: "run", "audit" or "extra run".
+        method: its name.
+        task: its name.
+        model: its name.
+        unit: whose presence ε is about.
+        epsilon: ε of the plan; ∞ if the method is not private.
+        delta: δ of the run's budget.
+        event: of the whole plan, as text in JSON.
+        date: on which it was counted; a day, since more would tell how long a search took.
+        record: the key of the run's record; empty without one.
+        digest: of the records, under the key of the folder; empty if they were never loaded.
+        status: how it ended; "open" if it has not ended, or was killed.
+    """
+
+    number: str
+    what: str
+    method: str
+    task: str
+    model: str
+    unit: str
+    epsilon: float
+    delta: float
+    event: str
+    date: str
+    record: str = ""
+    digest: str = ""
+    status: str = OPEN
+
+    @classmethod
+    def of(cls, checked: CheckedPlan, number: int, what: str = "run", record: str = "") -> "Release":
+        """Return the release that a checked plan makes, with a random number of 64 bits."""
+        facts, event = checked.facts, json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
+        unit, today = str(facts.to_json().get("unit", "record")), datetime.now(UTC).date().isoformat()
+        epsilon, delta = float(checked.epsilon.epsilon), float(checked.plan.budget.delta)
+        names = checked.method.name, facts.task, facts.model, unit
+        return cls(f"{number:016x}", what, *names, epsilon, delta, event, today, record)
+
+    @property
+    def dp_event(self) -> DpEvent:
+        """The event of the plan."""
+        return _event(self.event)
+
+
+@lru_cache(maxsize=4096)
+def _event(text: str) -> DpEvent:
+    return event_texts.from_json(json.loads(text))
+
+
+@dataclass(frozen=True)
+class Cap:
+    """A cap on all releases together.
+
+    Attributes:
+        epsilon: of the cap.
+        delta: of the cap.
+        filter: what holds it, fixed when the first release is counted: its order suits the plan of that one.
+    """
+
+    epsilon: float
+    delta: float
+    filter: RenyiFilter | None = None
+
+    def filter_like(self, first: DpEvent) -> RenyiFilter:
+        """Return a filter that suits runs like the first one, before that reads data."""
+        try:
+            return RenyiFilter.of(self.epsilon, self.delta, like=first)
+        except UnsupportedEventError:
+            return RenyiFilter.of(self.epsilon, self.delta)
+
+    def used(self, events: Sequence[DpEvent]) -> float:
+        """Return the share of the cap that releases use; above 1 where no theorem lets any more through."""
+        if self.filter is None:
+            return 0.0
+        try:
+            return self.filter.spent(events) / self.filter.bound
+        except UnsupportedEventError:
+            return math.inf
+
+    def left(self, events: Sequence[DpEvent]) -> str:
+        """Return a sentence on what still fits beside these releases."""
+        if self.filter is None or self.used(events) >= 1:
+            return "Nothing more fits."
+        left = self.filter.epsilon_left(events)
+        return f"A release of Gaussian noise of ε = {left:.3g} still fits, of other runs somewhat less."
+
+
+class Account:
+    """The account of one set of private records.
+
+    Several processes may use it at once. Nothing in it is secret, but for what its dates and digests tell.
+
+    Args:
+        root: the folder of results.
+        name: of the account; a folder may have several.
+
+    Raises:
+        InvalidValueError: if the name is no file's name.
+    """
+
+    def __init__(self, root: Path, name: str = DEFAULT) -> None:
+        if not _NAME.fullmatch(name):
+            raise InvalidValueError(f"Expected an account's name of letters, digits, _ . and -, got {shown(name)}.")
+        self.root, self.name = root, name
+        self.path = root / ".accounts" / f"{name}.jsonl"
+
+    def read(self) -> tuple[Cap | None, tuple[Release, ...]]:
+        """Return the cap, if there is one, and all releases that count, in the order in which they were counted.
+
+        Raises:
+            AccountError: if the file cannot be read or is damaged.
+        """
+        return _parsed(self._lines(), self.path)
+
+    def open_with_cap(self, epsilon: float, delta: float) -> None:
+        """Open the account with a cap on all releases together, whatever they are chosen by.
+
+        Raises:
+            AccountError: if the account has a cap or releases already, or cannot be written.
+            InvalidValueError: if ε or δ is out of range.
+            BudgetTooSmallError: if ε is too small for a cap.
+        """
+        RenyiFilter.of(epsilon, delta)
+        with self._locked():
+            cap, releases = self.read()
+            if cap or releases:
+                had = f"a cap of ε = {cap.epsilon:g}" if cap else f"{len(releases)} releases"
+                raise AccountError(
+                    f"The account {self.name} in {self.root} has {had} already. A cap holds if it is set before the "
+                    "first release: name another account with --account."
+                )
+            self._append([{"version": VERSION, "cap": {"epsilon": epsilon, "delta": delta}}])
+
+    def count(self, releases: Sequence[Release]) -> bool:
+        """Write down releases before the data are read; those with a number that is there already are counted once.
+
+        Returns:
+            Whether any of them was not there yet.
+
+        Raises:
+            AccountError: if the cap does not cover all of them, and then none is written; or the file cannot be
+                written.
+        """
+        with self._locked():
+            cap, known = self.read()
+            numbers = {one.number for one in known}
+            new = [one for one in releases if one.number not in numbers]
+            lines: list[dict[str, Any]] = [{"release": asdict(one)} for one in new]
+            if cap and new:
+                if cap.filter is None:
+                    made = cap.filter_like(new[0].dp_event)
+                    lines.insert(0, {"filter": asdict(made)})
+                    cap = replace(cap, filter=made)
+                self._check_cap(cap, known, new)
+            self._append(lines)
+        return bool(new)
+
+    def note(self, number: str, **changes: str) -> None:
+        """Write down what became of a release: its status, or the digest of the records.
+
+        Raises:
+            AccountError: if the file cannot be written.
+        """
+        with self._locked():
+            self._append([{"number": number, **changes}])
+
+    def void(self, number: str) -> None:
+        """Take a release back: its run ended before it asked anything of the records."""
+        self.note(number, status=VOID)
+
+    def _check_cap(self, cap: Cap, known: Sequence[Release], new: Sequence[Release]) -> None:
+        """Reject what the cap does not cover.
+
+        The first releases are a list fixed in advance, for which plain composition holds; later ones may be chosen by
+        what earlier ones told.
+        """
+        before, asked = [one.dp_event for one in known], [one.dp_event for one in new]
+        if cap.used([*before, *asked]) <= 1 or (not known and together(asked, cap.delta).epsilon <= cap.epsilon):
+            return
+        what = "this release" if len(new) == 1 else f"these {len(new)} releases"
+        raise AccountError(
+            f"The account {self.name} in {self.root} is capped at ε = {cap.epsilon:g}, δ = {cap.delta:g} for all runs "
+            f"together, and does not cover {what} after {len(known)} others. {cap.left(before)} No data was read."
+        )
+
+    def _lines(self) -> "list[dict[str, Any]]":
+        try:
+            data = read_whole(self.path, MAX_ACCOUNT_BYTES)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise AccountError(f"Cannot read the account {self.path}: {error.strerror}.") from None
+        whole = data[: data.rfind(b"\n") + 1]  # who died while writing a last line had read no data
+        try:
+            lines = [json.loads(line) for line in whole.splitlines()]
+            if len(data) > MAX_ACCOUNT_BYTES or not all(isinstance(line, dict) for line in lines):
+                raise ValueError
+        except (ValueError, RecursionError):
+            raise AccountError(f"{self.path} is damaged, so what it counted is not known. Restore it.") from None
+        return lines
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(self.path):
+                yield
+        except (OSError, DataError) as error:
+            if isinstance(error, AccountError):
+                raise
+            raise AccountError(self._unwritable(error)) from None
+
+    def _append(self, lines: "Sequence[Mapping[str, Any]]") -> None:
+        """Append whole lines, and flush them to disk."""
+        if not lines:
+            return
+        text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "rb+", buffering=0) as file:
+            end = file.readall().rfind(b"\n") + 1  # after the last whole line
+            file.truncate(end)
+            file.seek(end)
+            while text:
+                text = text[file.write(text) :]
+            os.fsync(file.fileno())
+
+    def _unwritable(self, error: Exception) -> str:
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        return (
+            f"Cannot write the account {self.path}: {reason}. No data was read: a run on private records is counted "
+            f"first. {'Free some space' if full else 'Name a writable folder of results'}."
+        )
+
+
+def _parsed(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | None, tuple[Release, ...]]:
+    cap: Cap | None = None
+    releases: dict[str, Release] = {}
+    try:
+        for line in lines:
+            if "cap" in line:
+                cap = Cap(**line["cap"])
+            elif "filter" in line:
+                cap = replace(cap, filter=RenyiFilter(**line["filter"]))  # type: ignore[type-var]
+            elif "release" in line:
+                made = Release(**line["release"])
+                releases[made.number] = made
+            else:
+                changes = dict(line)
+                number = changes.pop("number")
+                releases[number] = replace(releases[number], **changes)
+    except (KeyError, TypeError, AttributeError, InvalidValueError):
+        raise AccountError(f"{path} is damaged, so what it counted is not known. Restore it.") from None
+    return cap, tuple(one for one in releases.values() if one.status != VOID)

@@ -1,0 +1,121 @@
+"""The entry of one run in the account of its private records."""
+
+import math
+import secrets
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from dphpo_bench.base.errors import AccountError, InvalidValueError
+from dphpo_bench.contract.task import Task
+from dphpo_bench.harness.account import DEFAULT, VOID, Account, Release
+from dphpo_bench.harness.attempt import Attempt
+from dphpo_bench.harness.plan import CheckedPlan
+from dphpo_bench.harness.seeds import told_apart
+from dphpo_bench.harness.setup import Setup
+from dphpo_bench.records.record import Identity
+from dphpo_bench.records.store import RecordStore
+
+ENTRY = "entry"
+"""Of a journal: the number of the run's entry, so that a run that goes on after a kill is counted once."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run's line in an account, written before the data are read.
+
+    Attributes:
+        account: the account.
+        number: of the line.
+        is_new: whether this process wrote it; otherwise the run goes on after a kill, and may have released something.
+        setup: of the run.
+    """
+
+    account: Account
+    number: str
+    is_new: bool
+    setup: Setup
+
+    @classmethod
+    def make(cls, account: Account, checked: CheckedPlan, identity: Identity, setup: Setup) -> "Entry":
+        """Count a run.
+
+        Raises:
+            AccountError: if the cap does not cover it, or the account cannot be written.
+        """
+        setup.streams()  # notes the conditions under which the run may go on, before anything else is drawn
+        try:
+            number = setup.journal.once(ENTRY, lambda: secrets.randbits(64))
+            made = Release.of(checked, number, "run", told_apart(identity, setup.journal).key)
+            return cls(account, made.number, account.count([made]), setup)
+        except AccountError:
+            setup.journal.discard()
+            raise
+
+    @contextmanager
+    def voided_on_mistakes(self) -> Iterator[None]:
+        """Take the entry back if the data cannot be loaded: nothing has been asked of them."""
+        try:
+            yield
+        except BaseException:
+            if self.is_new:
+                self.account.void(self.number)
+                self.setup.journal.discard()
+            raise
+
+    def note(self, **changes: str) -> None:
+        """Note more of the run. The entry counts also where that fails, as on a full disk."""
+        with suppress(AccountError):
+            self.account.note(self.number, **changes)
+
+    def end(self, attempt: Attempt, status: str) -> None:
+        """Note how the run ended; take the entry back if it failed before it asked anything of the records."""
+        asked_nothing = self.is_new and not attempt.ledger.entries and attempt.status != "ok"
+        self.note(status=VOID if asked_nothing else status)
+
+
+def account_of(task: Task, store: RecordStore | None, name: str | None) -> Account | None:
+    """Return the account that counts a run on private records; None where there is none.
+
+    Raises:
+        InvalidValueError: if an account is named for public data, or its name is unfit.
+    """
+    if task.public:
+        if name is not None:
+            raise InvalidValueError(f"Expected no account: the data of task {task.name} are public. Leave it out.")
+        return None
+    if store is None:
+        warnings.warn(
+            f"Task {task.name} has private data, and no account counts this run: name a folder with results_dir.",
+            stacklevel=3,
+        )
+        return None
+    return Account(store.root, DEFAULT if name is None else name)
+
+
+def refuse_no_privacy(epsilon: float, method: str, task: str, allowed: bool) -> None:
+    """Reject a method without privacy on private records, unless its output stays inside.
+
+    Raises:
+        InvalidValueError: if it is rejected.
+    """
+    if epsilon == math.inf and not allowed:
+        raise InvalidValueError(
+            f"Method {method} has no privacy (ε = ∞), and the data of task {task} are private. Use a private method; "
+            "or say with --not-private (not_private=True) that its output stays inside: the account then says ∞."
+        )
+
+
+def check_may_spend(tasks: Iterable[Task], allowed: bool, what: str) -> None:
+    """Reject work beside the runs that were asked for, `what`, on private records, unless it is allowed.
+
+    Raises:
+        InvalidValueError: if it is rejected.
+    """
+    private = next((task.name for task in tasks if not task.public), None)
+    if private and not allowed:
+        raise InvalidValueError(
+            f"The data of task {private} are private, and this takes {what}: each is a release that costs ε. Use "
+            "public data; or say with --private-records (private_records=True) that the account may count them."
+        )

@@ -1,0 +1,192 @@
+"""The cells of a sweep on private records: without seeds, and counted in an account before they run."""
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dphpo_bench.base.errors import AccountError, InvalidValueError
+from dphpo_bench.base.text import count
+from dphpo_bench.harness.account import DEFAULT, VOID, Account, Release
+from dphpo_bench.harness.account_report import report_of, total_of
+from dphpo_bench.harness.entry import ENTRY, refuse_no_privacy
+from dphpo_bench.harness.journal import Journal
+from dphpo_bench.harness.own_data import check_same_data, folder_key
+from dphpo_bench.harness.plan import plan
+from dphpo_bench.harness.reasons import reason_of
+from dphpo_bench.harness.setup import CONDITIONS, conditions_of
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.store import RecordStore
+from dphpo_bench.sweep.cells import Cell, Job, device_of, job_of
+from dphpo_bench.sweep.executors import answer_of
+from dphpo_bench.sweep.processes import Answer
+
+if TYPE_CHECKING:
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.sweep.executors import Executor
+
+STARTED = "started"
+"""Of a journal: the run has begun, and may have drawn noise."""
+
+
+def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
+    """Return the cells, of which those on private records have no seed, but a number each.
+
+    Whoever knows a seed can subtract the noise, and a suite is no secret. The numbers come from the folder's secret
+    key, so that a sweep that goes on finds its own records.
+
+    Raises:
+        RecordError: if the key cannot be kept.
+    """
+    if all(cell.task.public for cell in cells):
+        return list(cells)
+    key = folder_key(store.root)
+
+    def numbered(cell: Cell) -> Cell:
+        number = hmac.new(key, f"run {cell.identity.key}".encode(), hashlib.sha256).hexdigest()[:16]
+        return replace(cell, identity=cell.identity.model_copy(update={"seed": None, "run": number}))
+
+    return [cell if cell.task.public else numbered(cell) for cell in cells]
+
+
+@dataclass
+class PrivateCells:
+    """The account of a sweep's runs on private records.
+
+    Attributes:
+        store: of the sweep.
+        name: of the account.
+        not_private: whether methods with ε = ∞ may run, because their output stays inside.
+        what: the runs are, in the account.
+    """
+
+    store: RecordStore
+    name: str = DEFAULT
+    not_private: bool = False
+    what: str = "run"
+    _releases: dict[str, Release | str] = field(default_factory=dict)  # by plan; or why there is none
+    _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
+
+    @property
+    def account(self) -> Account:
+        """The account."""
+        return Account(self.store.root, self.name)
+
+    def prepare(self, cells: Sequence[Cell], executor: "Executor", source: "DataSource") -> str:
+        """Plan the cells on private records and check that they may run; return a line that says what they cost.
+
+        Raises:
+            InvalidValueError: if a method has no privacy.
+            AccountError: if the cap does not cover all of them, or the account cannot be written.
+        """
+        private = [cell for cell in cells if not cell.task.public]
+        groups = {_plan_key(cell): cell for cell in private}
+        futures = {
+            key: executor.submit(release_of_cell, job_of(cell, source), cell.resources) for key, cell in groups.items()
+        }
+        for key, future in futures.items():
+            self._releases[key] = _release_in(answer_of(future))
+        known = [(cell, release) for cell in private if isinstance(release := self._release(cell), Release)]
+        if not known:
+            return ""
+        for cell, release in known:
+            refuse_no_privacy(release.epsilon, cell.identity.method, cell.identity.task, self.not_private)
+        cap, before = self.account.read()
+        releases = [self._numbered(cell, release) for cell, release in known]
+        if cap:  # a list fixed in advance may fit where its runs one after the other would not
+            self.account.count(releases)
+        earlier = f", after {len(before)} earlier ones" if before else ""
+        units = {release.unit: [one for one in releases if one.unit == release.unit] for release in releases}
+        each = "; ".join(f"{count(len(some), 'run')}, together {total_of(some).text()}" for some in units.values())
+        return f"On private records{earlier}: {each}."
+
+    def key_for(self, cell: Cell) -> str | None:
+        """Return the key under which the digest of a task's private records is kept, in hexadecimal digits."""
+        return None if cell.task.public or cell.task.fingerprint_is_declared else folder_key(self.store.root).hex()
+
+    def see(self, cell: Cell, digest: str) -> None:
+        """Reject private records that changed since results were put into the folder.
+
+        Raises:
+            DataError: if they changed.
+        """
+        if digest:
+            check_same_data(self.store.root, cell.task, cell.identity, digest)
+            self._digests[cell.identity.task, cell.identity.model] = digest
+
+    def start(self, cell: Cell) -> Mapping[str, int]:
+        """Count a cell, and return what its process draws its noise from; nothing if the cell has a seed.
+
+        Raises:
+            DphpoBenchError: if the cell may not run.
+        """
+        release = self._release(cell)
+        if isinstance(release, str):
+            raise InvalidValueError(release)
+        journal = self._journal(cell)
+        repeatable = not cell.resources.gpus and journal.values.get(CONDITIONS) == _conditions(cell)
+        if STARTED in journal.values and not repeatable:  # the same noise on other sums would show the records
+            journal.discard()
+        made = self._numbered(cell, release)
+        self.account.count([made])
+        journal = self._journal(cell)
+        journal.once(STARTED, lambda: 1)
+        if cell.identity.run is None:
+            return {}
+        return {"seed": journal.once("seed", lambda: secrets.randbits(128)), "run": int(cell.identity.run, 16)}
+
+    def end(self, cell: Cell, record: RunRecord) -> None:
+        """Note how a cell ended, and forget what its noise was drawn from."""
+        journal = self._journal(cell)
+        if ENTRY in journal.values:
+            asked_nothing = record.privacy is not None and not record.privacy.ledger["entries"]
+            status = VOID if asked_nothing and record.status != "ok" else record.status
+            try:
+                digest = self._digests.get((cell.identity.task, cell.identity.model), "")
+                self.account.note(f"{journal.values[ENTRY]:016x}", status=status, digest=digest)
+            except AccountError:
+                pass  # it counts all the same
+            journal.discard()
+
+    def summary(self) -> str:
+        """Return what has been released from the records by now, in one line."""
+        return str(report_of(self.account))
+
+    def _release(self, cell: Cell) -> Release | str:
+        return self._releases[_plan_key(cell)]
+
+    def _journal(self, cell: Cell) -> Journal:
+        return Journal(self.store.journal_of(cell.identity))
+
+    def _numbered(self, cell: Cell, release: Release) -> Release:
+        journal = self._journal(cell)
+        journal.once(CONDITIONS, lambda: _conditions(cell))
+        number = journal.once(ENTRY, lambda: secrets.randbits(64))
+        return replace(release, number=f"{number:016x}", record=cell.key, what=self.what)
+
+
+def _conditions(cell: Cell) -> int:
+    return conditions_of(device_of(cell), cell.resources.threads)
+
+
+def _plan_key(cell: Cell) -> str:
+    return cell.identity.model_copy(update={"seed": None, "run": None}).key
+
+
+def release_of_cell(job: str) -> str:
+    """Plan a cell, keep the plan for its run, and return its `Release`, or {"error": reason}, as JSON."""
+    given = Job(job)
+    try:
+        checked = plan(given.method(), given.task(), given.budget, plans=given.plans)
+        return json.dumps(asdict(Release.of(checked, 0)))
+    except Exception as error:
+        return json.dumps({"error": reason_of(error)})
+
+
+def _release_in(answer: Answer) -> Release | str:
+    """The release in the answer of a process; or why there is none."""
+    said = {"error": answer.failure} if answer.text is None else json.loads(answer.text)
+    return str(said["error"]) if "error" in said else Release(**said)

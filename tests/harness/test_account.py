@@ -1,0 +1,329 @@
+"""Accounts of private records: every release is counted, before the data are read, whatever happens to the run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
+from dphpo_bench.base.text import at_least
+from dphpo_bench.harness.account import Account, Release
+from dphpo_bench.harness.account_report import report_of
+from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
+from dphpo_bench.privacy.runs_together import RenyiFilter
+from tests.conftest import TinyTask
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+class PrivateTask(TinyTask):
+    """The same records, as if nobody else had them."""
+
+    public = False
+
+
+def release(number: int, event, epsilon: float = 1.0, delta: float = 1e-5, unit: str = "record") -> Release:
+    text = json.dumps(event_texts.to_json(event))
+    return Release(f"{number:016x}", "run", "m", "t", "o", unit, epsilon, delta, text, "2026-01-01")
+
+
+def test_runs_on_private_records_are_counted_together(fixed_noise, budget, tmp_path: Path) -> None:
+    results = [bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path) for _ in range(3)]
+    found = bench.account(tmp_path)
+    assert [one.record for one in found.releases] == [result.record.identity.key for result in results]
+    assert [one.status for one in found.releases] == ["ok"] * 3
+    event = bench.plan(fixed_noise(), PrivateTask(), budget).plan.event
+    (total,) = found.totals
+    assert total.together == pytest.approx(bench.epsilon(repeat(event, 3), budget.delta).epsilon, rel=1e-6)
+    assert total.adaptively is not None
+    assert total.adaptively >= total.together
+    last = str(results[2].account)
+    assert last.startswith("run 3 on these records; all three together: ε = ")
+    assert f"looking at earlier results: {at_least(total.adaptively)})" in last
+
+
+def test_public_data_have_no_account(fixed_noise, budget, tmp_path: Path) -> None:
+    result = bench.run(fixed_noise(), TinyTask(), budget, seed=0, results_dir=tmp_path)
+    assert result.account is None
+    assert not (tmp_path / ".accounts").exists()
+    with pytest.raises(InvalidValueError, match="the data of task tiny are public"):
+        bench.run(fixed_noise(), TinyTask(), budget, seed=1, results_dir=tmp_path, account="mine")
+
+
+def test_a_run_without_a_folder_says_that_nothing_counts_it(fixed_noise, budget) -> None:
+    with pytest.warns(UserWarning, match="no account counts this run: name a folder"):
+        assert bench.run(fixed_noise(), PrivateTask(), budget).account is None
+
+
+def test_a_method_without_privacy_is_refused_unless_its_output_stays_inside(budget, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match=r"nonprivate has no privacy .*--not-private"):
+        bench.run("nonprivate", PrivateTask(), budget, results_dir=tmp_path)
+    assert not bench.account(tmp_path).releases
+    result = bench.run("nonprivate", PrivateTask(), budget, results_dir=tmp_path, not_private=True)
+    assert str(result.account) == "run 1 on these records: ε = inf at δ = 0.0001."
+
+
+def test_data_that_cannot_be_loaded_cost_nothing(fixed_noise, budget, tmp_path: Path) -> None:
+    class Missing(PrivateTask):
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            counted = bench.account(tmp_path).releases
+            assert len(counted) == 1, "the entry is there before the data are read"
+            raise DataError("Expected a file.")
+
+    with pytest.raises(DataError, match="Expected a file"):
+        bench.run(fixed_noise(), Missing(), budget, results_dir=tmp_path)
+    assert not bench.account(tmp_path).releases
+    assert not list((tmp_path / ".unfinished").iterdir())
+
+
+def test_a_failed_run_counts_by_its_plan(fixed_noise, budget, tmp_path: Path) -> None:
+    class Fails(type(fixed_noise())):  # type: ignore[misc]
+        def run(self, plan, session):
+            super().run(plan, session)
+            raise ValueError("too late")
+
+    result = bench.run(Fails(), PrivateTask(), budget, results_dir=tmp_path, check=False)
+    assert result.record.status == "failed"
+    (one,) = bench.account(tmp_path).releases
+    assert one.status == "failed"
+    assert one.dp_event == bench.plan(Fails(), PrivateTask(), budget).plan.event
+
+
+def test_a_run_that_fails_before_it_asks_costs_nothing(fixed_noise, budget, tmp_path: Path) -> None:
+    class Fails(type(fixed_noise())):  # type: ignore[misc]
+        def run(self, plan, session):
+            raise ValueError("at once")
+
+    bench.run(Fails(), PrivateTask(), budget, results_dir=tmp_path, check=False)
+    assert not bench.account(tmp_path).releases
+
+
+KILLED = """
+import os, signal, sys
+import dphpo_bench as bench
+from tests.harness.test_account import PrivateTask
+from dphpo_bench.session.batch import ChargedBatch
+
+class Killed(PrivateTask):
+    def load_train(self, source):
+        records = super().load_train(source)
+        if sys.argv[2] == "reading":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return records
+
+if sys.argv[2] == "training":
+    before = ChargedBatch.gradient
+    def gradient(self, *arguments, **named):
+        before(self, *arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+    ChargedBatch.gradient = gradient
+bench.run("dp_sgd", Killed(), bench.PrivacyBudget(2.0, 1e-3), results_dir=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("moment", ["reading", "training"])
+def test_a_killed_run_is_counted_and_counted_once_when_it_goes_on(moment: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+
+    def start(moment: str) -> int:
+        command = [sys.executable, "-W", "ignore", "-c", KILLED, str(tmp_path), moment]
+        return subprocess.run(command, cwd=root, capture_output=True, timeout=300).returncode
+
+    assert start(moment) == -signal.SIGKILL
+    (killed,) = bench.account(tmp_path).releases
+    assert killed.status == "open"
+    assert start("never") == 0
+    (done,) = bench.account(tmp_path).releases
+    assert (done.number, done.status) == (killed.number, "ok")
+
+
+def test_many_writers_lose_nothing(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        Account(tmp_path).count([release(number, gaussian(1.0 + number))])
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(60)))
+    assert {one.number for one in Account(tmp_path).read()[1]} == {f"{number:016x}" for number in range(60)}
+
+
+def test_two_processes_never_pass_a_cap_together(tmp_path: Path) -> None:
+    """Each of four processes tries to count six releases; the cap lets five of the 24 through."""
+    Account(tmp_path).open_with_cap(3.0, 1e-5)
+    cap = RenyiFilter.of(3.0, 1e-5, like=gaussian(1.0))
+    one = gaussian((cap.order * 5 / (2 * cap.bound * 0.999)) ** 0.5)
+    code = (
+        "import sys, pickle; from pathlib import Path\n"
+        "from dphpo_bench.base.errors import AccountError\n"
+        "from tests.harness.test_account import release, Account, gaussian\n"
+        "for number in range(6):\n"
+        "    made = release(100 * int(sys.argv[2]) + number, gaussian(float(sys.argv[3])))\n"
+        "    try: Account(Path(sys.argv[1])).count([made])\n"
+        "    except AccountError: pass\n"
+    )
+    root = Path(__file__).parents[2]
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(which), repr(one.noise_multiplier)], cwd=root)
+        for which in range(4)
+    ]
+    assert [process.wait(300) for process in running] == [0] * 4
+    releases = Account(tmp_path).read()[1]
+    assert len(releases) == 5
+    assert cap.spent([each.dp_event for each in releases]) <= cap.bound
+    with pytest.raises(AccountError, match=r"capped at ε = 3, δ = 1e-05 .* after 5 others"):
+        Account(tmp_path).count([release(999, one)])
+
+
+def test_a_torn_last_line_is_not_counted_and_does_not_hide_the_next(tmp_path: Path) -> None:
+    book = Account(tmp_path)
+    book.count([release(1, gaussian(2.0))])
+    with book.path.open("ab") as file:
+        file.write(b'{"release": {"number": "000000')
+    assert len(book.read()[1]) == 1
+    book.count([release(2, gaussian(3.0))])
+    assert [one.number[-1] for one in book.read()[1]] == ["1", "2"]
+
+
+def test_a_damaged_account_is_not_read_over(tmp_path: Path) -> None:
+    book = Account(tmp_path)
+    book.count([release(1, gaussian(2.0)), release(2, gaussian(2.0))])
+    text = book.path.read_bytes()
+    for damaged in (text.replace(b"release", b"r\xff", 1), text.replace(b'"number"', b'"numbre"', 1), b"[]\n" + text):
+        book.path.write_bytes(damaged)
+        with pytest.raises(AccountError, match="is damaged, so what it counted is not known"):
+            book.count([release(3, gaussian(2.0))])
+
+
+def test_a_full_disk_refuses_the_run_and_keeps_what_was_counted(
+    fixed_noise, budget, tmp_path: Path, monkeypatch
+) -> None:
+    read = []
+
+    class Watched(PrivateTask):
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            read.append(True)
+            return super().load_train(source)
+
+    bench.run(fixed_noise(), Watched(), budget, results_dir=tmp_path)
+    before = bench.account(tmp_path).releases
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(bench.DphpoBenchError, match="No space left on device"):
+        bench.run(fixed_noise(), Watched(), budget, results_dir=tmp_path)
+    monkeypatch.undo()
+    assert len(read) == 1
+    assert bench.account(tmp_path).releases[0] == before[0]
+
+
+def test_a_folder_that_cannot_be_written_refuses_the_run(fixed_noise, budget, tmp_path: Path) -> None:
+    (tmp_path / ".accounts").write_text("a file where the folder should be")
+    with pytest.raises(AccountError, match=r"Cannot write the account .* No data was read"):
+        bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
+
+
+def test_a_cap_is_set_before_the_first_release_and_holds(fixed_noise, budget, tmp_path: Path) -> None:
+    alone = bench.plan(fixed_noise(), PrivateTask(), budget).epsilon.epsilon
+    Account(tmp_path).open_with_cap(alone * 1.0001, budget.delta)
+    first = bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)  # alone, it needs all of the cap
+    assert "100 % is used" in str(first.account)
+    with pytest.raises(AccountError, match=r"does not cover this release after 1 others\. Nothing more fits"):
+        bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
+    assert len(bench.account(tmp_path).releases) == 1
+    with pytest.raises(AccountError, match=r"has a cap of ε = 0\.32.* already"):
+        Account(tmp_path).open_with_cap(3.0, 1e-5)
+    bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path, account="other")
+    with pytest.raises(AccountError, match="has 1 releases already"):
+        Account(tmp_path, "other").open_with_cap(3.0, 1e-5)
+
+
+def test_records_of_units_are_not_added_to_records_of_others(tmp_path: Path) -> None:
+    Account(tmp_path).count([release(1, gaussian(2.0)), release(2, gaussian(2.0), unit="patient")])
+    report = bench.account(tmp_path)
+    assert [(one.unit, one.releases) for one in report.totals] == [("record", 1), ("patient", 1)]
+    assert "No total covers runs of different units" in str(report)
+
+
+def test_a_record_that_no_account_counts_is_added(fixed_noise, budget, tmp_path: Path) -> None:
+    record = bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path).record
+    for path in (tmp_path / ".accounts").iterdir():
+        path.unlink()
+    report = bench.account(tmp_path)
+    assert (len(report.releases), len(report.uncounted)) == (0, 1)
+    assert report.totals[0].together == pytest.approx(record.privacy.epsilon, rel=1e-6)
+
+
+def test_ten_runs_by_hand_and_by_tool(tmp_path: Path) -> None:
+    """Ten runs of 40 noisy sums each of their own kind, added up by dp_accounting alone."""
+    from dp_accounting import dp_event
+    from dp_accounting.pld import PLDAccountant
+
+    hand = PLDAccountant()
+    for number in range(10):
+        rate, noise = 0.05 + 0.01 * number, 2.0 + 0.1 * number
+        Account(tmp_path).count([release(number, repeat(poisson_sampled(rate, gaussian(noise)), 40))])
+        hand.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise)), 40)
+    (total,) = bench.account(tmp_path).totals
+    assert total.together == pytest.approx(hand.get_epsilon(1e-5), rel=1e-3)
+
+
+def test_what_has_no_bound_is_unknown_or_infinite(tmp_path: Path) -> None:
+    Account(tmp_path).count([release(1, non_private())])
+    assert bench.account(tmp_path).totals[0].together == float("inf")
+    json.dumps(report_of(Account(tmp_path)).to_json())
+
+
+def test_records_that_change_go_on_in_the_same_account_and_it_says_so(fixed_noise, budget, tmp_path: Path) -> None:
+    class Changed(PrivateTask):
+        version = 2
+
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            records = super().load_train(source)
+            return bench.Records(records.inputs + 1, records.targets)  # type: ignore[operator]
+
+    bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
+    second = bench.run(fixed_noise(), Changed(), budget, results_dir=tmp_path)
+    assert "run 2 on these records; both together" in str(second.account)
+    assert "The records changed between runs" in str(second.account)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 65, "a b"])
+def test_a_name_that_is_no_files_name_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="Expected an account's name"):
+        Account(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(2.1549, "2.16"), (2.15, "2.15"), (0.0, "0"), (9.996, "10"), (123.4, "124")]
+)
+def test_bounds_are_never_rounded_down(value: float, text: str) -> None:
+    assert float(at_least(value)) >= value
+    assert at_least(value) == text
+
+
+def test_the_digest_of_the_records_needs_the_folders_key(fixed_noise, budget, tmp_path: Path) -> None:
+    """Two folders have two keys; of one table, nothing that they keep is the same."""
+    for name in ("one", "two"):
+        bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path / name)
+    first, second = (bench.account(tmp_path / name).releases[0].digest for name in ("one", "two"))
+    assert first
+    assert first != second
+    assert (tmp_path / "one/.data/key").stat().st_mode & 0o077 == 0
+
+
+def test_a_seeded_run_on_private_records_is_counted_too(fixed_noise, budget, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        bench.run(fixed_noise(), PrivateTask(), budget, seed=1, results_dir=tmp_path)
+    assert len(bench.account(tmp_path).releases) == 1
+    assert torch.is_tensor(PrivateTask().load_train(bench.DataSource.resolve()).targets)

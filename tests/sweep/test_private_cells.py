@@ -1,0 +1,175 @@
+"""Sweeps on private records: without seeds, counted before they run, told before the first."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
+from dphpo_bench.cli import commands as cli
+from dphpo_bench.harness.account import Account
+from dphpo_bench.records.reading import read_results
+
+X = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > 0).long()
+
+TASK_FILE = """
+import dphpo_bench as bench, torch
+from torch import nn
+X = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
+own = bench.ArrayTask("own_rows", (X, (X[:, 0] > 0).long()), nn.Linear(4, 2), (X, (X[:, 0] > 0).long()), epochs=1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def own_task(**changes) -> bench.ArrayTask:
+    return bench.ArrayTask("own_rows", (X, Y), nn.Linear(4, 2), (X, Y), **{"epochs": 1, **changes})
+
+
+def compared(methods, **options) -> bench.Comparison:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return bench.compare(methods, own_task(), [2], delta=1e-4, workers=2, **options)
+
+
+def test_a_comparison_on_private_records_has_no_seeds_and_says_first_what_it_costs(capsys) -> None:
+    table = compared(["dp_sgd", "auto_clipping"])
+    assert [one.identity.seed for one in table.records] == [None] * 6
+    assert len({one.identity.run for one in table.records}) == 6
+    assert len({tuple(one.metrics.values()) for one in table.records}) > 1
+    err = capsys.readouterr().err
+    assert "On private records: 6 runs, together ε = " in err
+    assert err.index("On private records: 6 runs") < err.index("Preparing")
+    assert "run 6 on these records; all six together: ε = " in err
+    assert "mean of 3 runs ± 95 % interval" in str(table)
+    report = bench.account("results")
+    assert {one.record for one in report.releases} == {one.identity.key for one in table.records}
+    assert all(one.status == "ok" for one in report.releases)
+    assert not list(Path("results/.unfinished").iterdir())
+
+    again = compared(["dp_sgd", "auto_clipping"])  # goes on where it ended: nothing is run, nothing is counted
+    assert [one.identity for one in again.records] == [one.identity for one in table.records]
+    assert len(bench.account("results").releases) == 6
+
+
+def test_seeds_that_are_asked_for_are_heeded_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="whoever learns a seed can subtract the noise"):
+        table = bench.compare(["dp_sgd"], own_task(), [2], [4], delta=1e-4, quiet=True, workers=1)
+    assert [one.identity.seed for one in table.records] == [4]
+    assert len(bench.account("results").releases) == 1
+
+
+def test_methods_without_privacy_are_refused_before_anything_runs() -> None:
+    with pytest.raises(InvalidValueError, match="grid_oracle has no privacy"):
+        compared(["dp_sgd", "grid_oracle"])
+    assert not bench.account("results").releases
+    table = compared(["dp_sgd", "nonprivate"], not_private=True)
+    assert len(table.records) == 6
+    assert bench.account("results").totals[0].together == float("inf")
+
+
+def test_a_cap_covers_all_cells_or_none_runs() -> None:
+    one = bench.plan("dp_sgd", own_task(), bench.PrivacyBudget(2, 1e-4))
+    three = bench.epsilon(bench.repeat(one.plan.event, 3), 1e-4).epsilon
+    Account(Path("results")).open_with_cap(three * 0.99, 1e-4)
+    with pytest.raises(AccountError, match="does not cover these 3 releases"):
+        compared(["dp_sgd"])
+    assert not bench.account("results").releases
+    Account(Path("results"), "wide").open_with_cap(three * 1.001, 1e-4)  # enough for a list, not for single runs
+    assert len(compared(["dp_sgd"], account="wide").records) == 3
+    with pytest.raises(AccountError, match="Nothing more fits"):
+        compared(["auto_clipping"], account="wide")
+
+
+def test_private_records_in_classes_that_changed_are_no_old_results(tmp_path: Path) -> None:
+    class Rows(bench.Task):
+        name = "rows"
+        summary = "Rows of a file."
+        models = ("linear",)
+
+        @property
+        def facts(self) -> bench.TaskFacts:
+            return bench.TaskFacts("rows", "linear", 240, bench.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
+
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            moved = float((tmp_path / "moved").read_text())
+            return bench.Records(X + moved, Y)
+
+        load_test = load_train
+
+        def build_model(self) -> nn.Module:
+            return nn.Linear(4, 2)
+
+    (tmp_path / "moved").write_text("0")
+    bench.compare(["dp_sgd"], Rows(), [2], delta=1e-4, quiet=True, workers=1)
+    (tmp_path / "moved").write_text("1")
+    with pytest.raises(DataError, match="others than those that results in results are of"):
+        bench.compare(["auto_clipping"], Rows(), [2], delta=1e-4, quiet=True, workers=1)
+
+
+def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["dphpo-bench", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    told = capsys.readouterr()
+    return int(str(ended.value.code)), told.out, told.err
+
+
+def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> None:
+    Path("own.py").write_text(TASK_FILE)
+    Path("suite.toml").write_text(
+        'methods = ["dp_sgd"]\ntasks = ["own_rows", "digits"]\nepsilons = [2]\nseeds = [0, 1]\ndelta = 1e-4\n'
+    )
+    arguments = ["sweep", "suite.toml", "--task-file", "own.py", "--only", "task=own_rows", "--workers", "1"]
+    code, _, err = command(monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert "On private records: 2 runs, together ε = " in err
+    results, _ = read_results(Path("results"))
+    assert [one.record.identity.seed for one in results] == [None, None]
+    code, _, err = command(monkeypatch, capsys, *arguments)
+    assert code == 0
+    assert "2 finished" in err
+    code, out, _ = command(monkeypatch, capsys, *arguments[:-2], "--dry-run", "--json")
+    assert code == 0
+    assert [row["state"] for row in json.loads(out)] == ["finished", "finished"]
+
+    code, out, _ = command(monkeypatch, capsys, "account", "results", "--json")
+    assert code == 0
+    assert json.loads(out)["totals"][0]["releases"] == 2
+    code, out, _ = command(monkeypatch, capsys, "account", "results")
+    assert "run 2 on these records; both together: ε = " in out
+    assert "│ dp_sgd │ own_rows (Linear) │ 2 " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["account", "nowhere"], "Expected a folder of results"),
+        (["account", "results", "--open"], "Expected --open with --epsilon and --delta"),
+        (["account", "results", "--epsilon", "3"], "Expected --open with --epsilon and --delta"),
+        (["account", "results", "--open", "--epsilon", "-3", "--delta", "1e-5"], "epsilon=-3"),
+        (["account", "results", "--account", "../x"], "Expected an account's name"),
+        (["run", "-m", "dp_sgd", "-t", "digits", "--account", "x"], "the data of task digits are public"),
+    ],
+)
+def test_mistakes_with_accounts_are_one_line(arguments, reason, monkeypatch, capsys) -> None:
+    Path("results").mkdir()
+    code, out, err = command(monkeypatch, capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+    assert reason in err
+
+
+def test_a_cap_is_opened_by_a_command(monkeypatch, capsys) -> None:
+    code, out, _ = command(monkeypatch, capsys, "account", "new", "--open", "--epsilon", "3", "--delta", "1e-5")
+    assert code == 0
+    assert "Cap: ε = 3 at δ = 1e-05 for all runs together" in out
+    assert "nothing has been released from these records" in out
