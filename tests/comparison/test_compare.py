@@ -156,7 +156,6 @@ def test_a_plot_and_a_board() -> None:
         ({"epsilons": [-1]}, "epsilon"),
         ({"seeds": [0, 0]}, "Expected each seed once"),
         ({"seeds": [-1]}, "seeds to be integers >= 0"),
-        ({"seeds": None}, "Expected seeds as a list"),
         ({"methods": ["hyfredp"]}, "Did you mean 'hyfreedp'"),
     ],
 )
