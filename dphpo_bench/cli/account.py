@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.text import at_least
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import say, show, show_json
 
@@ -61,6 +62,6 @@ def _table(report: "AccountReport") -> "Table":
     table = Table("run", "date", "what", "method", "task", "ε", "δ", "per", "ended", title=f"Account {report.name}")
     for index, one in enumerate(report.releases, start=1):
         task = f"{one.task} ({one.model})"
-        budget = f"{one.epsilon:.4g}", f"{one.delta:.3g}"
+        budget = at_least(one.epsilon, 4), f"{one.delta:.3g}"
         table.add_row(str(index), one.date, one.what, one.method, task, *budget, one.unit, one.status)
     return table

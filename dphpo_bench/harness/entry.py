@@ -11,6 +11,7 @@ from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, Release
 from dphpo_bench.harness.attempt import Attempt
+from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.harness.seeds import told_apart
 from dphpo_bench.harness.setup import Setup
@@ -73,6 +74,31 @@ class Entry:
         """Note how the run ended; take the entry back if it failed before it asked anything of the records."""
         asked_nothing = self.is_new and not attempt.ledger.entries and attempt.status != "ok"
         self.note(status=VOID if asked_nothing else status)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A run that its caller has counted in an account.
+
+    Attributes:
+        journal: what the run draws from.
+        event: of the plan that was counted, as text.
+    """
+
+    journal: Journal
+    event: str
+
+    def check(self, checked: CheckedPlan) -> None:
+        """Reject a plan that is not the one that was counted.
+
+        Raises:
+            InvalidValueError: if it is another.
+        """
+        if Release.of(checked, 0).event != self.event:
+            raise InvalidValueError(
+                f"Method {checked.method.name} planned otherwise than when its run was counted. A plan follows from "
+                "facts and budget alone; run its contract with dphpo-bench check."
+            )
 
 
 def account_of(task: Task, store: RecordStore | None, name: str | None) -> Account | None:

@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import DataError, DphpoBenchError, InvalidValueError, RecordError, SealedDataError
+from dphpo_bench.base.errors import (
+    AccountError,
+    DataError,
+    DphpoBenchError,
+    InvalidValueError,
+    RecordError,
+    SealedDataError,
+)
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.tensors import Records
@@ -20,10 +27,10 @@ from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.account import VOID
+from dphpo_bench.harness.account import VOID, Account
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
-from dphpo_bench.harness.entry import Entry, account_of, refuse_no_privacy
+from dphpo_bench.harness.entry import Counted, Entry, account_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
@@ -86,7 +93,7 @@ def run(
     check: bool = True,
     account: str | None = None,
     not_private: bool = False,
-    journal: Journal | None = None,
+    counted: Counted | None = None,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
 
@@ -107,8 +114,7 @@ def run(
         check: raise an error if the status of the run is not "ok". False: return the result all the same.
         account: of private records: which account in `results_dir` counts the run; None: "main".
         not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
-        journal: of a run without a seed, from a caller that counts the run itself, as sweeps do; None: a file in
-            `results_dir`.
+        counted: of a run on private records that its caller has counted, as sweeps do; None: `run` counts it.
 
     Raises:
         AccountError: if the account's cap does not cover the run, or the account cannot be written.
@@ -120,14 +126,16 @@ def run(
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
     store = None if results_dir is None else RecordStore(Path(results_dir))
-    book = None if journal else account_of(task, store, account)
+    book = None if counted else account_of(task, store, account)
     if store:
         store.check_writable()
     setup = replace(setup, device=resolve_device(device))
     seconds: dict[str, float] = {}
     with timed(seconds, "plan"), setup.progress.track(f"Planning {method.name} on {task.name}", 0):
         checked = plan(method, task, budget, plans=plans)
-    if not task.public:
+    if counted:
+        counted.check(checked)
+    elif not task.public:
         refuse_no_privacy(checked.epsilon.epsilon, method.name, task.name, not_private)
     source = source or DataSource.resolve(progress=setup.progress)
 
@@ -142,10 +150,10 @@ def run(
     if store:
         store.check_free(identity)
     path = store.journal_of(identity) if store and setup.unseeded else None
-    setup = replace(setup, identity=identity.key, journal=journal or _journal(path, setup))
+    setup = replace(setup, identity=identity.key, journal=counted.journal if counted else _journal(path, setup))
     entry = Entry.make(book, checked, identity, setup) if book else None
     with entry.voided_on_mistakes() if entry else nullcontext():
-        train = train or load()
+        train = load() if train is None else train
         _check_records(task, checked.facts, train)
         if store and keeps_digest(task):
             digest = data_digest(store.root, task, train, source)
@@ -171,12 +179,21 @@ def run(
         model = None
     path = store.write(record) if store else None
     setup.journal.discard()
-    report = report_of(book) if book else None
-    if report:
-        setup.progress.note(str(report))
+    report = None if book is None else _told(book, setup.progress)
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
     return RunResult(record, path, model, report)
+
+
+def _told(book: Account, progress: Progress) -> AccountReport | None:
+    """Say what has been released by now; the run is over, so a damaged account is said, not raised."""
+    try:
+        report = report_of(book)
+    except AccountError as error:
+        progress.note(str(error))
+        return None
+    progress.note(str(report))
+    return report
 
 
 def _check_records(task: Task, facts: TaskFacts, train: Records) -> None:

@@ -1,11 +1,10 @@
 """Cells: the single runs of a sweep, which depend on nothing but their identity."""
 
 import json
-import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -18,6 +17,7 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.entry import Counted
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import plan
@@ -152,14 +152,28 @@ def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:
     return [replace(cell, identity=cell.identity.model_copy(update={"seed": seed})) for seed in seeds for cell in first]
 
 
-def job_of(cell: Cell, source: DataSource, secret: Mapping[str, int] | str | None = None) -> str:
+@dataclass(frozen=True)
+class Secret:
+    """What a process needs for work on private records, and nobody else may know.
+
+    Attributes:
+        values: of the run's journal: its noise is drawn from them.
+        event: of the plan that was counted, as text; empty for other work than a run.
+        key: of the digest of the records, in hexadecimal digits; empty if none is asked for.
+    """
+
+    values: Mapping[str, int] = field(default_factory=dict)
+    event: str = ""
+    key: str = ""
+
+
+def job_of(cell: Cell, source: DataSource, secret: Secret | None = None) -> str:
     """Return the argument of `run_cell`, `plan_cell` and `prepare_data`, as JSON.
 
     Args:
         cell: the cell.
         source: where its data are found.
-        secret: of a run on private records, the values of its journal, which its noise is drawn from; of their
-            preparation, the key of their digest, in hexadecimal digits.
+        secret: for work on private records.
     """
     return json.dumps(
         {
@@ -169,7 +183,7 @@ def job_of(cell: Cell, source: DataSource, secret: Mapping[str, int] | str | Non
             "data_dir": None if source.data_dir is None else str(source.data_dir.absolute()),
             "cache_dir": str(source.cache_dir.absolute()),
             "luggage": cell.luggage,
-            "secret": secret,
+            "secret": asdict(secret or Secret()),
         }
     )
 
@@ -193,11 +207,9 @@ class Job:
         self.plans = PlanCache.of(self.source)
         torch.set_num_threads(job["threads"])
         self._luggage = str(job["luggage"])
-        secret = job["secret"]
-        self.journal = Journal.holding(secret) if isinstance(secret, dict) else None
-        self.key = bytes.fromhex(secret) if isinstance(secret, str) else b""
-        logging.basicConfig()  # writes to the cell's log, tracebacks included
-        logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
+        secret = Secret(**job["secret"])
+        self.counted = Counted(Journal.holding(secret.values), secret.event) if secret.event else None
+        self.key = bytes.fromhex(secret.key)
 
     @cached_property
     def _unpacked(self) -> Luggage:
@@ -227,8 +239,7 @@ def run_cell(job: str) -> str:
             device=given.device,
             plans=given.plans,
             check=False,
-            not_private=True,  # the driver of the sweep has asked
-            journal=given.journal,
+            counted=given.counted,
         )
     except Exception as error:
         return failed_record(given.identity, reason_of(error), time.monotonic() - start).to_json()

@@ -171,7 +171,7 @@ def _prepare(
         futures: dict[tuple[str, str], Future[Answer]] = {}
         for key, cell in tasks.items():
             needs = Resources(cell.resources.threads, time_limit_s=max(cell.resources.time_limit_s, PREPARE_SECONDS))
-            futures[key] = executor.submit(prepare_data, job_of(cell, source, private.key_for(cell)), needs)
+            futures[key] = executor.submit(prepare_data, job_of(cell, source, private.for_digest(cell)), needs)
         while wait(futures.values(), timeout=TICK_SECONDS).not_done:
             watcher.tick()
         for key, future in futures.items():

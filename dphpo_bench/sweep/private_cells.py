@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import CONDITIONS, conditions_of
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, Job, device_of, job_of
+from dphpo_bench.sweep.cells import Cell, Job, Secret, device_of, job_of
 from dphpo_bench.sweep.executors import answer_of
 from dphpo_bench.sweep.processes import Answer
 
@@ -69,6 +69,7 @@ class PrivateCells:
     what: str = "run"
     _releases: dict[str, Release | str] = field(default_factory=dict)  # by plan; or why there is none
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
+    _is_first: dict[str, bool] = field(default_factory=dict)  # by cell: whether no earlier try has asked anything
 
     @property
     def account(self) -> Account:
@@ -95,17 +96,19 @@ class PrivateCells:
         for cell, release in known:
             refuse_no_privacy(release.epsilon, cell.identity.method, cell.identity.task, self.not_private)
         cap, before = self.account.read()
-        releases = [self._numbered(cell, release) for cell, release in known]
         if cap:  # a list fixed in advance may fit where its runs one after the other would not
-            self.account.count(releases)
+            self.account.count([self._numbered(cell, release) for cell, release in known])
+        releases = [release for _, release in known]
         earlier = f", after {len(before)} earlier ones" if before else ""
         units = {release.unit: [one for one in releases if one.unit == release.unit] for release in releases}
         each = "; ".join(f"{count(len(some), 'run')}, together {total_of(some).text()}" for some in units.values())
         return f"On private records{earlier}: {each}."
 
-    def key_for(self, cell: Cell) -> str | None:
-        """Return the key under which the digest of a task's private records is kept, in hexadecimal digits."""
-        return None if cell.task.public or cell.task.fingerprint_is_declared else folder_key(self.store.root).hex()
+    def for_digest(self, cell: Cell) -> Secret | None:
+        """Return what the preparation of a task's private records needs for their digest; None if it keeps none."""
+        if cell.task.public or cell.task.fingerprint_is_declared:
+            return None
+        return Secret(key=folder_key(self.store.root).hex())
 
     def see(self, cell: Cell, digest: str) -> None:
         """Reject private records that changed since results were put into the folder.
@@ -117,8 +120,8 @@ class PrivateCells:
             check_same_data(self.store.root, cell.task, cell.identity, digest)
             self._digests[cell.identity.task, cell.identity.model] = digest
 
-    def start(self, cell: Cell) -> Mapping[str, int]:
-        """Count a cell, and return what its process draws its noise from; nothing if the cell has a seed.
+    def start(self, cell: Cell) -> Secret:
+        """Count a cell, and return what its process needs to run it.
 
         Raises:
             DphpoBenchError: if the cell may not run.
@@ -130,20 +133,22 @@ class PrivateCells:
         repeatable = not cell.resources.gpus and journal.values.get(CONDITIONS) == _conditions(cell)
         if STARTED in journal.values and not repeatable:  # the same noise on other sums would show the records
             journal.discard()
-        made = self._numbered(cell, release)
-        self.account.count([made])
+        self._is_first[cell.key] = STARTED not in journal.values
+        self.account.count([self._numbered(cell, release)])
         journal = self._journal(cell)
         journal.once(STARTED, lambda: 1)
-        if cell.identity.run is None:
-            return {}
-        return {"seed": journal.once("seed", lambda: secrets.randbits(128)), "run": int(cell.identity.run, 16)}
+        values: dict[str, int] = {}
+        if cell.identity.run is not None:
+            values = {"seed": journal.once("seed", lambda: secrets.randbits(128)), "run": int(cell.identity.run, 16)}
+        return Secret(values, release.event)
 
     def end(self, cell: Cell, record: RunRecord) -> None:
         """Note how a cell ended, and forget what its noise was drawn from."""
         journal = self._journal(cell)
         if ENTRY in journal.values:
             asked_nothing = record.privacy is not None and not record.privacy.ledger["entries"]
-            status = VOID if asked_nothing and record.status != "ok" else record.status
+            is_void = asked_nothing and record.status != "ok" and self._is_first.get(cell.key, False)
+            status = VOID if is_void else record.status
             try:
                 digest = self._digests.get((cell.identity.task, cell.identity.model), "")
                 self.account.note(f"{journal.values[ENTRY]:016x}", status=status, digest=digest)
