@@ -40,7 +40,7 @@ OPEN = "open"
 
 
 @dataclass(frozen=True)
-class Release:
+class Entry:
     """One run on private records, as an account counts it.
 
     Attributes:
@@ -74,7 +74,7 @@ class Release:
     status: str = OPEN
 
     @classmethod
-    def of(cls, checked: CheckedPlan, number: int, what: str = "run", record: str = "") -> "Release":
+    def of(cls, checked: CheckedPlan, number: int, what: str = "run", record: str = "") -> "Entry":
         """Return the release that a checked plan makes, with a random number of 64 bits."""
         facts, event = checked.facts, json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
         unit, today = str(facts.to_json().get("unit", "record")), datetime.now(UTC).date().isoformat()
@@ -150,7 +150,7 @@ class Account:
         self.root, self.name = root, name
         self.path = root / ".accounts" / f"{name}.jsonl"
 
-    def read(self) -> tuple[Cap | None, tuple[Release, ...]]:
+    def read(self) -> tuple[Cap | None, tuple[Entry, ...]]:
         """Return the cap, if there is one, and all releases that count, in the order in which they were counted.
 
         Raises:
@@ -177,7 +177,7 @@ class Account:
                 )
             self._append([{"version": VERSION, "cap": {"epsilon": epsilon, "delta": delta}}])
 
-    def count(self, releases: Sequence[Release]) -> bool:
+    def count(self, releases: Sequence[Entry]) -> bool:
         """Write down releases before the data are read; those with a number that is there already are counted once.
 
         Returns:
@@ -214,7 +214,7 @@ class Account:
         """Take a release back: its run ended before it asked anything of the records."""
         self.note(number, status=VOID)
 
-    def _check_cap(self, cap: Cap, known: Sequence[Release], new: Sequence[Release]) -> None:
+    def _check_cap(self, cap: Cap, known: Sequence[Entry], new: Sequence[Entry]) -> None:
         """Reject what the cap does not cover.
 
         The first releases are a list fixed in advance, for which plain composition holds; later ones may be chosen by
@@ -279,9 +279,9 @@ class Account:
         )
 
 
-def _parsed(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | None, tuple[Release, ...]]:
+def _parsed(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | None, tuple[Entry, ...]]:
     cap: Cap | None = None
-    releases: dict[str, Release] = {}
+    releases: dict[str, Entry] = {}
     try:
         for line in lines:
             if "cap" in line:
@@ -289,7 +289,7 @@ def _parsed(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | Non
             elif "filter" in line:
                 cap = replace(cap, filter=RenyiFilter(**line["filter"]))  # type: ignore[type-var]
             elif "release" in line:
-                made = Release(**line["release"])
+                made = Entry(**line["release"])
                 releases[made.number] = made
             else:
                 changes = dict(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, UnsupportedEventError
 from dphpo_bench.base.text import at_least, count
 from dphpo_bench.contract.registry import tasks
-from dphpo_bench.harness.account import DEFAULT, Account, Cap, Release
+from dphpo_bench.harness.account import DEFAULT, Account, Cap, Entry
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.runs_together import adaptively, together
 from dphpo_bench.records.reading import read_results
@@ -73,7 +73,7 @@ class AccountReport:
 
     name: str
     path: Path
-    releases: tuple[Release, ...]
+    releases: tuple[Entry, ...]
     uncounted: tuple[str, ...]
     totals: tuple[Total, ...]
     cap: tuple[float, float] | None
@@ -152,7 +152,7 @@ def report_of(book: Account, *, foreign: bool = False) -> AccountReport:
     )
 
 
-def _totals(releases: Sequence[Release], foreign: "Sequence[RunRecord]", cap: Cap | None) -> tuple[Total, ...]:
+def _totals(releases: Sequence[Entry], foreign: "Sequence[RunRecord]", cap: Cap | None) -> tuple[Total, ...]:
     units: dict[str, tuple[list[DpEvent | str], list[float]]] = {}
     for one in releases:
         events, deltas = units.setdefault(one.unit, ([], []))
@@ -183,7 +183,7 @@ def _total(unit: str, events: "Sequence[DpEvent | str]", delta: float) -> Total:
     return Total(unit, len(events), delta, least, chosen)
 
 
-def total_of(releases: Sequence[Release]) -> Total:
+def total_of(releases: Sequence[Entry]) -> Total:
     """Return ε of a list of releases fixed in advance, as of a sweep, of one unit."""
     return _total(releases[0].unit, [one.dp_event for one in releases], min(one.delta for one in releases))
 

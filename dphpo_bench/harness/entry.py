@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.contract.task import Task
-from dphpo_bench.harness.account import DEFAULT, VOID, Account, Release
+from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.attempt import Attempt
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import CheckedPlan
@@ -23,7 +23,7 @@ ENTRY = "entry"
 
 
 @dataclass(frozen=True)
-class Entry:
+class OpenEntry:
     """A run's line in an account, written before the data are read.
 
     Attributes:
@@ -39,7 +39,7 @@ class Entry:
     setup: Setup
 
     @classmethod
-    def make(cls, account: Account, checked: CheckedPlan, identity: Identity, setup: Setup) -> "Entry":
+    def make(cls, account: Account, checked: CheckedPlan, identity: Identity, setup: Setup) -> "OpenEntry":
         """Count a run.
 
         Raises:
@@ -48,7 +48,7 @@ class Entry:
         setup.streams()  # notes the conditions under which the run may go on, before anything else is drawn
         try:
             number = setup.journal.once(ENTRY, lambda: secrets.randbits(64))
-            made = Release.of(checked, number, "run", told_apart(identity, setup.journal).key)
+            made = Entry.of(checked, number, "run", told_apart(identity, setup.journal).key)
             return cls(account, made.number, account.count([made]), setup)
         except AccountError:
             setup.journal.discard()
@@ -94,7 +94,7 @@ class Counted:
         Raises:
             InvalidValueError: if it is another.
         """
-        if Release.of(checked, 0).event != self.event:
+        if Entry.of(checked, 0).event != self.event:
             raise InvalidValueError(
                 f"Method {checked.method.name} planned otherwise than when its run was counted. A plan follows from "
                 "facts and budget alone; run its contract with dphpo-bench check."

@@ -30,7 +30,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
-from dphpo_bench.harness.entry import Counted, Entry, account_of, refuse_no_privacy
+from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
 from dphpo_bench.harness.plan import CheckedPlan, plan
@@ -151,7 +151,7 @@ def run(
         store.check_free(identity)
     path = store.journal_of(identity) if store and setup.unseeded else None
     setup = replace(setup, identity=identity.key, journal=counted.journal if counted else _journal(path, setup))
-    entry = Entry.make(book, checked, identity, setup) if book else None
+    entry = OpenEntry.make(book, checked, identity, setup) if book else None
     with entry.voided_on_mistakes() if entry else nullcontext():
         train = load() if train is None else train
         _check_records(task, checked.facts, train)
@@ -230,7 +230,7 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
     return journal
 
 
-def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, entry: Entry | None) -> Attempt:
+def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, entry: OpenEntry | None) -> Attempt:
     try:
         return execute(checked, task, train, setup)
     except DphpoBenchError:  # a mistake in the call, before anything was asked

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.base.text import count
-from dphpo_bench.harness.account import DEFAULT, VOID, Account, Release
+from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.account_report import report_of, total_of
 from dphpo_bench.harness.entry import ENTRY, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
@@ -67,7 +67,7 @@ class PrivateCells:
     name: str = DEFAULT
     not_private: bool = False
     what: str = "run"
-    _releases: dict[str, Release | str] = field(default_factory=dict)  # by plan; or why there is none
+    _releases: dict[str, Entry | str] = field(default_factory=dict)  # by plan; or why there is none
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
     _is_first: dict[str, bool] = field(default_factory=dict)  # by cell: whether no earlier try has asked anything
 
@@ -90,7 +90,7 @@ class PrivateCells:
         }
         for key, future in futures.items():
             self._releases[key] = _release_in(answer_of(future))
-        known = [(cell, release) for cell in private if isinstance(release := self._release(cell), Release)]
+        known = [(cell, release) for cell in private if isinstance(release := self._release(cell), Entry)]
         if not known:
             return ""
         for cell, release in known:
@@ -160,13 +160,13 @@ class PrivateCells:
         """Return what has been released from the records by now, in one line."""
         return str(report_of(self.account))
 
-    def _release(self, cell: Cell) -> Release | str:
+    def _release(self, cell: Cell) -> Entry | str:
         return self._releases[_plan_key(cell)]
 
     def _journal(self, cell: Cell) -> Journal:
         return Journal(self.store.journal_of(cell.identity))
 
-    def _numbered(self, cell: Cell, release: Release) -> Release:
+    def _numbered(self, cell: Cell, release: Entry) -> Entry:
         journal = self._journal(cell)
         journal.once(CONDITIONS, lambda: _conditions(cell))
         number = journal.once(ENTRY, lambda: secrets.randbits(64))
@@ -182,16 +182,16 @@ def _plan_key(cell: Cell) -> str:
 
 
 def release_of_cell(job: str) -> str:
-    """Plan a cell, keep the plan for its run, and return its `Release`, or {"error": reason}, as JSON."""
+    """Plan a cell, keep the plan for its run, and return its `Entry`, or {"error": reason}, as JSON."""
     given = Job(job)
     try:
         checked = plan(given.method(), given.task(), given.budget, plans=given.plans)
-        return json.dumps(asdict(Release.of(checked, 0)))
+        return json.dumps(asdict(Entry.of(checked, 0)))
     except Exception as error:
         return json.dumps({"error": reason_of(error)})
 
 
-def _release_in(answer: Answer) -> Release | str:
+def _release_in(answer: Answer) -> Entry | str:
     """The release in the answer of a process; or why there is none."""
     said = {"error": answer.failure} if answer.text is None else json.loads(answer.text)
-    return str(said["error"]) if "error" in said else Release(**said)
+    return str(said["error"]) if "error" in said else Entry(**said)

@@ -15,7 +15,7 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
 from dphpo_bench.base.text import at_least
-from dphpo_bench.harness.account import Account, Release
+from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.account_report import report_of
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
@@ -31,9 +31,9 @@ class PrivateTask(TinyTask):
     public = False
 
 
-def release(number: int, event, epsilon: float = 1.0, delta: float = 1e-5, unit: str = "record") -> Release:
+def release(number: int, event, epsilon: float = 1.0, delta: float = 1e-5, unit: str = "record") -> Entry:
     text = json.dumps(event_texts.to_json(event))
-    return Release(f"{number:016x}", "run", "m", "t", "o", unit, epsilon, delta, text, "2026-01-01")
+    return Entry(f"{number:016x}", "run", "m", "t", "o", unit, epsilon, delta, text, "2026-01-01")
 
 
 def test_runs_on_private_records_are_counted_together(fixed_noise, budget, tmp_path: Path) -> None:
