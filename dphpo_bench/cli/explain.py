@@ -74,8 +74,8 @@ def explain_command(
     _tell(refused, none=not asked)
     cells = [cell for question in asked for cell in question.cells]
     if cells:
-        check_may_spend([cell.task for cell in cells], private_records, "two extra runs for each run it explains")
-        private = PrivateCells(store, account or DEFAULT, not_private=False, what="extra run")
+        check_may_spend([cell.task for cell in cells], private_records, "extra runs that have no privacy (ε = ∞)")
+        private = PrivateCells(store, account or DEFAULT, not_private=True, what="extra run")
         with portable(cells) as ready, closing(make_executor(executor, workers, None, ready)) as made:
             run_cells(ready, store, made, source, retry_failed=retry_failed, quiet=quiet, private=private)
     splits = []

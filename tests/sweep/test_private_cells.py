@@ -173,3 +173,23 @@ def test_a_cap_is_opened_by_a_command(monkeypatch, capsys) -> None:
     assert code == 0
     assert "Cap: ε = 3 at δ = 1e-05 for all runs together" in out
     assert "nothing has been released from these records" in out
+
+
+def test_explain_on_private_records_is_asked_for_and_counted(monkeypatch, capsys) -> None:
+    Path("own.py").write_text(TASK_FILE)
+    runs = ["-t", "own_rows", "--task-file", "own.py", "--epsilon", "2", "--delta", "1e-4", "--seed", "0", "-q"]
+    for method in (["hyfreedp"], ["grid_oracle", "--not-private"]):
+        code, _, err = command(monkeypatch, capsys, "run", "-m", *method, *runs)
+        assert code == 0, err
+    explain = ["explain", "results/own_rows/hyfreedp", "--task-file", "own.py", "--workers", "1", "-q"]
+    code, _, err = command(monkeypatch, capsys, *explain)
+    assert code == 2
+    assert "The data of task own_rows are private" in err
+    assert "--private-records" in err
+    assert len(bench.account("results").releases) == 2
+    code, _, err = command(monkeypatch, capsys, *explain, "--private-records")
+    assert code == 0, err
+    counted = bench.account("results").releases
+    assert [one.what for one in counted] == ["run", "run", *["extra run"] * (len(counted) - 2)]
+    assert len(counted) > 2
+    assert counted[-1].epsilon == float("inf")
