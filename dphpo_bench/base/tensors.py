@@ -1,12 +1,14 @@
 """Named tensors with one row for each record: what tasks load and models take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Union
 
 from dphpo_bench.base.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import torch
     from torch import Tensor, nn
 
@@ -60,6 +62,10 @@ class Records:
         """Some of the records: a slice, or indices of int64."""
         return self.each(lambda tensor: take(tensor, rows))
 
+    def copied(self) -> "Self":
+        """The records in memory of their own."""
+        return replace(self, inputs=each(fresh, self.inputs), targets=each(fresh, self.targets))
+
     def outputs(self, model: "nn.Module") -> Any:
         """The outputs of the model for the inputs."""
         return call(model, self.inputs)
@@ -96,6 +102,17 @@ def length(tensors: Tensors) -> int:
 def take(tensor: "Tensor", rows: "slice | Tensor") -> "Tensor":
     """Some rows of a tensor, wherever it lies: a slice is a view, indices are a copy."""
     return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows.to(tensor.device))
+
+
+def fresh(
+    tensor: "Tensor",
+    rows: "slice | Tensor" = slice(None),
+    device: "torch.device | None" = None,
+    dtype: "torch.dtype | None" = None,
+) -> "Tensor":
+    """Some rows as `converted` gives them, always a copy, made once: what code of a plug-in gets, which may write to it."""
+    some = take(tensor, rows)
+    return some.to(device, dtype if tensor.is_floating_point() else None, copy=isinstance(rows, slice))
 
 
 def converted(tensor: "Tensor", device: "torch.device", dtype: "torch.dtype") -> "Tensor":

@@ -1,5 +1,6 @@
 """What is measured on test data, mostly by scikit-learn. It is not private, and no search sees it."""
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.tensors import Records, each, fresh
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +36,7 @@ class Metric:
         Raises:
             InvalidValueError: if it is undefined.
         """
-        return _number(self.name, lambda: self.compute(outputs, targets))
+        return _number(self.name, lambda: self.compute(each(fresh, outputs), each(fresh, targets)))
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class ModelMetric:
         Raises:
             InvalidValueError: if it is undefined.
         """
-        return _number(self.name, lambda: self.compute(model, test))
+        return _number(self.name, lambda: self.compute(copy.deepcopy(model), test.copied()))
 
 
 def _number(name: str, compute: Callable[[], float]) -> float:

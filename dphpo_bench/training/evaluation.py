@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves, length
+from dphpo_bench.base.tensors import Records, Tensors, call, each, fresh, leaves, length
 from dphpo_bench.training.lengths import by_length, cut, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 
@@ -33,14 +34,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
     """Outputs and targets of the records, or of some `rows` of them, in pieces.
 
-    They are on the device of the model, which must have parameters and is in the mode of evaluation.
+    They are on the device of the model, which must have parameters and is in the mode of evaluation. Inputs and targets
+    are copies, to which the model and whoever gets them may write.
     """
     like = next(model.parameters())
     count = len(records) if rows is None else len(rows)
     at_once = rows_at_once(model, ROWS)
     for start in range(0, count, at_once):
         piece = slice(start, start + at_once)
-        some = records.rows(piece if rows is None else rows[piece]).to(like.device, like.dtype)
+        taken = partial(fresh, rows=piece if rows is None else rows[piece], device=like.device, dtype=like.dtype)
+        some = records.each(taken)
         with evaluating(model):
             outputs = call(model, some.inputs)
         yield outputs, some.targets
@@ -82,7 +85,7 @@ def total_score(model: nn.Module, scores: PerRecord, records: Records, rows: Ten
     """
     total = 0.0
     for outputs, targets in outputs_by_length(model, records, rows):
-        found = scores(outputs, targets)
-        check_one_each(found, length(targets), "score")
+        count, found = length(targets), scores(outputs, targets)
+        check_one_each(found, count, "score")
         total += float(found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0).sum())
     return total
