@@ -63,8 +63,8 @@ class Records:
         return self.each(lambda tensor: take(tensor, rows))
 
     def copied(self) -> "Self":
-        """The records in memory of their own."""
-        return replace(self, inputs=each(fresh, self.inputs), targets=each(fresh, self.targets))
+        """Copy the records, for whoever may write to them."""
+        return replace(self, inputs=each(gathered, self.inputs), targets=each(gathered, self.targets))
 
     def outputs(self, model: "nn.Module") -> Any:
         """The outputs of the model for the inputs."""
@@ -104,15 +104,24 @@ def take(tensor: "Tensor", rows: "slice | Tensor") -> "Tensor":
     return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows.to(tensor.device))
 
 
-def fresh(
+def gathered(
     tensor: "Tensor",
     rows: "slice | Tensor" = slice(None),
     device: "torch.device | None" = None,
     dtype: "torch.dtype | None" = None,
+    copy: bool = True,
 ) -> "Tensor":
-    """Some rows as `converted` gives them, always a copy, made once: what code of a plug-in gets, which may write to it."""
-    some = take(tensor, rows)
-    return some.to(device, dtype if tensor.is_floating_point() else None, copy=isinstance(rows, slice))
+    """Take some rows and convert them as `converted` does.
+
+    Args:
+        tensor: with one row for each record.
+        rows: a slice, or indices of int64.
+        device: None: the tensor's.
+        dtype: of floating-point numbers; None: the tensor's.
+        copy: never give out the tensor's own memory. Whatever runs code of a plug-in needs a copy: the code may write.
+    """
+    copy = copy and isinstance(rows, slice)  # indices copy anyway
+    return take(tensor, rows).to(device, dtype if tensor.is_floating_point() else None, copy=copy)
 
 
 def converted(tensor: "Tensor", device: "torch.device", dtype: "torch.dtype") -> "Tensor":

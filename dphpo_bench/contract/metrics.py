@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, each, fresh
+from dphpo_bench.base.tensors import Records, each, gathered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,8 +22,8 @@ class Metric:
     Attributes:
         name: such as "accuracy".
         higher_is_better: the direction.
-        compute: (outputs, targets) of all test records, on the CPU → the number. It raises or returns NaN where it
-            is undefined, such as the area under the curve of a single class.
+        compute: (outputs, targets) of all test records, on the CPU → the number. It gets copies, and raises or returns
+            NaN where it is undefined, such as the area under the curve of a single class.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Metric:
         Raises:
             InvalidValueError: if it is undefined.
         """
-        return _number(self.name, lambda: self.compute(each(fresh, outputs), each(fresh, targets)))
+        return _number(self.name, lambda: self.compute(each(gathered, outputs), each(gathered, targets)))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ModelMetric:
         name: such as "bleu".
         higher_is_better: the direction.
         compute: (model, test records as `Task.load_test` gives them) → the number. The model is on its device, the
-            records are on the CPU; leave the model as it is. It raises or returns NaN where it is undefined.
+            records are on the CPU; both are copies. It raises or returns NaN where it is undefined.
     """
 
     name: str

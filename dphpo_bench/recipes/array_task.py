@@ -59,8 +59,8 @@ class ArrayTask(Task):
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
         search_space: what searches may vary, as Optuna distributions by name; default: the learning rate.
-        pretrained: start each run from the module's weights as they are now. They must not have seen these records: that
-            training would not be accounted for.
+        pretrained: start each run from the module's weights as they are now. They must not have seen these records:
+            that training would not be accounted for.
         public: whether anybody may have the training records. If not, runs are not seeded by default.
         version: any text; change it when the data, the code of the model, or weights that its function loads change.
             It stands for the data in a record's identity, because a hash of private records would let anybody test

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, call, converted, each, fresh, length, take
+from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.evaluation import rows_at_once
+from dphpo_bench.training.evaluation import only_reads, rows_at_once
 from dphpo_bench.training.lengths import by_length, cut, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each
 
@@ -119,11 +119,11 @@ class GradientEngine(ABC):
         with torch.no_grad():
             for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
                 x = self._fast_layout(x)
-                for left, (move, own) in zip(reversed(range(len(moves))), zip(moves, losses, strict=True), strict=True):
+                for number, (move, own) in enumerate(zip(moves, losses, strict=True), start=1):
                     if move:
                         move()
-                    # A model or a loss may write to what it gets: each pass but the last has a copy of its own.
-                    some = [each(Tensor.clone, part) if left else part for part in (x, y)]
+                    # A model or a loss may write to what it gets: each pass but the last has copies of its own.
+                    some = (x, y) if number == len(moves) else [each(Tensor.clone, part) for part in (x, y)]
                     own.append(self._per_sample_loss(*some))
                 order += [] if places is None else [places]
         sorting = torch.cat(order).argsort().to(self._device) if order else None
@@ -145,21 +145,19 @@ class GradientEngine(ABC):
     ) -> Iterator[tuple[Tensor | None, Tensors, Tensors]]:
         """Micro-batches on the device, each with the places of its records in the batch; None: one after the other.
 
-        They are copies: the model and the loss may write to them.
+        The model and the loss may write to them: they are copies, except for inputs that only torch's code sees.
         """
         if not says_lengths(self.model, inputs):
+            copy = not only_reads(self.model)
             for piece in self._micro_batches(inputs, indices, rows):
-                yield None, self._copied(inputs, piece), self._copied(targets, piece)
+                yield None, self._gather(inputs, piece, copy=copy), self._gather(targets, piece, copy=True)
             return
         for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
             x, y = cut(inputs, targets, piece, size)
             yield places, self._converted(x), self._converted(y)
 
-    def _copied(self, data: Tensors, rows: slice | Tensor) -> Any:
-        return each(partial(fresh, rows=rows, device=self._device, dtype=self._dtype), data)
-
-    def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
-        return self._converted(each(partial(take, rows=rows), data))
+    def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
+        return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
 
     def _converted(self, data: Tensors) -> Any:
         # Features stored in half precision are converted here, record by record, which changes no sensitivity. A

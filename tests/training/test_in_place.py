@@ -12,7 +12,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.evaluation import all_outputs, total_score
+from dphpo_bench.training.evaluation import all_outputs, only_reads, total_score
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.lengths import refuse_wrong_lengths
@@ -180,7 +180,7 @@ def test_a_linear_model_with_a_hook_that_writes_changes_no_record() -> None:
     """No session takes one, but the model that a method returns is measured as it is."""
     x, y = vectors(40)
     before, model = x.clone(), linear()
-    model.register_forward_pre_hook(lambda module, args: (args[0].zero_(),))
+    model.register_forward_pre_hook(lambda _, args: (args[0].zero_(),))
     all_outputs(model, Records(x, y))
     assert torch.equal(x, before)
 
@@ -205,3 +205,48 @@ class UpToItsEnd(nn.Module):
 def test_a_model_that_writes_cannot_hide_that_it_reads_more_than_it_says() -> None:
     with torch.no_grad(), pytest.raises(InvalidValueError, match="do not depend on what comes after"):
         refuse_wrong_lengths(UpToItsEnd(), torch.ones(6, 12))
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_pre_hook(lambda *_: None)
+    return layer
+
+
+def overridden(layer: nn.Module) -> nn.Module:
+    vars(layer)["forward"] = type(layer).forward.__get__(layer)
+    return layer
+
+
+class Unlike(nn.Linear):
+    """A layer of one's own."""
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (nn.Linear(2, 2), True),
+        (nn.Sequential(nn.Flatten(), nn.Linear(2, 2), Centred(True)), True),
+        (nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True)), True),
+        (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)), False),
+        (nn.Sequential(nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(2, 2)), False),
+        (nn.Sequential(nn.Flatten()), False),
+        (nn.Sequential(), False),
+        (Unlike(2, 2), False),
+        (hooked(nn.Linear(2, 2)), False),
+        (hooked(nn.Sequential(nn.Linear(2, 2))), False),
+        (nn.Sequential(hooked(nn.Flatten()), nn.Linear(2, 2)), False),
+        (overridden(nn.Linear(2, 2)), False),
+        (torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), False),
+    ],
+    ids=str,
+)
+def test_only_torchs_own_linear_layers_are_trusted_with_the_records(model: nn.Module, expected: bool) -> None:
+    assert only_reads(model) == expected
+
+
+def test_no_layer_is_trusted_while_hooks_see_all_of_them() -> None:
+    handle = nn.modules.module.register_module_forward_pre_hook(lambda *_: None)
+    try:
+        assert not only_reads(nn.Linear(2, 2))
+    finally:
+        handle.remove()
