@@ -219,7 +219,7 @@ class ArrayTask(Task):
         return digest.hexdigest()
 
     def model_fingerprint(self) -> str:
-        """Hash of the structure; of a pretrained module also of its present weights, from which runs start."""
+        """Hash of the structure; of a pretrained module also of its weights, from which runs start."""
         is_start = self._pretrained and isinstance(self._model, nn.Module)
         weights = weights_hash(self.build_model()) if is_start else None
         return hashlib.sha256(json.dumps([super().model_fingerprint(), weights]).encode()).hexdigest()

@@ -272,3 +272,13 @@ def test_the_records_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert err.startswith("Refuted: the audit shows ε ≥ ")
     assert err.endswith("where 0.1 is claimed.\n")
     assert read_record(Path(found["record"])).audit.lower_bound > 0.1  # the refutation is on record
+
+
+def test_a_model_that_writes_to_its_inputs_changes_no_canary() -> None:
+    x, y = torch.randn(40, 20), torch.arange(40) % 5
+    canaries, before = Records(x, y), x.clone()
+    experiment = Experiment(TinyTask(), canaries, canaries, np.arange(40) % 2 == 0)
+    scores = [experiment.scores(Centred(in_place))[LABELS] for in_place in (True, True, False)]
+    assert torch.equal(x, before)
+    for found in scores:
+        np.testing.assert_allclose(found, scores[2])
