@@ -124,7 +124,8 @@ class NonPrivate(bench.Method[Planned]):
                 batch, left = left[:batch_size], left[batch_size:]
                 some = records.rows(batch).to(session.device, bench.trainable(models[0])[0].dtype)
                 for model, update, rate in zip(models, updates, rates, strict=True):
-                    loss = session.objective.losses(some.outputs(model), some.targets).mean()
+                    own = some if model is models[-1] else some.copied()  # a model or a loss may write to what it gets
+                    loss = session.objective.losses(own.outputs(model), own.targets).mean()
                     gradients = torch.autograd.grad(loss, bench.trainable(model))
                     update.apply(update.direction(gradients), rate * schedule.rate_at(step))
                 advance()

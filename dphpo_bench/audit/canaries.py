@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import AuditError
-from dphpo_bench.base.tensors import Records, converted, single
+from dphpo_bench.base.tensors import Records, gathered, single
 from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.linear import linear_layer
@@ -166,7 +166,7 @@ def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     like = next(model.parameters())
     with evaluating(model):
         return torch.cat(
-            [model(converted(piece, like.device, like.dtype)).cpu() for piece in torch.split(inputs, 1024)]
+            [model(gathered(piece, device=like.device, dtype=like.dtype)).cpu() for piece in torch.split(inputs, 1024)]
         )
 
 

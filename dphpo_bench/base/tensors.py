@@ -1,12 +1,14 @@
 """Named tensors with one row for each record: what tasks load and models take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Union
 
 from dphpo_bench.base.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from typing import Self
+
     import torch
     from torch import Tensor, nn
 
@@ -60,6 +62,10 @@ class Records:
         """Some of the records: a slice, or indices of int64."""
         return self.each(lambda tensor: take(tensor, rows))
 
+    def copied(self) -> "Self":
+        """Copy the records, for whoever may write to them."""
+        return replace(self, inputs=each(gathered, self.inputs), targets=each(gathered, self.targets))
+
     def outputs(self, model: "nn.Module") -> Any:
         """The outputs of the model for the inputs."""
         return call(model, self.inputs)
@@ -96,6 +102,26 @@ def length(tensors: Tensors) -> int:
 def take(tensor: "Tensor", rows: "slice | Tensor") -> "Tensor":
     """Some rows of a tensor, wherever it lies: a slice is a view, indices are a copy."""
     return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows.to(tensor.device))
+
+
+def gathered(
+    tensor: "Tensor",
+    rows: "slice | Tensor" = slice(None),
+    device: "torch.device | None" = None,
+    dtype: "torch.dtype | None" = None,
+    copy: bool = True,
+) -> "Tensor":
+    """Take some rows and convert them as `converted` does.
+
+    Args:
+        tensor: with one row for each record.
+        rows: a slice, or indices of int64.
+        device: None: the tensor's.
+        dtype: of floating-point numbers; None: the tensor's.
+        copy: never give out the tensor's own memory. Whatever runs code of a plug-in needs a copy: the code may write.
+    """
+    copy = copy and isinstance(rows, slice)  # indices copy anyway
+    return take(tensor, rows).to(device, dtype if tensor.is_floating_point() else None, copy=copy)
 
 
 def converted(tensor: "Tensor", device: "torch.device", dtype: "torch.dtype") -> "Tensor":

@@ -1,5 +1,6 @@
 """What is measured on test data, mostly by scikit-learn. It is not private, and no search sees it."""
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.tensors import Records, each, gathered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,8 +22,8 @@ class Metric:
     Attributes:
         name: such as "accuracy".
         higher_is_better: the direction.
-        compute: (outputs, targets) of all test records, on the CPU → the number. It raises or returns NaN where it
-            is undefined, such as the area under the curve of a single class.
+        compute: (outputs, targets) of all test records, on the CPU → the number. It gets copies, and raises or returns
+            NaN where it is undefined, such as the area under the curve of a single class.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Metric:
         Raises:
             InvalidValueError: if it is undefined.
         """
-        return _number(self.name, lambda: self.compute(outputs, targets))
+        return _number(self.name, lambda: self.compute(each(gathered, outputs), each(gathered, targets)))
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class ModelMetric:
         name: such as "bleu".
         higher_is_better: the direction.
         compute: (model, test records as `Task.load_test` gives them) → the number. The model is on its device, the
-            records are on the CPU; leave the model as it is. It raises or returns NaN where it is undefined.
+            records are on the CPU; both are copies. It raises or returns NaN where it is undefined.
     """
 
     name: str
@@ -59,7 +60,7 @@ class ModelMetric:
         Raises:
             InvalidValueError: if it is undefined.
         """
-        return _number(self.name, lambda: self.compute(model, test))
+        return _number(self.name, lambda: self.compute(copy.deepcopy(model), test.copied()))
 
 
 def _number(name: str, compute: Callable[[], float]) -> float:

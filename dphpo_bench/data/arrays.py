@@ -37,7 +37,8 @@ def as_records(data: Any, which: str, kind: str, target: str) -> Records:
         target: see above.
 
     Returns:
-        Inputs as bool, int64, float32 or the half precision they have, targets as the kind's losses take them.
+        Inputs as bool, int64, float32 or the half precision they have, targets as the kind's losses take them; all in
+        memory of their own.
 
     Raises:
         InvalidValueError: if the data have none of these forms, or are not finite numbers.
@@ -118,8 +119,8 @@ def _tensor(given: Any, what: str) -> Tensor:
     try:
         if hasattr(values, "to_numpy"):  # pandas; columns of several types are objects
             values = values.to_numpy()
-            values = values.astype(float) if values.dtype == object else values.copy()
-        elif isinstance(values, np.ndarray) and not values.flags.writeable:  # as pandas gives them out
+            values = values.astype(float) if values.dtype == object else values
+        if isinstance(values, np.ndarray) and not values.flags.writeable:  # as pandas gives them out
             values = values.copy()
         return torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError):  # its text quotes a record
@@ -157,8 +158,8 @@ def _as_input(tensor: Tensor, which: str) -> Tensor:
     if tensor.is_complex():
         raise InvalidValueError(f"Expected real inputs in {which}, got complex ones; give their parts as two columns.")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
-        return tensor.long()
-    tensor = tensor if tensor.dtype in _KEPT else tensor.float()
+        return tensor.to(torch.int64, copy=True)
+    tensor = tensor.to(tensor.dtype if tensor.dtype in _KEPT else torch.float32, copy=True)
     if not tensor.isfinite().all():
         raise InvalidValueError(f"Expected finite inputs in {which}, got NaN or infinity; impute or drop them.")
     return tensor
@@ -175,8 +176,8 @@ def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
             raise InvalidValueError(
                 f"Expected integer class labels in {which}, got {targets.dtype}; convert them to 0 ... n_classes - 1."
             )
-        return targets.long()
-    targets = targets.float()
+        return targets.to(torch.int64, copy=True)
+    targets = targets.to(torch.float32, copy=True)
     if kind in ("binary", "multilabel") and not ((targets == 0) | (targets == 1)).all():
         raise InvalidValueError(f"Expected labels of 0 and 1 in {which}, got others.")
     if not targets.isfinite().all():

@@ -40,10 +40,10 @@ class ArrayTask(Task):
     Args:
         name: names the task in records and tables.
         train: private records: (inputs, labels) as arrays, tensors, frames or dictionaries of arrays, a
-            `torch.utils.data.Dataset` with a length, or what else `data.arrays.as_records` takes. Real inputs become
-            float32 unless they are half precision; integers stay integers where the model takes them.
+            `torch.utils.data.Dataset` with a length, or what else `data.arrays.as_records` takes. They are copied. Real
+            inputs become float32 unless they are half precision; integers stay integers where the model takes them.
         model: a module or a function without arguments that makes one. Initial weights follow the run's seed: those of
-            a module are drawn anew for every run, by each layer's `reset_parameters`.
+            a module are drawn anew for every run, by each layer's `reset_parameters`. A module is copied.
         test: records of the same form, or None: then nothing is measured at the end. They are not protected.
         kind: what is asked of the model, and with it losses, scores and metrics: "classification", "binary",
             "multilabel", "regression", "tokens", or "own" for what the next three say. See `TaskFacts.kind`.
@@ -58,8 +58,8 @@ class ArrayTask(Task):
         optimizer: name of a `torch.optim` class.
         learning_rate: for methods that tune none.
         search_space: what searches may vary, as Optuna distributions by name; default: the learning rate.
-        pretrained: start each run from the module's present weights. They must not have seen these records: that
-            training would not be accounted for.
+        pretrained: start each run from the module's weights as they are now. They must not have seen these records:
+            that training would not be accounted for.
         public: whether anybody may have the training records. If not, runs are not seeded by default.
         version: any text; change it when the data, the code of the model, or weights that its function loads change.
             It stands for the data in a record's identity, because a hash of private records would let anybody test
@@ -120,6 +120,8 @@ class ArrayTask(Task):
                     "Expected model to make a new module at each call, got the same one twice: a run would start where "
                     "another ended. Pass the module itself, which is copied."
                 )
+        if isinstance(model, nn.Module):
+            self._model = copy.deepcopy(model)
         _check_columns(column_names(train, target), column_names(test, target))
         train = as_records(train, "train", kind, target)
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
@@ -208,7 +210,7 @@ class ArrayTask(Task):
         return hashlib.sha256(json.dumps([self.name, self._version, types, len(self._test)]).encode()).hexdigest()
 
     def model_fingerprint(self) -> str:
-        """Hash of the structure; of a pretrained module also of its present weights, from which runs start."""
+        """Hash of the structure; of a pretrained module also of its weights, from which runs start."""
         is_start = self._pretrained and isinstance(self._model, nn.Module)
         weights = weights_hash(self.build_model()) if is_start else None
         return hashlib.sha256(json.dumps([super().model_fingerprint(), weights]).encode()).hexdigest()

@@ -80,8 +80,8 @@ class RawRecords:
         return bool(self._lent)
 
     def lend(self, rows: "Tensor | None") -> Records:
-        """These records, for as long as the run lasts."""
-        self._lent.append(self.train.rows(slice(None) if rows is None else rows))
+        """These records, for as long as the run lasts: copies, to which a method may write."""
+        self._lent.append(self.train.copied() if rows is None else self.train.rows(rows))
         return self._lent[-1]
 
     def take_back(self) -> None:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
+from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.evaluation import rows_at_once
+from dphpo_bench.training.evaluation import only_reads, rows_at_once
 from dphpo_bench.training.lengths import by_length, cut, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each
 
@@ -119,11 +119,12 @@ class GradientEngine(ABC):
         with torch.no_grad():
             for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
                 x = self._fast_layout(x)
-                for move, own in zip(moves, losses, strict=True):
+                for number, (move, own) in enumerate(zip(moves, losses, strict=True), start=1):
                     if move:
                         move()
-                    # A model may write to its inputs: each pass but a single one has a copy of its own.
-                    own.append(self._per_sample_loss(x if len(moves) == 1 else each(Tensor.clone, x), y))
+                    # A model or a loss may write to what it gets: each pass but the last has copies of its own.
+                    some = (x, y) if number == len(moves) else [each(Tensor.clone, part) for part in (x, y)]
+                    own.append(self._per_sample_loss(*some))
                 order += [] if places is None else [places]
         sorting = torch.cat(order).argsort().to(self._device) if order else None
         return [found if sorting is None else found[sorting] for found in map(self._join, losses)]
@@ -142,17 +143,21 @@ class GradientEngine(ABC):
     def _pieces(
         self, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int
     ) -> Iterator[tuple[Tensor | None, Tensors, Tensors]]:
-        """Micro-batches on the device, each with the places of its records in the batch; None: one after the other."""
+        """Micro-batches on the device, each with the places of its records in the batch; None: one after the other.
+
+        The model and the loss may write to them: they are copies, except for inputs that only torch's code sees.
+        """
         if not says_lengths(self.model, inputs):
+            copy = not only_reads(self.model)
             for piece in self._micro_batches(inputs, indices, rows):
-                yield None, self._gather(inputs, piece), self._gather(targets, piece)
+                yield None, self._gather(inputs, piece, copy=copy), self._gather(targets, piece, copy=True)
             return
         for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
             x, y = cut(inputs, targets, piece, size)
             yield places, self._converted(x), self._converted(y)
 
-    def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
-        return self._converted(each(partial(take, rows=rows), data))
+    def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
+        return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
 
     def _converted(self, data: Tensors) -> Any:
         # Features stored in half precision are converted here, record by record, which changes no sensitivity. A

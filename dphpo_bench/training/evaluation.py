@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dphpo_bench.base.tensors import Records, Tensors, call, each, leaves, length
+from dphpo_bench.base.tensors import Records, Tensors, call, each, gathered, leaves, length
 from dphpo_bench.training.lengths import by_length, cut, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each, tensors_of
 
@@ -33,17 +34,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
     """Outputs and targets of the records, or of some `rows` of them, in pieces.
 
-    They are on the device of the model, which must have parameters and is in the mode of evaluation.
+    They are on the device of the model, which must have parameters and is in the mode of evaluation. The model and
+    whoever gets the targets may write to them: they are copies, except for inputs that only torch's code sees.
     """
     like = next(model.parameters())
     count = len(records) if rows is None else len(rows)
-    at_once = rows_at_once(model, ROWS)
+    at_once, copy = rows_at_once(model, ROWS), not only_reads(model)
     for start in range(0, count, at_once):
         piece = slice(start, start + at_once)
-        some = records.rows(piece if rows is None else rows[piece]).to(like.device, like.dtype)
+        taken = partial(gathered, rows=piece if rows is None else rows[piece], device=like.device, dtype=like.dtype)
+        inputs = each(partial(taken, copy=copy), records.inputs)
         with evaluating(model):
-            outputs = call(model, some.inputs)
-        yield outputs, some.targets
+            outputs = call(model, inputs)
+        yield outputs, each(taken, records.targets)
 
 
 def outputs_by_length(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
@@ -65,6 +68,26 @@ def rows_at_once(model: nn.Module, most: int) -> int:
     return min(most, own) if isinstance(own, int) and own > 0 else most
 
 
+def only_reads(model: nn.Module) -> bool:
+    """Return whether torch's own linear layer comes first: no other code sees the inputs, so nothing writes to them.
+
+    Such a model needs no copy of its inputs, which would take as long as its outputs do.
+    """
+    if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
+        return False
+    layers = [model]
+    for layer in layers:
+        if layer._forward_pre_hooks or layer._forward_hooks or "forward" in vars(layer):
+            return False
+        if type(layer) is nn.Linear:
+            return True
+        if type(layer) is nn.Sequential and len(layers) == 1:
+            layers += layer
+        elif type(layer) is not nn.Flatten:
+            return False
+    return False
+
+
 def all_outputs(model: nn.Module, records: Records) -> Any:
     """The outputs for at least one record, on the CPU; of several by name, those that are tensors."""
     pieces: list[Any] = [each(Tensor.cpu, tensors_of(outputs)) for outputs, _ in outputs_of(model, records)]
@@ -82,7 +105,7 @@ def total_score(model: nn.Module, scores: PerRecord, records: Records, rows: Ten
     """
     total = 0.0
     for outputs, targets in outputs_by_length(model, records, rows):
-        found = scores(outputs, targets)
-        check_one_each(found, length(targets), "score")
+        count, found = length(targets), scores(outputs, targets)
+        check_one_each(found, count, "score")
         total += float(found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0).sum())
     return total

@@ -59,7 +59,7 @@ class LayerwiseEngine(GradientEngine):
     ) -> list[Tensor]:
         """See `GradientEngine.clipped_sum`."""
         for rows in self._micro_batches(inputs, indices, 1) if self._unmeasured else ():
-            self._gradients(self._gather(inputs, rows), self._gather(targets, rows))
+            self._gradients(self._gather(inputs, rows, copy=True), self._gather(targets, rows, copy=True))
             break
         return super().clipped_sum(inputs, targets, clipping, indices)
 

@@ -127,7 +127,7 @@ def refuse_wrong_lengths(model: nn.Module, inputs: Tensors) -> None:
 
 
 def _outputs(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    return leaves(tensors_of(call(model, inputs)))
+    return leaves(tensors_of(call(model, inputs.clone())))  # to which it may write
 
 
 def _differ(complete: Tensor, cut: Tensor, size: int) -> bool:
@@ -136,7 +136,7 @@ def _differ(complete: Tensor, cut: Tensor, size: int) -> bool:
 
 
 def _said(model: nn.Module, inputs: Tensor) -> Tensor:
-    found: Any = model.lengths_of(inputs)  # type: ignore[operator]
+    found: Any = model.lengths_of(inputs.clone())  # type: ignore[operator]
     check_one_each(found, len(inputs), "length")
     if found.dtype not in (torch.int64, torch.int32):
         raise InvalidValueError(f"Expected lengths_of to give whole numbers, int64, got {found.dtype}.")

@@ -16,7 +16,7 @@ import dphpo_bench as bench
 from dphpo_bench.audit import attacks as auditing
 from dphpo_bench.audit.arguments import ATTACKS
 from dphpo_bench.audit.attacks import audit
-from dphpo_bench.audit.canaries import SETUPS, Transcript
+from dphpo_bench.audit.canaries import LABELS, SETUPS, Experiment, Transcript
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
@@ -25,6 +25,7 @@ from dphpo_bench.records.store import read_record
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking
+from tests.training.test_in_place import Centred
 
 M = 40
 
@@ -272,3 +273,13 @@ def test_the_records_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert err.startswith("Refuted: the audit shows ε ≥ ")
     assert err.endswith("where 0.1 is claimed.\n")
     assert read_record(Path(found["record"])).audit.lower_bound > 0.1  # the refutation is on record
+
+
+def test_a_model_that_writes_to_its_inputs_changes_no_canary() -> None:
+    x, y = torch.randn(40, 20), torch.arange(40) % 5
+    canaries, before = bench.Records(x, y), x.clone()
+    experiment = Experiment(TinyTask(), canaries, canaries, np.arange(40) % 2 == 0)
+    scores = [experiment.scores(Centred(in_place))[LABELS] for in_place in (True, True, False)]
+    assert torch.equal(x, before)
+    for found in scores:
+        np.testing.assert_allclose(found, scores[2])

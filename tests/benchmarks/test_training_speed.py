@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dphpo_bench.base.tensors import Records, gathered
 from dphpo_bench.recipes import networks
+from dphpo_bench.training import engine as engine_module
+from dphpo_bench.training import evaluation, vmap
 from dphpo_bench.training import linear as closed_form
-from dphpo_bench.training import vmap
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.noise import add_gaussian_noise
@@ -229,6 +231,71 @@ def texts(number):
     lengths = (-10.4 * torch.rand(number).log()).int() + 3
     inputs = torch.randn(number, 48, features.size) * (torch.arange(48) < lengths[:, None])[..., None]
     return network, inputs, torch.randint(0, 2, (number,))
+
+
+class OwnClass(nn.Module):
+    """A network in a class that is not torch's: it might write to its inputs, so it gets copies."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.network(inputs)
+        return logits
+
+
+@contextmanager
+def records_themselves() -> Iterator[None]:
+    """Views of records where models and losses get copies: the reference for what copies cost."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (engine_module, evaluation):
+            patch.setattr(module, "gathered", lambda *args, **kwargs: gathered(*args, **{**kwargs, "copy": False}))
+        yield
+
+
+def narrow() -> tuple[nn.Module, Tensor, Tensor]:
+    """A small perceptron on the 108 columns of Adult."""
+    layers = [nn.Linear(108, 32), nn.Tanh(), nn.Linear(32, 10)]
+    return nn.Sequential(*layers), torch.randn(20_000, 108), torch.randint(0, 10, (20_000,))
+
+
+COPIED: dict[str, tuple[Callable[[], tuple[nn.Module, Tensor, Tensor]], str]] = {
+    "linear": (lambda: (linear(4096, 10), torch.randn(4096, 4096), torch.randint(0, 10, (4096,))), "linear"),
+    "linear layer by layer": (
+        lambda: (linear(4096, 10), torch.randn(4096, 4096), torch.randint(0, 10, (4096,))), "layerwise"
+    ),
+    "perceptron": (narrow, "layerwise"),
+    "perceptron by vmap": (narrow, "vmap"),
+    "perceptron of one's own": (lambda: (OwnClass(narrow()[0]), *narrow()[1:]), "layerwise"),
+    "perceptron of one's own, 4096 wide": (
+        lambda: (OwnClass(nn.Sequential(nn.Linear(4096, 32), nn.Tanh(), nn.Linear(32, 10))),
+                 torch.randn(4096, 4096), torch.randint(0, 10, (4096,))), "layerwise"
+    ),
+    "cnn": (lambda: (tanh_cnn(), *pictures(512)), "layerwise"),
+    "cnn by vmap": (lambda: (tanh_cnn(), *pictures(512)), "vmap"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COPIED)
+@pytest.mark.parametrize("what", ["step", "test"])
+def test_copies_of_full_batches(benchmark, threads, what, name):
+    """Models and losses may write to what they get; batches below all records are gathered anyway."""
+    make, backend = COPIED[name]
+    model, inputs, targets = make()
+    engine, records = engine_by(backend, model), Records(inputs, targets)
+    run = {
+        "step": partial(engine.clipped_sum, inputs, targets, AutoS()),
+        "test": partial(evaluation.all_outputs, model, records),
+    }[what]
+
+    def without() -> None:
+        with records_themselves():
+            run()
+
+    ratios = record(benchmark, interleaved({"views": without, "copies": run}), "views")
+    if threads == 1 and what == "step" and "4096 wide" not in name:
+        assert ratios["copies"] <= 1.25
 
 
 def test_micro_batches_are_taken_once_for_several_weights(benchmark, threads):

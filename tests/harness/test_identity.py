@@ -62,8 +62,9 @@ def test_weights_that_runs_start_from_are_part_of_the_identity(fixed_noise) -> N
     before = identity(fixed_noise(), task).key
     assert identity(fixed_noise(), own(module, pretrained=True)).key == before
     with torch.no_grad():
-        module.weight[0, 0] += 1  # present weights: also after the task was made
-    assert identity(fixed_noise(), task).key != before
+        module.weight[0, 0] += 1
+    assert identity(fixed_noise(), own(module, pretrained=True)).key != before
+    assert identity(fixed_noise(), task).key == before  # it has copied what its runs start from
 
 
 def test_weights_that_follow_the_seed_are_not(fixed_noise) -> None:
