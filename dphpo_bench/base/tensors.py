@@ -21,21 +21,32 @@ class Records:
     Attributes:
         inputs: shape (n, ...); by name where the model takes several, such as token ids and a mask.
         targets: shape (n, ...), likewise.
+        units: whose records they are: equal integers for records of one person, int64 of shape (n,). They are as
+            private as the records. None: each record is a unit of its own.
 
     Raises:
-        InvalidValueError: if not all tensors have n rows.
+        InvalidValueError: if not all tensors have n rows, or if units are no integers.
     """
 
     inputs: Tensors
     targets: Tensors
+    units: "Tensor | None" = None
 
     def __post_init__(self) -> None:
         sizes = {name: len(tensor) for name, tensor in self.named().items()}
         if len(set(sizes.values())) != 1:
             raise InvalidValueError(f"Expected one row in each tensor for each record, got {sizes or 'no tensor'}.")
+        if self.units is not None and (self.units.ndim != 1 or str(self.units.dtype) != "torch.int64"):
+            shape = tuple(self.units.shape)
+            raise InvalidValueError(f"Expected units of int64 and shape (n,), got {self.units.dtype} and {shape}.")
 
     def __len__(self) -> int:
         return length(self.inputs)
+
+    @property
+    def n_units(self) -> int:
+        """The number of different units; of records where they have none."""
+        return len(self) if self.units is None else len(self.units.unique())
 
     @property
     def are_named(self) -> bool:
@@ -43,18 +54,19 @@ class Records:
         return isinstance(self.inputs, Mapping) or isinstance(self.targets, Mapping)
 
     def named(self) -> "dict[str, Tensor]":
-        """All tensors, as "inputs", "targets", or with their own names as "inputs.ids"."""
+        """All tensors, as "inputs", "targets", "units", or with their own names as "inputs.ids"."""
         found = {}
         for kind, tensors in (("inputs", self.inputs), ("targets", self.targets)):
             if isinstance(tensors, Mapping):
                 found.update({f"{kind}.{name}": tensor for name, tensor in tensors.items()})
             else:
                 found[kind] = tensors
-        return found
+        return found if self.units is None else {**found, "units": self.units}
 
     def each(self, function: "Callable[[Tensor], Tensor]") -> "Records":
         """The records with a function applied to every tensor."""
-        return Records(each(function, self.inputs), each(function, self.targets))
+        units = None if self.units is None else function(self.units)
+        return Records(each(function, self.inputs), each(function, self.targets), units)
 
     def rows(self, rows: "slice | Tensor") -> "Records":
         """Some of the records: a slice, or indices of int64."""

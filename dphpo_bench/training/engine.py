@@ -16,8 +16,10 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, length, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import rows_at_once
-from dphpo_bench.training.lengths import by_length, cut, says_lengths
+from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each
+from dphpo_bench.training.norms import add_product, row_norms
+from dphpo_bench.training.units import Units
 
 _FORWARD_ROWS = 512
 
@@ -69,6 +71,24 @@ class GradientEngine(ABC):
         total = self._zeros()
         for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows)):
             self._add_clipped(x, y, clipping, total)
+        return total
+
+    def clipped_unit_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping, units: Units) -> list[Tensor]:
+        """Return the sum of factor(‖m_u‖) · m_u over units, where m_u is the mean gradient of unit u's records.
+
+        `inputs` and `targets` are a whole dataset. Means, norms and the sum are in float64. A unit whose mean is not
+        finite adds exactly zero. Memory is bounded however many records a unit has.
+        """
+        members = [*units.by_size()]
+        alone = members.pop(0)[:, 0] if members and members[0].shape[1] == 1 else units.rows[:0]
+        total = self.clipped_sum(inputs, targets, clipping, alone)
+        for some, length_ in self._units_by_length(inputs, targets, members):
+            at_once, size = rows_at_once(self.model, self._unit_rows), some.shape[1]
+            for rows in some.split(max(1, at_once // size)):
+                sums = [torch.zeros(len(rows), s.numel(), dtype=torch.float64, device=s.device) for s in total]
+                for piece in rows.split(at_once, dim=1):  # several of a unit that is larger than a micro-batch
+                    self._add_unit_sums(*self._cut(inputs, targets, piece.flatten(), length_), sums)
+                add_clipped([s.div_(size) for s in sums], clipping, total)
         return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
@@ -132,6 +152,36 @@ class GradientEngine(ABC):
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         """Add `clipped_sum` of one micro-batch of at least one record, already on the device, to a contiguous total."""
 
+    @property
+    @abstractmethod
+    def _unit_rows(self) -> int:
+        """Records in a micro-batch of `_add_unit_sums`."""
+
+    @abstractmethod
+    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sums: list[Tensor]) -> None:
+        """Add the gradients of one micro-batch, unit after unit, to sums by unit, of shape (units, numel) and float64.
+
+        All units have equally many records in it.
+        """
+
+    def _units_by_length(
+        self, inputs: Tensors, targets: Tensors, members: list[Tensor]
+    ) -> Iterator[tuple[Tensor, int | None]]:
+        """Yield rows of units, and what their records are cut to: a unit's longest, so no other unit decides."""
+        for rows in members:
+            if not says_lengths(self.model, inputs):
+                yield rows, None
+                continue
+            lengths = lengths_at(self.model, inputs, targets, rows.flatten()).view_as(rows).amax(1)
+            for length_ in lengths.unique().tolist():
+                yield rows[lengths == length_], length_
+
+    def _cut(self, inputs: Tensors, targets: Tensors, rows: Tensor, length_: int | None) -> tuple[Any, Any]:
+        if length_ is None:
+            return self._gather(inputs, rows), self._gather(targets, rows)
+        x, y = cut(inputs, targets, rows, length_)
+        return self._converted(x), self._converted(y)
+
     def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
         """The batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
         n = length(inputs) if indices is None else len(indices)
@@ -148,8 +198,7 @@ class GradientEngine(ABC):
                 yield None, self._gather(inputs, piece), self._gather(targets, piece)
             return
         for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
-            x, y = cut(inputs, targets, piece, size)
-            yield places, self._converted(x), self._converted(y)
+            yield places, *self._cut(inputs, targets, piece, size)
 
     def _gather(self, data: Tensors, rows: slice | Tensor) -> Any:
         return self._converted(each(partial(take, rows=rows), data))
@@ -208,6 +257,17 @@ class GradientEngine(ABC):
                     f"Expected layers that treat each record alone; {name!r} ({type(layer).__name__}) "
                     "computes statistics of the batch. Replace it with GroupNorm, or freeze it with eval()."
                 )
+
+
+def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:
+    """Clip gradients, for each parameter of shape (n, numel), and add them to a total."""
+    norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
+    factors = clipping.factors(norms)
+    finite = norms.isfinite()
+    if not finite.all():
+        rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
+    for sum_, part in zip(total, rows, strict=True):
+        add_product(sum_.view(1, -1), factors[None], part)
 
 
 def _channels_last(images: Tensor) -> Tensor:

@@ -80,6 +80,12 @@ def add_product(total: Tensor, weights: Tensor, rows: Tensor) -> None:
         total[:, columns].addmm_(weights[:, records], tile)
 
 
+def add_by_unit(sums: Tensor, rows: Tensor) -> None:
+    """Add rows (n, d), any floating dtype, to float64 sums by unit (units, d), in place: n / units to each in turn."""
+    for part in rows.unflatten(0, (len(sums), -1)).unbind(1):
+        sums += part
+
+
 def _tiles(rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     """Tiles of a matrix in float64, each with its rows and columns. Each overwrites the one before."""
     if rows.dtype == torch.float64:
