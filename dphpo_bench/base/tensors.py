@@ -1,10 +1,10 @@
 """Named tensors with one row for each record: what tasks load and models take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DataError, InvalidValueError
 
 if TYPE_CHECKING:
     import torch
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 Tensors = Union["Tensor", Mapping[str, "Tensor"]]
 """A tensor, or several by name. Those of records have one row for each."""
+
+RECORD = "record"
+"""The unit of privacy unless a task names another."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Records:
 
     inputs: Tensors
     targets: Tensors
-    units: "Tensor | None" = None
+    units: "Tensor | None" = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         sizes = {name: len(tensor) for name, tensor in self.named().items()}
@@ -46,7 +49,21 @@ class Records:
     @property
     def n_units(self) -> int:
         """The number of different units; of records where they have none."""
-        return len(self) if self.units is None else len(self.units.unique())
+        return len(self) if self.units is None else len(_distinct(self.units))
+
+    def check_unit(self, unit: str) -> None:
+        """Refuse records that do not hold what a task says is its unit; see `TaskFacts.unit`.
+
+        Raises:
+            DataError: if they have units and the task names none, or the other way round.
+        """
+        if unit != RECORD and self.units is None:
+            raise DataError(
+                f"Expected the units of the training records, since the task's unit is {unit!r}, got none. Return "
+                "Records(inputs, targets, units=...) from load_train, or leave unit out of the facts."
+            )
+        if unit == RECORD and self.units is not None:
+            raise DataError("Expected a name for the units of the training records, got none: set unit of the facts.")
 
     @property
     def are_named(self) -> bool:
@@ -66,11 +83,17 @@ class Records:
     def each(self, function: "Callable[[Tensor], Tensor]") -> "Records":
         """The records with a function applied to every tensor."""
         units = None if self.units is None else function(self.units)
-        return Records(each(function, self.inputs), each(function, self.targets), units)
+        return Records(each(function, self.inputs), each(function, self.targets), units=units)
 
     def rows(self, rows: "slice | Tensor") -> "Records":
         """Some of the records: a slice, or indices of int64."""
         return self.each(lambda tensor: take(tensor, rows))
+
+    def first(self, n: int) -> "Records":
+        """The records of the first n units."""
+        if self.units is None:
+            return self.rows(slice(n))
+        return self.rows((self.units <= _distinct(self.units)[:n][-1]).nonzero().squeeze(1))
 
     def outputs(self, model: "nn.Module") -> Any:
         """The outputs of the model for the inputs."""
@@ -79,6 +102,14 @@ class Records:
     def to(self, device: "torch.device", dtype: "torch.dtype") -> "Records":
         """The records on a device; floating-point numbers become `dtype`, integers keep their type."""
         return self.each(lambda tensor: converted(tensor, device, dtype))
+
+
+def _distinct(units: "Tensor") -> "Tensor":
+    """The different ids of units, ascending."""
+    import torch
+
+    found: Tensor = torch.unique(units)
+    return found
 
 
 def each(function: "Callable[[Tensor], Tensor]", tensors: Tensors) -> Tensors:

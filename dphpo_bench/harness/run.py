@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.errors import DataError, DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import ModelMetric
@@ -119,11 +119,7 @@ def run(
     if store:
         store.check_free(identity)
         check_same_data(store.root, task, identity)
-    if len(train) != checked.facts.n_records:
-        raise DataError(
-            f"Task {task.name} declares N={checked.facts.n_records} public training records but loads {len(train)}. "
-            "Set n_records of its facts to a number that is public, and make its data fit it."
-        )
+    _check_declared(checked.facts, train)
     setup = replace(setup, journal=_journal(store.journal_of(identity) if store and setup.unseeded else None, setup))
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
@@ -145,6 +141,17 @@ def run(
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
     return RunResult(record, path, model)
+
+
+def _check_declared(facts: TaskFacts, train: Records) -> None:
+    """Refuse records that are not as many, or not of the unit, as the task declares."""
+    train.check_unit(facts.unit)
+    if train.n_units != facts.n_records:
+        what = "records" if facts.unit == RECORD else f"units ({facts.unit})"
+        raise DataError(
+            f"Task {facts.task} declares N={facts.n_records} public training {what} but loads {train.n_units}. "
+            "Set n_records of its facts to a number that is public, and make its data fit it."
+        )
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:

@@ -28,10 +28,14 @@ class RawRecords:
         task: where models come from.
         train: the private records.
         device: where models and batches live.
+
+    Raises:
+        DataError: if the records have no units though the task names some, or the other way round.
     """
 
     def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
         self.facts = copy(task.facts)
+        train.check_unit(self.facts.unit)
         self.objective = task.objective()
         self.train = train
         self._units = None if train.units is None else Units.of(train.units.cpu())
@@ -92,7 +96,7 @@ class RawRecords:
     def total_score(self, own: "nn.Module", numbers: "Tensor | None") -> float:
         """The sum of these units' scores under one of our own models; a unit's is the mean of its records'."""
         rows, units = self.members(numbers)
-        return total_score(own, self.objective.scores, self.train, rows, units and units.shares)
+        return total_score(own, self.objective.scores, self.train, rows, None if units is None else units.shares)
 
     @property
     def has_lent(self) -> bool:

@@ -75,11 +75,13 @@ class RecordsContract:
         expect_cheap("Import and facts need", self._elsewhere(task))
 
     def test_number_of_records_is_as_declared(self, task: Task) -> None:
-        """There are as many training records as the facts say."""
-        found = len(task.load_train(self.source()))
+        """There are as many training records as the facts say, or units of several."""
+        train, facts = task.load_train(self.source()), task.facts
+        train.check_unit(facts.unit)
+        found, what = train.n_units, "records" if train.units is None else "units"
         expect(
-            found == task.facts.n_records,
-            f"The facts say N={task.facts.n_records}, and load_train gives {found} records: the noise would be wrong.",
+            found == facts.n_records,
+            f"The facts say N={facts.n_records}, and load_train gives {found} {what}: the noise would be wrong.",
         )
 
     def test_records_have_the_declared_shape(self, task: Task) -> None:

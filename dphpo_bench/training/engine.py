@@ -84,9 +84,9 @@ class GradientEngine(ABC):
         total = self.clipped_sum(inputs, targets, clipping, alone)
         for some, length_ in self._units_by_length(inputs, targets, members):
             at_once, size = rows_at_once(self.model, self._unit_rows), some.shape[1]
-            for rows in some.split(max(1, at_once // size)):
+            for rows in torch.split(some, max(1, at_once // size)):
                 sums = [torch.zeros(len(rows), s.numel(), dtype=torch.float64, device=s.device) for s in total]
-                for piece in rows.split(at_once, dim=1):  # several of a unit that is larger than a micro-batch
+                for piece in torch.split(rows, at_once, dim=1):  # several of a unit that is larger than a micro-batch
                     self._add_unit_sums(*self._cut(inputs, targets, piece.flatten(), length_), sums)
                 add_clipped([s.div_(size) for s in sums], clipping, total)
         return total
@@ -173,7 +173,7 @@ class GradientEngine(ABC):
                 yield rows, None
                 continue
             lengths = lengths_at(self.model, inputs, targets, rows.flatten()).view_as(rows).amax(1)
-            for length_ in lengths.unique().tolist():
+            for length_ in torch.unique(lengths).tolist():
                 yield rows[lengths == length_], length_
 
     def _cut(self, inputs: Tensors, targets: Tensors, rows: Tensor, length_: int | None) -> tuple[Any, Any]:

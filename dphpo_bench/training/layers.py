@@ -116,7 +116,7 @@ class Outer(Gradients):
         return (self.gradients[:, :, None] * self.inputs[:, None, :]).flatten(1)
 
     def add_by_unit(self, sums: Tensor, shape: torch.Size) -> None:
-        gradients, inputs = (rows.double().unflatten(0, (len(sums), -1)) for rows in (self.gradients, self.inputs))
+        gradients, inputs = (rows.double().view(len(sums), -1, rows.shape[1]) for rows in (self.gradients, self.inputs))
         sums.view(-1, *shape).baddbmm_(gradients.transpose(1, 2), inputs)
 
 

@@ -105,10 +105,10 @@ class LinearEngine(GradientEngine):
         with torch.no_grad():
             x, y = single(inputs).flatten(1), single(targets)
             residuals = _residuals(_logits(x, layer.weight, layer.bias)[None], y)[0].double()
-            by_unit = residuals.unflatten(1, (units, -1)).transpose(0, 1)  # (units, classes, records of a unit)
+            by_unit = residuals.view(len(residuals), units, -1).transpose(0, 1)  # (units, classes, records of a unit)
             for parameter, sum_ in zip(self.parameters, sums, strict=True):
                 if parameter is layer.weight:
-                    sum_.view(units, *layer.weight.shape).baddbmm_(by_unit, x.double().unflatten(0, (units, -1)))
+                    sum_.view(units, *layer.weight.shape).baddbmm_(by_unit, x.double().view(units, -1, x.shape[1]))
                 else:
                     sum_ += by_unit.sum(2)
 

@@ -82,7 +82,7 @@ def add_product(total: Tensor, weights: Tensor, rows: Tensor) -> None:
 
 def add_by_unit(sums: Tensor, rows: Tensor) -> None:
     """Add rows (n, d), any floating dtype, to float64 sums by unit (units, d), in place: n / units to each in turn."""
-    for part in rows.unflatten(0, (len(sums), -1)).unbind(1):
+    for part in rows.reshape(len(sums), -1, rows.shape[1]).unbind(1):
         sums += part
 
 

@@ -31,7 +31,7 @@ class Units:
         Args:
             ids: of each record's unit, integers of shape (n,).
         """
-        _, sizes = ids.unique(return_counts=True)
+        _, sizes = torch.unique(ids, return_counts=True)
         return cls(ids.argsort(stable=True), sizes)
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class Units:
     def by_size(self) -> Iterator[Tensor]:
         """Yield the rows of all units of one size, shape (units, size), for each size."""
         starts = self._starts
-        for size in self.sizes.unique().tolist():
+        for size in torch.unique(self.sizes).tolist():
             yield self.rows[starts[self.sizes == size][:, None] + torch.arange(size)]
 
     @property
