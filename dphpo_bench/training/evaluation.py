@@ -103,8 +103,8 @@ def total_score(
     """
     total = 0.0
     for places, outputs, targets in _placed_outputs(model, records, rows):
-        found = scores(outputs, targets)
-        check_one_each(found, length(targets), "score")
+        count, found = length(targets), scores(outputs, targets)
+        check_one_each(found, count, "score")
         held = found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0)
         total += float((held if shares is None else held * shares[places].to(held.device)).sum())
     return total

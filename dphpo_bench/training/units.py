@@ -44,6 +44,11 @@ class Units:
         return Units(self.rows[shifts + torch.arange(len(shifts))], sizes)
 
     @property
+    def heads(self) -> Tensor:
+        """The row of the first record of each unit, int64 of shape (units,)."""
+        return self.rows[self._starts]
+
+    @property
     def shares(self) -> Tensor:
         """1 / (number of records of its unit) for each record, float64 of shape (n,)."""
         return self.sizes.double().reciprocal().repeat_interleave(self.sizes)
