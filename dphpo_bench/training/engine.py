@@ -79,16 +79,18 @@ class GradientEngine(ABC):
         `inputs` and `targets` are a whole dataset. Means, norms and the sum are in float64. A unit whose mean is not
         finite adds exactly zero. Memory is bounded however many records a unit has.
         """
-        members = [*units.by_size()]
-        alone = members.pop(0)[:, 0] if members and members[0].shape[1] == 1 else units.rows[:0]
+        members = [*units.alike()]
+        alone = members.pop(0)[0][:, 0] if members and members[0][0].shape[1] == 1 else units.rows[:0]
         total = self.clipped_sum(inputs, targets, clipping, alone)
-        for some, length_ in self._units_by_length(inputs, targets, members):
-            at_once, size = rows_at_once(self.model, self._unit_rows), some.shape[1]
-            for rows in torch.split(some, max(1, at_once // size)):
-                sums = [torch.zeros(len(rows), s.numel(), dtype=torch.float64, device=s.device) for s in total]
-                for piece in torch.split(rows, at_once, dim=1):  # several of a unit that is larger than a micro-batch
-                    self._add_unit_sums(*self._cut(inputs, targets, piece.flatten(), length_), sums)
-                add_clipped([s.div_(size) for s in sums], clipping, total)
+        for rows, sizes, length_ in self._units_by_length(inputs, targets, members):
+            at_once = rows_at_once(self.model, self._unit_rows)
+            n = max(1, at_once // rows.shape[1])
+            for some, counts in zip(torch.split(rows, n), torch.split(sizes, n), strict=True):
+                sums = [torch.zeros(len(some), s.numel(), dtype=torch.float64, device=s.device) for s in total]
+                for start in range(0, some.shape[1], at_once):  # a unit may be larger than a micro-batch
+                    x, y = self._cut(inputs, targets, some[:, start : start + at_once].flatten(), length_)
+                    self._add_unit_sums(x, y, counts - start, sums)
+                add_clipped([s.div_(counts[:, None].to(s)) for s in sums], clipping, total)
         return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
@@ -158,23 +160,27 @@ class GradientEngine(ABC):
         """Records in a micro-batch of `_add_unit_sums`."""
 
     @abstractmethod
-    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sums: list[Tensor]) -> None:
-        """Add the gradients of one micro-batch, unit after unit, to sums by unit, of shape (units, numel) and float64.
+    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
+        """Add the gradients of one micro-batch to sums by unit.
 
-        All units have equally many records in it.
+        Args:
+            inputs: equally many records of each unit, unit after unit.
+            targets: likewise.
+            sizes: how many of its records count, ascending, int64 of shape (units,), on the CPU.
+            sums: one for each parameter, float64 of shape (units, numel).
         """
 
     def _units_by_length(
-        self, inputs: Tensors, targets: Tensors, members: list[Tensor]
-    ) -> Iterator[tuple[Tensor, int | None]]:
-        """Yield rows of units, and what their records are cut to: a unit's longest, so no other unit decides."""
-        for rows in members:
+        self, inputs: Tensors, targets: Tensors, members: list[tuple[Tensor, Tensor]]
+    ) -> Iterator[tuple[Tensor, Tensor, int | None]]:
+        """Yield rows and sizes of units, and what their records are cut to: a unit's longest decides for it alone."""
+        for rows, sizes in members:
             if not says_lengths(self.model, inputs):
-                yield rows, None
+                yield rows, sizes, None
                 continue
             lengths = lengths_at(self.model, inputs, targets, rows.flatten()).view_as(rows).amax(1)
             for length_ in torch.unique(lengths).tolist():
-                yield rows[lengths == length_], length_
+                yield rows[lengths == length_], sizes[lengths == length_], length_
 
     def _cut(self, inputs: Tensors, targets: Tensors, rows: Tensor, length_: int | None) -> tuple[Any, Any]:
         if length_ is None:

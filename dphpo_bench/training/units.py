@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_MOST_FILLED = 1.25
+
 
 @dataclass(frozen=True, eq=False)
 class Units:
@@ -53,11 +55,26 @@ class Units:
         """1 / (number of records of its unit) for each record, float64 of shape (n,)."""
         return self.sizes.double().reciprocal().repeat_interleave(self.sizes)
 
-    def by_size(self) -> Iterator[Tensor]:
-        """Yield the rows of all units of one size, shape (units, size), for each size."""
-        starts = self._starts
-        for size in torch.unique(self.sizes).tolist():
-            yield self.rows[starts[self.sizes == size][:, None] + torch.arange(size)]
+    def alike(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield rows of units of similar sizes, shape (units, largest size), and these sizes, ascending.
+
+        Rows of a smaller unit are filled up with its last one; no more than a quarter is added in all. Units of one
+        record come alone, and first.
+        """
+        order, starts = self.sizes.argsort(stable=True), self._starts
+        sizes, counts = torch.unique(self.sizes, return_counts=True)
+        ends, records = counts.cumsum(0).tolist(), (sizes * counts).cumsum(0).tolist()
+        begin, before = 0, 0
+        for place, size in enumerate(sizes.tolist()):
+            ahead = place + 1
+            if ahead < len(ends) and size > 1:
+                filled = (ends[ahead] - begin) * int(sizes[ahead])
+                if filled <= _MOST_FILLED * (records[ahead] - before):
+                    continue
+            some = order[begin : ends[place]]
+            last = self.sizes[some][:, None] - 1
+            yield self.rows[starts[some][:, None] + torch.minimum(torch.arange(size), last)], last[:, 0] + 1
+            begin, before = ends[place], records[place]
 
     @property
     def _starts(self) -> Tensor:

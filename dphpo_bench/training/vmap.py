@@ -41,9 +41,9 @@ class VmapEngine(GradientEngine):
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         add_clipped(self._gradients(inputs, targets), clipping, total)
 
-    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sums: list[Tensor]) -> None:
+    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
         for sum_, part in zip(sums, self._gradients(inputs, targets), strict=True):
-            add_by_unit(sum_, part)
+            add_by_unit(sum_, part, sizes)
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[Tensor]:
         """The records' gradients with respect to each parameter, shape (n, numel)."""

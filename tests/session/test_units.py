@@ -15,6 +15,7 @@ from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
 from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.training.randomness import Streams
@@ -168,7 +169,7 @@ def test_parts_and_samples_hold_all_records_of_a_unit_or_none() -> None:
 
 
 def test_each_unit_is_drawn_with_the_rate_however_many_records_it_has() -> None:
-    """Fail for a right sampler with probability below 1e-6: 120 two-sided tests at six standard deviations, 2e-9 each."""
+    """A right sampler fails with probability below 1e-6: 120 two-sided tests at six standard deviations, 2e-9 each."""
     session, n, rate = open_on(visits()), 4000, 0.25
     counts = torch.zeros(N_UNITS)
     for _ in range(n):
@@ -274,3 +275,52 @@ def test_records_without_the_declared_units_are_refused() -> None:
         open_on(Records(records.inputs, records.targets))
     with pytest.raises(DataError, match="set unit of the facts"):
         session_on(TinyTask(), records)
+
+
+def shown_epsilon(by_unit: bool, noise: float, releases: int = 500) -> tuple[float, float]:
+    """ε that a likelihood ratio test shows for a person with 30 equal records, and the claimed one, of one gradient.
+
+    The attacker knows all other records and sees many releases with the person and many without, each in noise of its
+    own. Along the person's gradient they differ by a mean shift: in units of the noise it is the μ of a Gaussian
+    mechanism. What is shown is the ε of that shift minus five standard errors: more than the true ε with probability
+    3e-7 at most.
+    """
+    records, n_patients = visits(), 4
+    assert records.units is not None
+    others = records.rows((records.units < records.units.unique()[n_patients]).nonzero()[:, 0])
+    assert isinstance(others.inputs, Tensor)
+    assert isinstance(others.targets, Tensor)
+    assert others.units is not None
+    inputs = torch.cat([others.inputs * torch.tensor([1.0, 1, 1, 1, 0]), 10 * torch.eye(5)[4].expand(30, 5)])
+    joined = Records(
+        inputs,
+        torch.cat([others.targets, others.targets.new_zeros(30)]),
+        units=torch.cat([others.units, others.units.new_full((30,), 9999)]),
+    )
+    means = []
+    for seed, train in enumerate((joined, joined.rows(slice(len(others))))):
+        if by_unit:
+            session = open_on(train, seed=seed)
+        else:
+            session = session_on(TinyTask(), Records(train.inputs, train.targets), streams=Streams(seed))
+        model = session.build_model()
+        with torch.no_grad():
+            model.weight.zero_()
+            model.bias.zero_()
+            slope = torch.tensor([1 / 3 - 1, 1 / 3, 1 / 3])  # of the logits, for class 0
+        batch = session.sample(asking(1.0, repeat(gaussian(noise), releases)))
+        along = [
+            float(batch.gradient(model, bench.Abadi(0.5), noise)[0][:, 4] @ (slope / slope.norm()))
+            for _ in range(releases)
+        ]
+        means.append(sum(along) / releases * session.expected_records / (noise * 0.5))
+    shift = means[0] - means[1] - 5 * (2 / releases) ** 0.5
+    return epsilon(gaussian(1 / shift), 1e-3).epsilon, epsilon(gaussian(noise), 1e-3).epsilon
+
+
+def test_an_attack_on_a_person_of_thirty_records_stays_within_the_claim_by_unit_only() -> None:
+    """A right engine fails with probability 3e-7 on either side: the attack is at most five standard errors off."""
+    shown, claimed = shown_epsilon(by_unit=True, noise=1.0)
+    assert 0.3 * claimed < shown <= claimed
+    shown, claimed = shown_epsilon(by_unit=False, noise=10.0)
+    assert shown > 20 * claimed

@@ -67,14 +67,31 @@ def test_units_of_a_dataset() -> None:
     some = units.some(torch.tensor([5, 0, 1]))
     assert (some.rows.tolist(), some.sizes.tolist()) == ([15, 16, 17, 3, 1, 2], [3, 1, 2])
     assert some.shares.tolist() == [1 / 3, 1 / 3, 1 / 3, 1, 1 / 2, 1 / 2]
-    assert [rows.tolist() for rows in units.by_size()] == [
-        [[3], [6], [18]],
-        [[1, 2]],
-        [[0, 4, 5], [15, 16, 17]],
-        [[*range(7, 15)]],
+    assert [(rows.tolist(), sizes.tolist()) for rows, sizes in units.alike()] == [
+        ([[3], [6], [18]], [1, 1, 1]),
+        ([[1, 2, 2], [0, 4, 5], [15, 16, 17]], [2, 3, 3]),
+        ([[*range(7, 15)]], [8]),
     ]
     none = units.some(torch.empty(0, dtype=torch.int64))
-    assert (len(none), len(none.rows), [*none.by_size()]) == (0, 0, [])
+    assert (len(none), len(none.rows), [*none.alike()]) == (0, 0, [])
+
+
+@settings(max_examples=60)
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=80), seed=st.integers(0, 2**20))
+def test_units_of_similar_sizes_are_each_there_once(sizes: list[int], seed: int) -> None:
+    ids = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
+    found, filled = [], 0
+    for rows, counts in Units.of(ids).alike():
+        assert counts.tolist() == sorted(counts.tolist())
+        assert rows.shape == (len(counts), counts.max())
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            assert len({int(ids[one]) for one in row}) == 1  # what fills a row up is of the same unit
+            assert len(set(row)) == count
+            found += row[:count]
+        filled += rows.numel()
+    assert sorted(found) == list(range(len(ids)))
+    assert filled <= 1.25 * len(ids)
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
@@ -176,7 +193,7 @@ def test_a_unit_scores_the_mean_of_its_records(model) -> None:
     units = Units.of(IDS).some(torch.tensor([4, 1, 6]))
     with torch.no_grad():
         scores = (model(inputs).argmax(1) == targets).double()
-    expected = sum(scores[IDS == one].mean() for one in (5, 1, 9))
+    expected = sum(scores[one == IDS].mean() for one in (5, 1, 9))
     found = total_score(model, correct, Records(inputs, targets), units.rows, units.shares)
     assert found == pytest.approx(float(expected), abs=1e-12)
 
@@ -237,9 +254,9 @@ def test_memory_is_bounded_however_many_records_a_unit_has(build, kind, monkeypa
     seen: list[int] = []
     original = kind._add_unit_sums
 
-    def watched(self, inputs, targets, sums):
+    def watched(self, inputs, targets, sizes, sums):
         seen.append(len(inputs))
-        original(self, inputs, targets, sums)
+        original(self, inputs, targets, sizes, sums)
 
     monkeypatch.setattr(kind, "_add_unit_sums", watched)
     n = 10_000
