@@ -1,4 +1,7 @@
-"""Canaries: the records that an audit puts in or leaves out, and scores for each of them being in."""
+"""Canaries: the records that an audit puts in or leaves out, and scores for each of them being in.
+
+Where units of the task hold several records, a canary is a unit of one record, put in the place of a whole unit.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,6 +18,7 @@ from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.training.evaluation import evaluating
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.randomness import Streams
+from dphpo_bench.training.units import Units
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,21 +122,24 @@ def classified(task: Task) -> tuple[Input, int]:
 def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
     """Canaries are records with wrong labels."""
     generator = streams.generator("canaries")
-    order = torch.randperm(len(train), generator=generator)
+    units = _units(train)
+    order = torch.randperm(len(units), generator=generator)
     _, n_classes = classified(task)
-    inputs, chosen = single(train.inputs)[order[:m]], single(train.targets)[order[:m]]
+    heads = units.some(order[:m]).heads
+    inputs, chosen = single(train.inputs)[heads], single(train.targets)[heads]
     wrong = (chosen + torch.randint(1, n_classes, (m,), generator=generator)) % n_classes
     canaries = Records(inputs, wrong)
     members = _coins(m, streams)
-    return Experiment(task, _joined(train, order[m:], canaries, members), canaries, members)
+    return Experiment(task, _joined(train, units.some(order[m:]).rows, canaries, members), canaries, members)
 
 
 def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
     """Each canary has an input of its own."""
     generator = streams.generator("canaries")
-    order = torch.randperm(len(train), generator=generator)[m // 2 :]
-    flat = single(train.inputs)[order].flatten(1)
-    base = Records(torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1), single(train.targets)[order])
+    units = _units(train)
+    rest = train.rows(units.some(torch.randperm(len(units), generator=generator)[m // 2 :]).rows)
+    flat = single(rest.inputs).flatten(1)
+    base = replace(rest, inputs=torch.cat([flat, flat.new_zeros(len(flat), m)], dim=1))
     tagged = flat.new_zeros(m, flat.shape[1] + m)
     tagged[:, flat.shape[1] :].fill_diagonal_(TAG)
     labels = torch.randint(classified(task)[1], (m,), generator=generator)
@@ -153,11 +160,18 @@ def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
     return coins.numpy()
 
 
+def _units(train: Records) -> Units:
+    """The units of the records; each record alone where they have none."""
+    return Units.of(torch.arange(len(train)) if train.units is None else train.units)
+
+
 def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np.bool_]") -> Records:
     some, inside = base.rows(rows), canaries.rows(torch.from_numpy(members).nonzero().squeeze(1))
+    own = torch.arange(len(inside))  # each canary is a unit of its own
     return Records(
         torch.cat([single(some.inputs), single(inside.inputs)]),
         torch.cat([single(some.targets), single(inside.targets)]),
+        units=None if base.units is None or some.units is None else torch.cat([some.units, base.units.max() + 1 + own]),
     )
 
 

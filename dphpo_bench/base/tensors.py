@@ -1,10 +1,10 @@
 """Named tensors with one row for each record: what tasks load and models take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Union
 
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import DataError, InvalidValueError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 Tensors = Union["Tensor", Mapping[str, "Tensor"]]
 """A tensor, or several by name. Those of records have one row for each."""
 
+RECORD = "record"
+"""The unit of privacy unless a task names another."""
+
 
 @dataclass(frozen=True)
 class Records:
@@ -23,21 +26,46 @@ class Records:
     Attributes:
         inputs: shape (n, ...); by name where the model takes several, such as token ids and a mask.
         targets: shape (n, ...), likewise.
+        units: whose records they are: equal integers for records of one person, int64 of shape (n,). They are as
+            private as the records. None: each record is a unit of its own.
 
     Raises:
-        InvalidValueError: if not all tensors have n rows.
+        InvalidValueError: if not all tensors have n rows, or if units are no integers.
     """
 
     inputs: Tensors
     targets: Tensors
+    units: "Tensor | None" = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         sizes = {name: len(tensor) for name, tensor in self.named().items()}
         if len(set(sizes.values())) != 1:
             raise InvalidValueError(f"Expected one row in each tensor for each record, got {sizes or 'no tensor'}.")
+        if self.units is not None and (self.units.ndim != 1 or str(self.units.dtype) != "torch.int64"):
+            shape = tuple(self.units.shape)
+            raise InvalidValueError(f"Expected units of int64 and shape (n,), got {self.units.dtype} and {shape}.")
 
     def __len__(self) -> int:
         return length(self.inputs)
+
+    @property
+    def n_units(self) -> int:
+        """The number of different units; of records where they have none."""
+        return len(self) if self.units is None else len(_distinct(self.units))
+
+    def check_unit(self, unit: str) -> None:
+        """Refuse records that do not hold what a task says is its unit; see `TaskFacts.unit`.
+
+        Raises:
+            DataError: if they have units and the task names none, or the other way round.
+        """
+        if unit != RECORD and self.units is None:
+            raise DataError(
+                f"Expected the units of the training records, since the task's unit is {unit!r}, got none. Return "
+                "Records(inputs, targets, units=...) from load_train, or leave unit out of the facts."
+            )
+        if unit == RECORD and self.units is not None:
+            raise DataError("Expected a name for the units of the training records, got none: set unit of the facts.")
 
     @property
     def are_named(self) -> bool:
@@ -45,18 +73,19 @@ class Records:
         return isinstance(self.inputs, Mapping) or isinstance(self.targets, Mapping)
 
     def named(self) -> "dict[str, Tensor]":
-        """All tensors, as "inputs", "targets", or with their own names as "inputs.ids"."""
+        """All tensors, as "inputs", "targets", "units", or with their own names as "inputs.ids"."""
         found = {}
         for kind, tensors in (("inputs", self.inputs), ("targets", self.targets)):
             if isinstance(tensors, Mapping):
                 found.update({f"{kind}.{name}": tensor for name, tensor in tensors.items()})
             else:
                 found[kind] = tensors
-        return found
+        return found if self.units is None else {**found, "units": self.units}
 
     def each(self, function: "Callable[[Tensor], Tensor]") -> "Records":
         """The records with a function applied to every tensor."""
-        return Records(each(function, self.inputs), each(function, self.targets))
+        units = None if self.units is None else function(self.units)
+        return Records(each(function, self.inputs), each(function, self.targets), units=units)
 
     def rows(self, rows: "slice | Tensor") -> "Records":
         """Some of the records: a slice, or indices of int64."""
@@ -66,6 +95,12 @@ class Records:
         """Copy the records, for whoever may write to them."""
         return replace(self, inputs=each(gathered, self.inputs), targets=each(gathered, self.targets))
 
+    def first(self, n: int) -> "Records":
+        """The records of the first n units."""
+        if self.units is None:
+            return self.rows(slice(n))
+        return self.rows((self.units <= _distinct(self.units)[:n][-1]).nonzero().squeeze(1))
+
     def outputs(self, model: "nn.Module") -> Any:
         """The outputs of the model for the inputs."""
         return call(model, self.inputs)
@@ -73,6 +108,14 @@ class Records:
     def to(self, device: "torch.device", dtype: "torch.dtype") -> "Records":
         """The records on a device; floating-point numbers become `dtype`, integers keep their type."""
         return self.each(lambda tensor: converted(tensor, device, dtype))
+
+
+def _distinct(units: "Tensor") -> "Tensor":
+    """The different ids of units, ascending."""
+    import torch
+
+    found: Tensor = torch.unique(units)
+    return found
 
 
 def each(function: "Callable[[Tensor], Tensor]", tensors: Tensors) -> Tensors:

@@ -148,7 +148,8 @@ def _print_task(told: dict[str, Any]) -> None:
         facts.add_row("", f"{', '.join(one['models'])}: on {one['name']}{seen}")
     classes = f" of {given['n_classes']}" if given["n_classes"] else ""
     public = "public: runs have seed 0 by default" if told["public"] else "private: runs have no seed by default"
-    facts.add_row("records", f"N = {given['n_records']:,}, {public}")
+    several = f" units ({given['unit']}) of several records each" if "unit" in given else ""
+    facts.add_row("records", f"N = {given['n_records']:,}{several}, {public}")
     facts.add_row("asked for", f"{given['kind']}{classes}; measured: {', '.join(told['metrics'])}")
     facts.add_row("default δ", f"{told['default_delta']:.3g}, N^-1.1 and at most 1e-3")
     schedule = f"{told['steps']:,} steps: batches of {given['batch_size']:,}, {given['epochs']:g} epochs"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count
 from dphpo_bench.records.measure import Measure
 
@@ -27,6 +28,7 @@ def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
         "method_parameters": checked.method.parameters,
         "task": checked.facts.task,
         "model": checked.facts.model,
+        "unit": checked.facts.unit,
         "budget": asdict(made.budget),
         "epsilon": checked.epsilon.epsilon,
         "accountant": checked.epsilon.quoted,
@@ -47,6 +49,7 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
 
     made, facts = checked.plan, checked.facts
     summary = _two_columns(f"Plan: {checked.method.name} on {facts.task} ({facts.model})")
+    _add_unit(summary, facts.unit, facts.n_records)
     summary.add_row("budget", f"ε = {made.budget.epsilon:g}, δ = {made.budget.delta:.3g}")
     epsilon = _bounds_text(checked.epsilon.by_accountant, checked.epsilon.quoted)
     summary.add_row("ε of the whole procedure", epsilon)
@@ -61,6 +64,12 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
         numbers = f"{release.count:,}", f"{release.noise_multiplier:.5g}", f"{release.sample_rate:.5g}"
         releases.add_row(release.name, *numbers)
     return summary, releases
+
+
+def _add_unit(table: "Table", unit: Any, number: Any) -> None:
+    """Add a row that names what is protected, unless it is the record."""
+    if unit != RECORD:
+        table.add_row("protected unit", f"{unit}, N = {number:,}, each with all its records")
 
 
 def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -83,6 +92,7 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
         table.add_row(f"test {measure.title}", measure.text(value))
     if record.released.get("winner", record) is None:
         table.add_row("trials", "none finished, so that nothing was trained: these are the initial weights")
+    _add_unit(table, identity.facts.get("unit", RECORD), identity.facts.get("n_records"))
     table.add_row("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}")
     if privacy:
         planned, recomputed = privacy.planned, privacy.recomputed

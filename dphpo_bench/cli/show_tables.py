@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
+from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, one_line, value_text
 from dphpo_bench.cli.plots import bar, step_plot
 from dphpo_bench.privacy.event_texts import describe
@@ -39,6 +40,7 @@ def _told(record: RunRecord) -> dict[str, Any]:
     return {
         "key": identity.key,
         **{name: getattr(identity, name) for name in names},
+        "unit": identity.facts.get("unit", RECORD),
         "status": record.status,
         "error": record.error,
         "metrics": record.metrics,
@@ -60,6 +62,8 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Ite
         f"{identity.method} on {identity.task} ({identity.model}), ε = {identity.epsilon:g} "
         f"at δ = {identity.delta:.3g}, {seed}: {record.status}"
     )
+    if (unit := identity.facts.get("unit", RECORD)) != RECORD:
+        yield one_line(f"Protected unit: {unit}, each with all its records")
     if record.error:
         yield one_line(record.error)
     yield ""

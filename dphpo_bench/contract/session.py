@@ -45,7 +45,8 @@ class Session(ABC):
     """What a method can do with private data, and nothing else.
 
     A session may stand for some of the records only (see `holdout` and `subsample`). What it releases is then charged
-    as a release from those.
+    as a release from those. Where units hold several records (`TaskFacts.unit`), read "unit" for "record": all records
+    of a unit are in a batch or part, or none, and its gradient, loss or score is the mean of theirs.
 
     It is asked one question at a time, in the process and the thread that the method runs in; anything else raises
     `InvalidValueError`, as two questions at once could get the same noise.

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
 
+from dphpo_bench.base.checks import short_text
 from dphpo_bench.base.errors import InvalidValueError, SealedDataError, UnknownNameError
-from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
@@ -36,7 +37,6 @@ MAX_STEPS = 10**9
 
 MAX_DELTA = 1e-3
 """The largest δ of a record that a board takes."""
-
 
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
 """What a task asks of a model, and with it the ready-made losses, scores and metrics; "own": none of them."""
@@ -71,7 +71,7 @@ class TaskFacts:
     Attributes:
         task: the task's name.
         model: the name of the task's model.
-        n_records: number of training records N, a public constant.
+        n_records: number of training records N, a public constant; of units, where these hold several records.
         inputs: what the model takes: one input, or several by name.
         batch_size: expected size B of a Poisson batch; the sample rate is B / N.
         epochs: passes over the data in expectation; steps = round(epochs · N / B).
@@ -85,6 +85,8 @@ class TaskFacts:
         search_space: hyperparameters a tuning method may search, as Optuna distributions by name. Where the optimiser
             is one of them, "learning_rate:sgd" is the learning rate of SGD. A function, because importing Optuna takes
             longer than listing all tasks.
+        unit: what is protected as a whole, and counted by N, B and δ: "record", or the name of units that hold several
+            records each, such as "patient". See `Records.units`.
     """
 
     task: str
@@ -100,14 +102,15 @@ class TaskFacts:
     error_bound: float | None = None
     loss_bound: float | None = None
     search_space: "Callable[[], dict[str, BaseDistribution]]" = default_search_space
+    unit: str = RECORD
 
     def __post_init__(self) -> None:
         if self.n_records < 1:
             raise InvalidValueError(f"Expected n_records >= 1, got {self.n_records}.")
         if not 1 <= self.batch_size <= self.n_records:
-            raise InvalidValueError(
-                f"Expected 1 <= batch_size <= n_records={self.n_records}, got batch_size={self.batch_size}."
-            )
+            most = f"n_records={self.n_records}{'' if self.unit == RECORD else f' units of {shown(self.unit)}'}"
+            raise InvalidValueError(f"Expected 1 <= batch_size <= {most}, got batch_size={self.batch_size}.")
+        short_text("unit", self.unit)
         if self.error_bound is not None and not 0 < self.error_bound < math.inf:
             raise InvalidValueError(f"Expected error_bound > 0, got {self.error_bound}.")
         if not 0 < self.epochs < math.inf:
@@ -156,6 +159,7 @@ class TaskFacts:
             "learning_rate": float(self.learning_rate),
             "loss_bound": None if self.loss_bound is None else float(self.loss_bound),
             "search_space": {name: json.loads(distribution_to_json(one)) for name, one in space},
+            **({} if self.unit == RECORD else {"unit": self.unit}),  # of older records' identity there is no unit
         }
 
     @property

@@ -1,6 +1,7 @@
 """Records from tensors, arrays, pandas' frames and series, dictionaries of these, and torch's datasets."""
 
 from collections.abc import Callable, Mapping
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, Tensors, leaves
+from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
 
 _KEPT = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
@@ -90,6 +91,61 @@ def column_names(data: Any, target: str) -> list[str] | None:
     if not _is_frame(inputs):
         return None
     return [str(name) for name in inputs.columns if inputs is not data or name != target]
+
+
+def without_column(data: Any, name: str) -> tuple[Any, Any]:
+    """Return the data without a column of the inputs, and the column; None if there is none of this name."""
+    if isinstance(data, tuple | list) and len(data) == 2:
+        inputs, column = without_column(data[0], name)
+        return (data if column is None else (inputs, data[1])), column
+    if _is_frame(data) and name in data.columns:
+        return data.drop(columns=name), data[name]
+    if isinstance(data, Mapping) and name in data:
+        return {other: values for other, values in data.items() if other != name}, data[name]
+    return data, None
+
+
+def parted_units(data: Any, unit: Any, target: str) -> tuple[Any, Tensor, str]:
+    """Return the data without a column of ids, the numbers of the records' units, and what the units are called.
+
+    Args:
+        data: see `as_records`.
+        unit: the name of the column, or a vector of ids.
+        target: the labels' name.
+
+    Raises:
+        InvalidValueError: if there is no such column, or the ids do not tell one unit for each record.
+    """
+    if isinstance(unit, str):
+        data, ids = without_column(data, unit)
+        if ids is None or unit == target:
+            raise InvalidValueError(
+                f"Expected unit={shown(unit, form=repr)} to be a column of the inputs of train, got none of this name. "
+                "Name another, or pass the ids themselves: one for each record."
+            )
+        name = unit
+    else:
+        ids, name = unit, str(getattr(unit, "name", None) or "unit")
+    return data, _numbered(ids), "unit" if name == RECORD else name
+
+
+def _numbered(ids: Any) -> Tensor:
+    """Number the units of a vector of ids in the order in which they appear, int64 of shape (n,)."""
+    rule = "Expected unit to be a vector with one id for each record, all texts or all numbers"
+    try:
+        values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        if any(one is None or bool(one != one) for one in values):
+            raise InvalidValueError(f"{rule}, got some that are missing: drop these records, or give each its own id.")
+        kinds = {Number if isinstance(one, Number) else type(one) for one in values}
+        numbers: dict[Any, int] = {}
+        found = [numbers.setdefault(one, len(numbers)) for one in values]
+    except TypeError:  # no vector, or pandas' NA, which is not comparable; its text may quote an id
+        raise InvalidValueError(f"{rule}, got missing ids or a {type(ids).__name__} of another form.") from None
+    if len(kinds) > 1:  # 7 and "7" may be one person
+        raise InvalidValueError(f"{rule}, got several types: {', '.join(sorted(kind.__name__ for kind in kinds))}.")
+    if len(numbers) < 2:
+        raise InvalidValueError(f"{rule}, and at least two different ones, got {len(numbers)}.")
+    return torch.tensor(found)
 
 
 def _columns(dataset: "Dataset[Any]", which: str) -> Any:

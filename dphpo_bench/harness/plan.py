@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
+from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import method_of, task_of
@@ -98,15 +99,16 @@ def plan(
 
 def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:
     """Warn of a budget that protects nobody, or with which nothing can be learned."""
+    one = "record" if facts.unit == RECORD else f"unit ({facts.unit})"
     if budget.delta >= 1 / facts.n_records:
         warnings.warn(
             f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
-            f"publishing a record, and no leaderboard takes it. The default is {facts.default_delta:.3g}.",
+            f"publishing a {one}, and no leaderboard takes it. The default is {facts.default_delta:.3g}.",
             stacklevel=3,
         )
     if budget.epsilon > MEANINGLESS:
         warnings.warn(
-            f"epsilon={budget.epsilon:g} protects nobody: one record may change the odds of any outcome by a factor of "
+            f"epsilon={budget.epsilon:g} protects nobody: one {one} may change the odds of any outcome by a factor of "
             f"e^{budget.epsilon:g}. Budgets of 1 to 8 are usual.",
             stacklevel=3,
         )

@@ -20,7 +20,7 @@ from dphpo_bench.base.errors import (
 )
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import ModelMetric
@@ -154,7 +154,7 @@ def run(
     entry = OpenEntry.make(book, checked, identity, setup) if book else None
     with entry.voided_on_mistakes() if entry else nullcontext():
         train = load() if train is None else train
-        _check_records(task, checked.facts, train)
+        _check_declared(checked.facts, train)
         if store and keeps_digest(task):
             digest = data_digest(store.root, task, train, source)
             check_same_data(store.root, task, identity, digest)
@@ -196,11 +196,13 @@ def _told(book: Account, progress: Progress) -> AccountReport | None:
     return report
 
 
-def _check_records(task: Task, facts: TaskFacts, train: Records) -> None:
-    """Reject another number of records than the public one."""
-    if len(train) != facts.n_records:
+def _check_declared(facts: TaskFacts, train: Records) -> None:
+    """Refuse records that are not as many, or not of the unit, as the task declares."""
+    train.check_unit(facts.unit)
+    if train.n_units != facts.n_records:
+        what = "records" if facts.unit == RECORD else f"units ({facts.unit})"
         raise DataError(
-            f"Task {task.name} declares N={facts.n_records} public training records but loads {len(train)}. "
+            f"Task {facts.task} declares N={facts.n_records} public training {what} but loads {train.n_units}. "
             "Set n_records of its facts to a number that is public, and make its data fit it."
         )
 

@@ -9,17 +9,18 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Records, call, each
+from dphpo_bench.base.tensors import RECORD, Records, call, each
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.metrics import OF_CLASSES, Metric, ModelMetric
 from dphpo_bench.contract.task import Input, Kind, Task, TaskFacts, default_search_space
-from dphpo_bench.data.arrays import as_records, column_names
+from dphpo_bench.data.arrays import as_records, column_names, parted_units, without_column
 from dphpo_bench.training.losses import IGNORED, Objective, PerRecord, logits, tensors_of
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.structure import weights_hash
@@ -34,8 +35,9 @@ class ArrayTask(Task):
     """Your own records and your own model.
 
     What becomes public by declaring it, and is therefore not protected: the number of training records, the names and
-    shapes of inputs, the number of classes, and every argument of this class. Labels are checked against the number of
-    classes, which never comes from them.
+    shapes of inputs, the number of classes, and every argument of this class but the data. Labels are checked against
+    the number of classes, which never comes from them. With `unit`, the number of units is public instead of that of
+    records, and N, `batch_size`, `epochs` and δ count units.
 
     Args:
         name: names the task in records and tables.
@@ -51,6 +53,9 @@ class ArrayTask(Task):
         scores: (outputs, targets) → each record's score in [0, 1], which searches pay to see; default: by kind.
         metrics: what is measured on the test records; the first is what tables show. Default: by kind.
         target: the labels' name, where `train` is a dictionary or a frame.
+        unit: whose records they are, where one person has several, so that persons and not single records are
+            protected: the name of a column of `train`, which is then no input, or a vector of ids, one for each record.
+            Default: each record is protected by itself.
         n_classes: number of classes; default: what the model puts out for an input of zeros.
         error_bound: of a regression: the error that is as bad as any larger one, from public knowledge.
         batch_size: expected batch size; default: `default_batch_size`.
@@ -85,6 +90,7 @@ class ArrayTask(Task):
         scores: PerRecord | None = None,
         metrics: Sequence[Metric | ModelMetric] = (),
         target: str = "labels",
+        unit: Any = None,
         n_classes: int | None = None,
         error_bound: float | None = None,
         batch_size: int | None = None,
@@ -122,6 +128,10 @@ class ArrayTask(Task):
                 )
         if isinstance(model, nn.Module):
             self._model = copy.deepcopy(model)
+        units, unit_name = None, RECORD
+        if unit is not None:
+            train, units, unit_name = parted_units(train, unit, target)
+            test = without_column(test, unit)[0] if isinstance(unit, str) else test
         _check_columns(column_names(train, target), column_names(test, target))
         train = as_records(train, "train", kind, target)
         test = train.rows(slice(0)) if test is None else as_records(test, "test", kind, target)
@@ -134,8 +144,9 @@ class ArrayTask(Task):
         if kind in ("classification", "tokens"):
             for records, which in ((self._train, "train"), (self._test, "test")):
                 _check_labels(records, n_classes or 0, which)
-        n = len(self._train)
-        space = None if search_space is None else _checked_space(search_space, len(self._train))
+        self._train = replace(self._train, units=units)
+        n = self._train.n_units
+        space = None if search_space is None else _checked_space(search_space, n)
         self._facts = TaskFacts(
             task=name,
             model=type(example).__name__,
@@ -149,6 +160,7 @@ class ArrayTask(Task):
             optimizer=optimizer,
             learning_rate=learning_rate,
             search_space=default_search_space if space is None else lambda: dict(space or {}),
+            unit=unit_name,
         )
         with torch.random.fork_rng(devices=[]):
             OwnModel(self.build_model, self._train, self.objective()).check(scores=self._scores is not None)

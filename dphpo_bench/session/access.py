@@ -49,12 +49,12 @@ class Access(Unique):
             its noise.
         counts: how many selections and the like there were, likewise. Shared, too.
         own_code: what a session may run itself.
-        expected_records: expected number of this session's records; public.
+        expected_records: expected number of this session's records, or units; public.
         progress: of long work.
         meter: counts what is computed, in example passes.
         observer: is told what is released; None: nobody is.
         order: number of trials of a selection → their indices in the order in which they run.
-        rows: which records are this session's; None: all.
+        rows: numbers of this session's records, or of its units where these hold several; None: all.
         scope: the parts that a release from this session is charged to.
         within: all parts that this session's records are in, also those that an outer account is charged for.
         parts: rows of the parts made so far, which trials share.
@@ -80,8 +80,8 @@ class Access(Unique):
 
     @property
     def n_rows(self) -> int:
-        """The number of records; private."""
-        return len(self.raw.train) if self.rows is None else len(self.rows)
+        """The number of records, or units; private."""
+        return self.raw.n_units if self.rows is None else len(self.rows)
 
     def charge(self, event: "DpEvent") -> None:
         """Write down a release. Call it before releasing.
@@ -108,7 +108,7 @@ class Access(Unique):
         return self.streams.within(kind, str(self.counts[key]))
 
     def drawn(self, rate: float, purpose: str) -> "Tensor | None":
-        """Rows of a Poisson sample of these records; at rate 1 all of them."""
+        """Numbers of a Poisson sample of these records or units; at rate 1 all of them."""
         if rate == 1:
             return self.rows
         found = poisson_sample(self.n_rows, rate, self.generator("sample", purpose))
@@ -123,7 +123,7 @@ class Access(Unique):
         )
 
     def on_part(self, partition: str, part: str, start: float, end: float) -> "Access":
-        """The records whose coin, uniform in [0, 1), falls into [start, end).
+        """The records or units whose coin, uniform in [0, 1), falls into [start, end).
 
         Args:
             partition: names the coins.
@@ -136,7 +136,7 @@ class Access(Unique):
             partition += " of " + "/".join(name for pair in self.within for name in pair)
         within = (*self.within, (partition, part))
         if within not in self.parts:
-            coins = uniform(len(self.raw.train), self.model_streams.source("partition", partition))
+            coins = uniform(self.raw.n_units, self.model_streams.source("partition", partition))
             inside = (start <= coins) & (coins < end)
             rows = inside.nonzero().squeeze(1) if self.rows is None else self.rows[inside[self.rows]]
             self.parts[within] = rows

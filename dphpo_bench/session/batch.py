@@ -31,8 +31,8 @@ class ChargedBatch(Unique, Batch):
 
     Args:
         access: the records that it was drawn from.
-        indices: rows of the records in it; None: every record of the task.
-        rate: probability of each record.
+        indices: numbers of the records or units in it; None: all of the task.
+        rate: probability of each record or unit.
         account: what it may be asked.
     """
 
@@ -69,10 +69,11 @@ class ChargedBatch(Unique, Batch):
 
     def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
         train = self._access.raw.train
+        rows, units = self._access.raw.members(self._indices)
         self._access.meter.advance(self._expected_size)
-        return self._access.compute(
-            lambda: engine.clipped_sum(train.inputs, train.targets, held, indices=self._indices)
-        )
+        if units is not None:
+            return self._access.compute(lambda: engine.clipped_unit_sum(train.inputs, train.targets, held, units))
+        return self._access.compute(lambda: engine.clipped_sum(train.inputs, train.targets, held, indices=rows))
 
     def _noisy_mean(
         self, own: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
@@ -137,12 +138,16 @@ class ChargedBatch(Unique, Batch):
         along = [one.detach().to(weight.device, weight.dtype, copy=True) for one, weight in pairs]
         self._account.charge(repeat(gaussian(noise_multiplier), releases))
         train = self._access.raw.train
+        rows, _ = self._access.raw.members(self._indices)
         self._access.meter.advance(len(steps) * self._expected_size)
         return self._access.compute(
-            lambda: engine.losses_along(train.inputs, train.targets, along, steps, indices=self._indices)
+            lambda: engine.losses_along(train.inputs, train.targets, along, steps, indices=rows)
         ).double()
 
     def _noisy_means(self, clipped: "Tensor", bound: float, noise_multiplier: float) -> list[float]:
+        _, units = self._access.raw.members(self._indices)
+        if units is not None:  # a unit counts as the mean of its records
+            clipped = clipped * units.shares.to(clipped.device)
         generator = self._access.generator("noise", "losses", self._access.raw.device)
         (sums,) = add_gaussian_noise([clipped.sum(dim=1)], noise_multiplier, bound, generator)
         return (sums / self._expected_size).tolist()

@@ -13,6 +13,7 @@ from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import global_randomness
 from dphpo_bench.training.stacked import StackedLinear
+from dphpo_bench.training.units import Units
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,22 +22,41 @@ if TYPE_CHECKING:
 class RawRecords:
     """The private records, and models of the engine's own; one for all sessions of a run.
 
+    Sessions and batches hold units. They are numbered by their ids, or as the records where each is a unit of its own.
+
     Args:
         task: where models come from.
         train: the private records.
         device: where models and batches live.
+
+    Raises:
+        DataError: if the records have no units though the task names some, or the other way round.
     """
 
     def __init__(self, task: Task, train: Records, device: "torch.device | str") -> None:
         self.facts = copy(task.facts)
+        train.check_unit(self.facts.unit)
         self.objective = task.objective()
         self.train = train
+        self._units = None if train.units is None else Units.of(train.units.cpu())
         self.device = torch.device(device)
         self._dtype = torch.get_default_dtype()  # of the run, whatever its method sets later
         self._task = task
         self._lent: list[Records] = []
         self._own_models: list[OwnModel] = []
         self._stacks: dict[tuple[tuple[bool, ...], ...], StackedLinear | None] = {}
+
+    @property
+    def n_units(self) -> int:
+        """The number of units; private."""
+        return len(self.train) if self._units is None else len(self._units)
+
+    def members(self, numbers: "Tensor | None") -> "tuple[Tensor | None, Units | None]":
+        """Return the rows of these units' records, None for all, and the units if they hold several records."""
+        if self._units is None:
+            return numbers, None
+        units = self._units if numbers is None else self._units.some(numbers)
+        return units.rows, units
 
     def build_model(self, seed: int) -> "nn.Module":
         """The task's model with the initial weights of this seed."""
@@ -56,8 +76,11 @@ class RawRecords:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether gradients are computed in closed form, so that full batches share a product."""
-        return self.own_model().has_closed_form
+        """Whether gradients are computed in closed form, so that full batches share a product.
+
+        Those of units of several records do not: the gradients of each unit are formed.
+        """
+        return self._units is None and self.own_model().has_closed_form
 
     def stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
         """Several linear models at these weights as one; None if they cannot be stacked."""
@@ -70,17 +93,19 @@ class RawRecords:
                 self._stacks[trained] = None
         return self._stacks[trained]
 
-    def total_score(self, own: "nn.Module", rows: "Tensor | None") -> float:
-        """The sum of these records' scores under one of our own models."""
-        return total_score(own, self.objective.scores, self.train, rows)
+    def total_score(self, own: "nn.Module", numbers: "Tensor | None") -> float:
+        """The sum of these units' scores under one of our own models; a unit's is the mean of its records'."""
+        rows, units = self.members(numbers)
+        return total_score(own, self.objective.scores, self.train, rows, None if units is None else units.shares)
 
     @property
     def has_lent(self) -> bool:
         """Whether the run has given out raw records, and so has no privacy."""
         return bool(self._lent)
 
-    def lend(self, rows: "Tensor | None") -> Records:
-        """These records, for as long as the run lasts: copies, to which a method may write."""
+    def lend(self, numbers: "Tensor | None") -> Records:
+        """The records of these units, for as long as the run lasts: copies, to which a method may write."""
+        rows, _ = self.members(numbers)
         self._lent.append(self.train.copied() if rows is None else self.train.rows(rows))
         return self._lent[-1]
 

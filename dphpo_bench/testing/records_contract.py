@@ -3,9 +3,10 @@
 import copy
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dphpo_bench.base.errors import SealedDataError
+from dphpo_bench.base.errors import DataError, SealedDataError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task, TaskFacts, sealed
 from dphpo_bench.data.source import DataSource
@@ -75,11 +76,16 @@ class RecordsContract:
         expect_cheap("Import and facts need", self._elsewhere(task))
 
     def test_number_of_records_is_as_declared(self, task: Task) -> None:
-        """There are as many training records as the facts say."""
-        found = len(task.load_train(self.source()))
+        """There are as many training records as the facts say, or units of several."""
+        train, facts = task.load_train(self.source()), task.facts
+        try:
+            train.check_unit(facts.unit)
+        except DataError as error:
+            raise ContractError(str(error)) from None
+        found, what = train.n_units, "records" if train.units is None else "units"
         expect(
-            found == task.facts.n_records,
-            f"The facts say N={task.facts.n_records}, and load_train gives {found} records: the noise would be wrong.",
+            found == facts.n_records,
+            f"The facts say N={facts.n_records}, and load_train gives {found} {what}: the noise would be wrong.",
         )
 
     def test_records_have_the_declared_shape(self, task: Task) -> None:
@@ -130,8 +136,8 @@ class RecordsContract:
     def test_training_and_test_records_are_disjoint(self, task: Task) -> None:
         """No test record is a training record, by content; a few duplicates are forgiven."""
         (_, train), (_, test) = self._splits(task)
-        known = set(_contents(train))
-        shared = sum(content in known for content in _contents(test))
+        known = set(_contents(replace(train, units=None)))
+        shared = sum(content in known for content in _contents(replace(test, units=None)))
         expect(
             shared <= self.most_shared * len(test),
             f"{shared} of {len(test)} test records are also training records: the test would measure memory. Split "
@@ -206,7 +212,7 @@ def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
 
 
 def _contents(records: Records) -> list[bytes]:
-    """A hash of each record's inputs and labels."""
+    """A hash of each record's inputs, labels and unit."""
     import torch
 
     contents = []

@@ -109,7 +109,7 @@ class Excerpt(Task):
 
     Args:
         task: the other task.
-        n_records: how many training records at most.
+        n_records: how many training records, or units of several, at most.
     """
 
     def __init__(self, task: Task, n_records: int = 64) -> None:
@@ -126,7 +126,7 @@ class Excerpt(Task):
 
     def load_train(self, source: "DataSource") -> Records:
         """The first training records."""
-        return self._task.load_train(source).rows(slice(self._facts.n_records))
+        return self._task.load_train(source).first(self._facts.n_records)
 
     def load_test(self, source: "DataSource") -> Records:
         """The first test records."""

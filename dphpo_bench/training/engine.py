@@ -16,8 +16,10 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import only_reads, rows_at_once
-from dphpo_bench.training.lengths import by_length, cut, says_lengths
+from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
 from dphpo_bench.training.losses import PerRecord, check_one_each
+from dphpo_bench.training.norms import add_product, row_norms
+from dphpo_bench.training.units import Units
 
 _FORWARD_ROWS = 512
 
@@ -69,6 +71,26 @@ class GradientEngine(ABC):
         total = self._zeros()
         for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows)):
             self._add_clipped(x, y, clipping, total)
+        return total
+
+    def clipped_unit_sum(self, inputs: Tensors, targets: Tensors, clipping: Clipping, units: Units) -> list[Tensor]:
+        """Return the sum of factor(‖m_u‖) · m_u over units, where m_u is the mean gradient of unit u's records.
+
+        `inputs` and `targets` are a whole dataset. Means, norms and the sum are in float64. A unit whose mean is not
+        finite adds exactly zero. Memory is bounded however many records a unit has.
+        """
+        members = [*units.alike()]
+        alone = members.pop(0)[0][:, 0] if members and members[0][0].shape[1] == 1 else units.rows[:0]
+        total = self.clipped_sum(inputs, targets, clipping, alone)
+        for rows, sizes, length_ in self._units_by_length(inputs, targets, members):
+            at_once = rows_at_once(self.model, self._unit_rows)
+            n = max(1, at_once // rows.shape[1])
+            for some, counts in zip(torch.split(rows, n), torch.split(sizes, n), strict=True):
+                sums = [torch.zeros(len(some), s.numel(), dtype=torch.float64, device=s.device) for s in total]
+                for start in range(0, some.shape[1], at_once):  # a unit may be larger than a micro-batch
+                    x, y = self._cut(inputs, targets, some[:, start : start + at_once].flatten(), length_)
+                    self._add_unit_sums(x, y, counts - start, sums)
+                add_clipped([s.div_(counts[:, None].to(s)) for s in sums], clipping, total)
         return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
@@ -133,6 +155,40 @@ class GradientEngine(ABC):
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         """Add `clipped_sum` of one micro-batch of at least one record, already on the device, to a contiguous total."""
 
+    @property
+    @abstractmethod
+    def _unit_rows(self) -> int:
+        """Records in a micro-batch of `_add_unit_sums`."""
+
+    @abstractmethod
+    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
+        """Add the gradients of one micro-batch to sums by unit.
+
+        Args:
+            inputs: equally many records of each unit, unit after unit.
+            targets: likewise.
+            sizes: how many of its records count, ascending, int64 of shape (units,), on the CPU.
+            sums: one for each parameter, float64 of shape (units, numel).
+        """
+
+    def _units_by_length(
+        self, inputs: Tensors, targets: Tensors, members: list[tuple[Tensor, Tensor]]
+    ) -> Iterator[tuple[Tensor, Tensor, int | None]]:
+        """Yield rows and sizes of units, and what their records are cut to: a unit's longest decides for it alone."""
+        for rows, sizes in members:
+            if not says_lengths(self.model, inputs):
+                yield rows, sizes, None
+                continue
+            lengths = lengths_at(self.model, inputs, targets, rows.flatten()).view_as(rows).amax(1)
+            for length_ in torch.unique(lengths).tolist():
+                yield rows[lengths == length_], sizes[lengths == length_], length_
+
+    def _cut(self, inputs: Tensors, targets: Tensors, rows: Tensor, length_: int | None) -> tuple[Any, Any]:
+        if length_ is None:
+            return self._gather(inputs, rows), self._gather(targets, rows)
+        x, y = cut(inputs, targets, rows, length_)
+        return self._converted(x), self._converted(y)
+
     def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
         """The batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
         n = length(inputs) if indices is None else len(indices)
@@ -153,8 +209,7 @@ class GradientEngine(ABC):
                 yield None, self._gather(inputs, piece, copy=copy), self._gather(targets, piece, copy=True)
             return
         for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
-            x, y = cut(inputs, targets, piece, size)
-            yield places, self._converted(x), self._converted(y)
+            yield places, *self._cut(inputs, targets, piece, size)
 
     def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
         return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
@@ -213,6 +268,17 @@ class GradientEngine(ABC):
                     f"Expected layers that treat each record alone; {name!r} ({type(layer).__name__}) "
                     "computes statistics of the batch. Replace it with GroupNorm, or freeze it with eval()."
                 )
+
+
+def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:
+    """Clip gradients, for each parameter of shape (n, numel), and add them to a total."""
+    norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
+    factors = clipping.factors(norms)
+    finite = norms.isfinite()
+    if not finite.all():
+        rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
+    for sum_, part in zip(total, rows, strict=True):
+        add_product(sum_.view(1, -1), factors[None], part)
 
 
 def _channels_last(images: Tensor) -> Tensor:

@@ -51,15 +51,27 @@ def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -
 
 def outputs_by_length(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
     """`outputs_of` in any order, and without what fills records up if the model says how long they are."""
+    for _, outputs, targets in _placed_outputs(model, records, rows):
+        yield outputs, targets
+
+
+def _placed_outputs(
+    model: nn.Module, records: Records, rows: Tensor | None
+) -> Iterator[tuple[slice | Tensor, Any, Tensors]]:
+    """`outputs_by_length`, each piece with its places among all of them."""
     if not says_lengths(model, records.inputs):
-        yield from outputs_of(model, records, rows)
+        start = 0
+        for outputs, targets in outputs_of(model, records, rows):
+            end = start + length(targets)
+            yield slice(start, end), outputs, targets
+            start = end
         return
     like = next(model.parameters())
-    for _, piece, size in by_length(model, records.inputs, records.targets, rows, rows_at_once(model, ROWS)):
+    for places, piece, size in by_length(model, records.inputs, records.targets, rows, rows_at_once(model, ROWS)):
         some = Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
         with evaluating(model):
             outputs = call(model, some.inputs)
-        yield outputs, some.targets
+        yield places, outputs, some.targets
 
 
 def rows_at_once(model: nn.Module, most: int) -> int:
@@ -97,15 +109,25 @@ def all_outputs(model: nn.Module, records: Records) -> Any:
     return {name: torch.cat([piece[name] for piece in pieces]) for name in first}
 
 
-def total_score(model: nn.Module, scores: PerRecord, records: Records, rows: Tensor | None = None) -> float:
+def total_score(
+    model: nn.Module, scores: PerRecord, records: Records, rows: Tensor | None = None, shares: Tensor | None = None
+) -> float:
     """The sum of all scores, each held to [0, 1], so that one record changes it by at most 1; NaN counts as 0.
+
+    Args:
+        model: see `outputs_of`.
+        scores: (outputs, targets) → each record's score.
+        records: of which the scores are.
+        rows: of the records that count; None: all.
+        shares: what each of these counts for, float64 of shape (n,); see `Units.shares`. None: 1.
 
     Raises:
         InvalidValueError: if there is not one score for each record.
     """
     total = 0.0
-    for outputs, targets in outputs_by_length(model, records, rows):
+    for places, outputs, targets in _placed_outputs(model, records, rows):
         count, found = length(targets), scores(outputs, targets)
         check_one_each(found, count, "score")
-        total += float(found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0).sum())
+        held = found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0)
+        total += float((held if shares is None else held * shares[places].to(held.device)).sum())
     return total

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dphpo_bench.training.norms import add_product, norm_bounds, row_norms
+from dphpo_bench.training.norms import add_by_unit, add_product, counted, norm_bounds, row_norms
 
 _CACHED = 2**18
 """Numbers that the cache of one processor holds."""
@@ -49,6 +49,10 @@ class Gradients(ABC):
     @abstractmethod
     def dense(self, shape: torch.Size) -> Tensor:
         """All numbers, shape (n, numel), for a parameter of this shape."""
+
+    def add_by_unit(self, sums: Tensor, sizes: Tensor, shape: torch.Size) -> None:
+        """Add them to float64 sums by unit, shape (units, numel), in place; see `norms.add_by_unit`."""
+        add_by_unit(sums, self.dense(shape), sizes)
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,11 @@ class Outer(Gradients):
     def dense(self, shape: torch.Size) -> Tensor:
         del shape
         return (self.gradients[:, :, None] * self.inputs[:, None, :]).flatten(1)
+
+    def add_by_unit(self, sums: Tensor, sizes: Tensor, shape: torch.Size) -> None:
+        gradients, inputs = (rows.double().view(len(sums), -1, rows.shape[1]) for rows in (self.gradients, self.inputs))
+        gradients = gradients * counted(sizes, self.gradients)[..., None]
+        sums.view(-1, *shape).baddbmm_(gradients.transpose(1, 2), inputs)
 
 
 @dataclass(frozen=True)

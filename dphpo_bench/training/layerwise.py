@@ -78,6 +78,18 @@ class LayerwiseEngine(GradientEngine):
             for one, sum_ in parts:
                 one.add_to(sum_, factors, None if kept.all() else kept)
 
+    @property
+    def _unit_rows(self) -> int:
+        size = 2 * sum(parameter.nbytes for parameter in self.parameters)  # of all numbers, and of sums in float64
+        return min(self._rows, per_sample_rows(size, self._device))
+
+    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
+        found = self._gradients(inputs, targets)
+        with torch.no_grad():
+            for parameter, sum_, parts in zip(self.parameters, sums, found, strict=True):
+                for one in parts:
+                    one.add_by_unit(sum_, sizes, parameter.shape)
+
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
         """The records' gradients with respect to each parameter, as one part for each use of it."""
         self._arena.clear()

@@ -56,15 +56,20 @@ def by_length(
         Of each piece the places in the batch, the indices into the dataset, and the length; see `cut`.
     """
     batch = torch.arange(length(inputs)) if indices is None else indices
-    found = [torch.empty(0, dtype=torch.int64)]
-    for start in range(0, len(batch), _ROWS):
-        some = batch[start : start + _ROWS]
-        x, y = (each(partial(take, rows=some), data) for data in (inputs, targets))
-        found.append(lengths_of(model, x, y).cpu())
-    lengths = torch.cat(found)
+    lengths = lengths_at(model, inputs, targets, batch)
     for one in torch.unique(lengths).tolist():
         for places in (lengths == one).nonzero()[:, 0].split(rows):
             yield places, batch[places.to(batch.device)], one
+
+
+def lengths_at(model: nn.Module, inputs: Tensors, targets: Tensors, rows: Tensor) -> Tensor:
+    """Return `lengths_of` for these rows of a whole dataset, a few at a time, on the CPU."""
+    found = [torch.empty(0, dtype=torch.int64)]
+    for start in range(0, len(rows), _ROWS):
+        some = rows[start : start + _ROWS]
+        x, y = (each(partial(take, rows=some), data) for data in (inputs, targets))
+        found.append(lengths_of(model, x, y).cpu())
+    return torch.cat(found)
 
 
 def last_place(counts: Tensor) -> Tensor:

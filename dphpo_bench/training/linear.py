@@ -19,7 +19,7 @@ from dphpo_bench.base.tensors import Tensors, single, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.losses import cross_entropy
-from dphpo_bench.training.norms import add_product, row_norms
+from dphpo_bench.training.norms import add_product, counted, row_norms
 
 # A micro-batch that is gathered or converted is read twice more, so its copy should stay in cache. Where
 # nothing is copied, larger ones save overhead.
@@ -94,6 +94,24 @@ class LinearEngine(GradientEngine):
 
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
         torch._foreach_add_(total, self.clipped_sum(inputs, targets, clipping))
+
+    @property
+    def _unit_rows(self) -> int:
+        size = _CPU_BYTES if self._device.type == "cpu" else _GPU_BYTES
+        return max(1, size // (8 * self._layer.weight.numel()))  # gradients of units of one record, in float64
+
+    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
+        layer, units = self._layer, len(sums[0])
+        with torch.no_grad():
+            x, y = single(inputs).flatten(1), single(targets)
+            residuals = _residuals(_logits(x, layer.weight, layer.bias)[None], y)[0].double()
+            residuals *= counted(sizes, x).flatten()
+            by_unit = residuals.view(len(residuals), units, -1).transpose(0, 1)  # (units, classes, records of a unit)
+            for parameter, sum_ in zip(self.parameters, sums, strict=True):
+                if parameter is layer.weight:
+                    sum_.view(units, *layer.weight.shape).baddbmm_(by_unit, x.double().view(units, -1, x.shape[1]))
+                else:
+                    sum_ += by_unit.sum(2)
 
     def _rows_at_once(self, inputs: Tensor, indices: Tensor | None, trials: int = 1) -> int:
         copied = indices is not None or inputs.dtype != self._dtype

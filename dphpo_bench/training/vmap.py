@@ -11,9 +11,9 @@ from torch.func import functional_call, grad, vmap
 
 from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.engine import GradientEngine, add_clipped
 from dphpo_bench.training.losses import PerRecord, check_one_each
-from dphpo_bench.training.norms import add_product, row_norms
+from dphpo_bench.training.norms import add_by_unit
 
 MEMORY_BYTES = 2**30
 """Most memory that one micro-batch takes on a CPU, unless one record needs more: its per-sample gradients, and layer by
@@ -34,14 +34,24 @@ class VmapEngine(GradientEngine):
         self._names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         self._per_sample = vmap(grad(self._loss_of_one), in_dims=(None, None, 0, 0), randomness="different")
 
+    @property
+    def _unit_rows(self) -> int:
+        return max(1, self._rows // 2)  # sums by unit are in float64
+
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
+        add_clipped(self._gradients(inputs, targets), clipping, total)
+
+    def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
+        for sum_, part in zip(sums, self._gradients(inputs, targets), strict=True):
+            add_by_unit(sum_, part, sizes)
+
+    def _gradients(self, inputs: Tensors, targets: Tensors) -> list[Tensor]:
+        """The records' gradients with respect to each parameter, shape (n, numel)."""
         weights = {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
         constants = {name: t.detach() for name, t in self.model.named_parameters() if not t.requires_grad}
         constants.update(self.model.named_buffers())
         gradients = self._per_sample(weights, constants, inputs, targets)
-        with torch.no_grad():
-            rows = [gradients[name].flatten(1) for name in self._names]
-            _add_clipped(rows, clipping, total)
+        return [gradients[name].detach().flatten(1) for name in self._names]
 
     def _loss_of_one(
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors
@@ -54,17 +64,6 @@ class VmapEngine(GradientEngine):
         losses = self.loss(outputs, targets)
         check_one_each(losses, 1, "loss")
         return losses.squeeze(0)
-
-
-def _add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:
-    """Clip per-sample gradients, for each parameter of shape (n, numel), and add them to a total."""
-    norms = row_norms(torch.stack([row_norms(part) for part in rows], dim=1))
-    factors = clipping.factors(norms)
-    finite = norms.isfinite()
-    if not finite.all():
-        rows = [torch.where(finite[:, None], part, 0.0) for part in rows]
-    for sum_, part in zip(total, rows, strict=True):
-        add_product(sum_.view(1, -1), factors[None], part)
 
 
 def per_sample_rows(size: float, device: torch.device) -> int:

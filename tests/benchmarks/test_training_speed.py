@@ -18,14 +18,15 @@ from torch.nn import functional
 
 from dphpo_bench.base.tensors import Records, gathered
 from dphpo_bench.recipes import networks
-from dphpo_bench.training import engine as engine_module
-from dphpo_bench.training import evaluation, vmap
+from dphpo_bench.training import engine as any_engine
+from dphpo_bench.training import evaluation
 from dphpo_bench.training import linear as closed_form
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.optimizers import UpdateRule
 from dphpo_bench.training.stacked import StackedLinear
+from dphpo_bench.training.units import Units
 from tests.training.models import BACKENDS, engine_by, linear, pictures, tanh_cnn
 
 
@@ -72,7 +73,7 @@ def float32_norms(rows: Tensor) -> Tensor:
 def float32_sums() -> Iterator[None]:
     """Records added up in float32, as must not be done: the reference for what float64 costs."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (closed_form, vmap):
+        for module in (closed_form, any_engine):
             patch.setattr(module, "add_product", float32_product)
             patch.setattr(module, "row_norms", float32_norms)
         yield
@@ -249,7 +250,7 @@ class OwnClass(nn.Module):
 def records_themselves() -> Iterator[None]:
     """Views of records where models and losses get copies: the reference for what copies cost."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (engine_module, evaluation):
+        for module in (any_engine, evaluation):
             patch.setattr(module, "gathered", lambda *args, **kwargs: gathered(*args, **{**kwargs, "copy": False}))
         yield
 
@@ -371,3 +372,27 @@ def test_losses_along_the_direction(benchmark, threads, kind, fraction):
     benchmark.extra_info.update({f"K={interval}": round(value, 3) for interval, value in extra.items()})
     if threads == 1:
         assert extra[5] <= 1.5
+
+
+@pytest.mark.parametrize("records_each", [2, 5, 30])
+@pytest.mark.parametrize("kind", ["linear", "perceptron, layerwise", "network, layerwise", "network, vmap"])
+def test_step_by_unit(benchmark, threads, kind, records_each):
+    """As many records in both steps; sizes of units are geometric, with this mean."""
+    n = 4096 if kind == "linear" else 512
+    if kind.startswith("network"):
+        (inputs, targets), model = pictures(n), tanh_cnn()
+    else:
+        inputs, targets = torch.randn(n, 64), torch.randint(0, 10, (n,))
+        model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)) if n == 512 else linear(64, 10)
+    engine = engine_by(kind.rpartition(", ")[2], model)
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.empty(n).geometric_(1 / records_each, generator=generator).long()
+    ids = torch.repeat_interleave(torch.arange(n), sizes)[:n][torch.randperm(n, generator=generator)]
+    units, rows = Units.of(ids), torch.arange(n)
+    runs = {
+        "by record": lambda: engine.clipped_sum(inputs, targets, AutoS(), rows),
+        "by unit": lambda: engine.clipped_unit_sum(inputs, targets, AutoS(), units),
+    }
+    ratios = record(benchmark, interleaved(runs), "by record")
+    if threads == 1:
+        assert ratios["by unit"] <= 100

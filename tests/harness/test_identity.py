@@ -91,19 +91,24 @@ CHANGED: dict[str, Any] = {
     "error_bound": 3.0,
     "loss_bound": 5.0,
     "search_space": lambda: {"learning_rate": FloatDistribution(1e-4, 2.0, log=True)},
+    "unit": "patient",
 }
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(bench.TaskFacts)])
 def test_every_public_fact_is_part_of_the_identity(fixed_noise, name: str) -> None:
     facts = Blobs().facts
-    assert name in facts.to_json()
+    changed = replace(facts, **{name: CHANGED[name]}) if CHANGED[name] is not None else facts
+    assert name in changed.to_json()
     if CHANGED[name] is not None:
-        changed = replace(facts, **{name: CHANGED[name]})
         one, other = (
             identity_of(fixed_noise(), task_identity(Blobs(), each, SOURCE), BUDGET, 0) for each in (facts, changed)
         )
         assert one.key != other.key
+
+
+def test_a_record_is_the_unit_of_older_identities() -> None:
+    assert "unit" not in Blobs().facts.to_json()
 
 
 def test_facts_come_back_from_json() -> None:

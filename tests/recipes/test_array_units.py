@@ -1,0 +1,284 @@
+"""Tasks from a user's own data where several records are of one person."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from optuna.distributions import CategoricalDistribution
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import dphpo_bench as bench
+from dphpo_bench.audit.attacks import audit
+from dphpo_bench.audit.canaries import SETUPS
+from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.cli.run_tables import plan_json, plan_tables, run_table
+from dphpo_bench.cli.show_tables import record_lines
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.plan import plan, warn_of_budget
+from dphpo_bench.recipes.array_task import ArrayTask
+from dphpo_bench.testing.small_tasks import Excerpt
+from dphpo_bench.training.randomness import Streams
+from tests.conftest import TinyTask
+
+N, PATIENTS = 400, 100
+RANDOM = np.random.default_rng(0)
+X = RANDOM.normal(size=(N, 4))
+Y = (X[:, 0] > 0).astype(int)
+NAMES = np.array([f"patient {number:03d}" for number in RANDOM.integers(PATIENTS, size=N)])
+N_UNITS = len(set(NAMES.tolist()))
+NUMBERS = np.unique(NAMES, return_inverse=True)[1]
+SOURCE = DataSource.resolve("unused", "unused")
+BUDGET = bench.PrivacyBudget(3, 1e-3)
+
+
+def make(unit: Any = NAMES, **changes: Any) -> ArrayTask:
+    arguments: dict[str, Any] = {"name": "visits", "train": (X, Y), "model": nn.Linear(4, 2), "unit": unit, **changes}
+    return ArrayTask(**arguments)
+
+
+def groups(units: Any) -> set[frozenset[int]]:
+    """Which records are of one unit, whatever it is called."""
+    ids = list(units)
+    return {frozenset(row for row, other in enumerate(ids) if other == one) for one in ids}
+
+
+def frame() -> pandas.DataFrame:
+    return pandas.DataFrame({**{f"x{i}": X[:, i] for i in range(4)}, "patient": NAMES, "labels": Y})
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        NAMES,
+        NAMES.tolist(),
+        NUMBERS,
+        torch.tensor(NUMBERS),
+        NUMBERS.astype(float),
+        pandas.Series(NAMES),
+        pandas.Series(NAMES).astype("category"),
+        pandas.to_datetime(pandas.Series(NUMBERS), unit="D"),
+    ],
+    ids=lambda unit: f"{type(unit).__name__} {getattr(unit, 'dtype', '')}",
+)
+def test_ids_may_be_texts_or_numbers_in_any_vector(unit: Any) -> None:
+    task = make(unit)
+    train = task.load_train(SOURCE)
+    assert train.units is not None
+    assert groups(train.units.tolist()) == groups(NAMES)
+    assert (task.facts.n_records, task.facts.batch_size, task.facts.unit) == (N_UNITS, -(-N_UNITS // 4), "unit")
+    assert (len(train), train.n_units) == (N, N_UNITS)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        (frame(), frame()[:20]),
+        (frame(), frame()[:20].drop(columns="patient")),  # test records need no units
+        ((frame().drop(columns="labels"), Y), None),
+        ({"inputs": X, "patient": NAMES, "labels": Y}, {"inputs": X[:9], "labels": Y[:9]}),
+    ],
+)
+def test_a_column_of_ids_is_no_input(train: Any, test: Any) -> None:
+    task = make("patient", train=train, test=test)
+    assert (task.facts.unit, task.facts.n_records) == ("patient", N_UNITS)
+    assert task.facts.inputs == bench.Input((4,))
+    loaded = task.load_train(SOURCE)
+    torch.testing.assert_close(loaded.inputs, torch.tensor(X).float())
+    assert groups(loaded.units.tolist()) == groups(NAMES)  # type: ignore[union-attr]
+    assert task.load_test(SOURCE).units is None
+
+
+def test_units_may_come_with_several_inputs_by_name() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.head(a + b)
+            return outputs
+
+    task = make("who", train={"a": X, "b": X, "who": NUMBERS, "labels": Y}, model=Sum)
+    assert list(task.facts.inputs) == ["a", "b"]  # type: ignore[arg-type]
+    assert bench.run("dp_sgd", task, BUDGET, seed=None, source=SOURCE, results_dir=None).record.status == "ok"
+
+
+def test_the_name_of_a_series_names_the_unit() -> None:
+    assert make(pandas.Series(NAMES, name="person")).facts.unit == "person"
+    assert make("record", train={"inputs": X, "record": NAMES, "labels": Y}).facts.unit == "unit"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unit": [None, *NAMES[1:]]}, "some that are missing"),
+        ({"unit": [float("nan"), *NUMBERS[1:]]}, "some that are missing"),
+        ({"unit": pandas.Series([pandas.NA, *NUMBERS[1:]])}, "missing ids"),
+        ({"unit": pandas.Series([pandas.NaT, *pandas.to_datetime(NUMBERS[1:], unit="D")])}, "missing"),
+        ({"unit": ["7", *NUMBERS[1:]]}, "got several types: Number, str"),
+        ({"unit": NAMES[1:]}, "one row in each tensor for each record"),
+        ({"unit": np.ones((N, 2))}, "ids or a ndarray of another form"),
+        ({"unit": 7}, "ids or a int of another form"),
+        ({"unit": ["one"] * N}, "at least two different ones, got 1"),
+        ({"unit": "patient"}, "unit='patient' to be a column of the inputs of train"),
+        ({"unit": "pat", "train": frame()}, "unit='pat' to be a column"),
+        ({"unit": "labels", "train": frame()}, "unit='labels' to be a column"),
+        ({"unit": "patient", "train": TensorDataset(torch.tensor(X), torch.tensor(Y))}, "pass the ids themselves"),
+        ({"batch_size": N_UNITS + 1}, f"n_records={N_UNITS} units of unit, got batch_size={N_UNITS + 1}"),
+        ({"search_space": {"batch_size": CategoricalDistribution([N_UNITS + 1])}}, f"n_records={N_UNITS}"),
+        ({"unit": pandas.Series(NAMES, name="x" * 65)}, "unit to be a text of 1 to 64 printable characters"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValueError, match="(?s)" + message.replace("(", r"\(")) as caught:
+        make(**changes)
+    assert "\n" not in str(caught.value)
+    assert "patient 0" not in str(caught.value)  # no id is quoted
+
+
+def test_the_number_of_records_is_in_no_identity() -> None:
+    """It is private: two records more of one person change neither facts nor fingerprint, but the keyed digest."""
+    more = (np.concatenate([X, X[:2]]), np.concatenate([Y, Y[:2]]))
+    one, other = make(), make([*NAMES, *NAMES[:2]], train=more)
+    assert one.facts.to_json() == other.facts.to_json()
+    assert one.facts.to_json()["unit"] == "unit"
+    assert one.fingerprint(SOURCE) == other.fingerprint(SOURCE)
+    moved = make([NAMES[1], *NAMES[1:]])
+    assert len({task.digest(b"key") for task in (one, other, moved)}) == 3
+    assert str(N) not in str(one.facts.to_json())
+
+
+def test_a_task_without_units_is_as_it_was() -> None:
+    plain = make(None)
+    assert "unit" not in plain.facts.to_json()
+    assert plain.load_train(SOURCE).units is None
+    assert plain.facts.n_records == N
+
+
+METHODS = [
+    "dp_sgd",
+    "auto_clipping",
+    "adaptive_clipping",
+    "hyfreedp",
+    "dp_zo",
+    "linear_scaling",
+    "random_search",
+    "papernot_steinke",
+    "liu_talwar",
+    "dp_hypo",
+    "successive_halving",
+    "propose_test",
+    "subsampled_tuning",
+    "grid_oracle",
+    "nonprivate",
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_run_by_unit(name: str) -> None:
+    """ε, noise and rates are those of a task with as many records as there are units."""
+    task = make(batch_size=20, epochs=4)
+    result = bench.run(name, task, BUDGET, seed=0, source=SOURCE, results_dir=None, check=False)
+    assert result.record.status == "ok", result.record.error
+    rows = torch.arange(N_UNITS)
+    like = make(None, train=(torch.tensor(X)[rows], torch.tensor(Y)[rows]), batch_size=20, epochs=4)
+    planned, expected = plan(name, task, BUDGET), plan(name, like, BUDGET)
+    assert repr(planned.plan.event) == repr(expected.plan.event)
+    assert result.record.identity.facts["unit"] == "unit"
+
+
+def test_plan_run_and_show_name_the_unit() -> None:
+    def text(table: Any) -> str:
+        return "\n".join(str(cell) for column in table.columns for cell in column.cells)
+
+    task = make("patient", train=frame())
+    checked = plan("dp_sgd", task, BUDGET)
+    assert plan_json(checked)["unit"] == "patient"
+    line = f"patient, N = {N_UNITS}, each with all its records"
+    assert line in text(plan_tables(checked)[0])
+    result = bench.run("dp_sgd", task, BUDGET, seed=None, source=SOURCE, results_dir=None)
+    assert line in text(run_table(result))
+    assert "Protected unit: patient, each with all its records" in [*record_lines(result.record, None, "")]
+    with pytest.warns(UserWarning, match=r"publishing a unit \(patient\)"):
+        warn_of_budget(bench.PrivacyBudget(3, 0.1), task.facts)
+    plain = plan("dp_sgd", make(None), BUDGET)
+    assert "protected unit" not in text(plan_tables(plain)[0])
+
+
+@pytest.mark.parametrize("attack", ["black_box", "white_box"])
+def test_a_canary_stands_for_a_whole_unit(attack: str) -> None:
+    task, m = make(), 10
+    made = SETUPS[attack](task, task.load_train(SOURCE), m, Streams(0))
+    assert made.records.units is not None
+    inside = int(made.members.sum())
+    kept = N_UNITS - (m if attack == "black_box" else m // 2)
+    assert made.records.n_units == kept + inside
+    canaries, others = made.records.units[-inside:], made.records.units[:-inside]
+    assert len(set(canaries.tolist())) == inside
+    assert not set(canaries.tolist()) & set(others.tolist())
+    sizes = {int(one): int((task.load_train(SOURCE).units == one).sum()) for one in others}
+    assert all(int((others == one).sum()) == size for one, size in sizes.items())  # whole units were replaced
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_audit_of_units_shows_no_more_than_is_claimed() -> None:
+    """At a confidence of 1 − 1e-7 it refutes a right engine with that probability at most."""
+    shown = audit("auto_clipping", make(epochs=8), BUDGET, canaries=20, confidence=1 - 1e-7, source=SOURCE)
+    assert not shown.refutes
+
+
+class Visits(TinyTask):
+    """A task class with units: three visits of each of 120 patients."""
+
+    name = "tiny_visits"
+    n_records = 120
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(super().facts, unit="patient")
+
+    def load_train(self, source: DataSource) -> bench.Records:
+        records = self._split(3 * self.n_records, 1)
+        return replace(records, units=torch.arange(3 * self.n_records) % self.n_records)
+
+
+def test_a_task_class_returns_units_with_its_records(plain_run: Any) -> None:
+    run = bench.run("dp_sgd", Visits(), BUDGET, seed=0, results_dir=None)
+    assert run.record.status == "ok"
+    excerpt = Excerpt(Visits(), 30).load_train(SOURCE)
+    assert (excerpt.n_units, len(excerpt)) == (30, 90)
+
+
+@dataclass(frozen=True)
+class Case:
+    changes: dict[str, Any]
+    units: torch.Tensor | None
+    message: str
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case({}, None, "task's unit is 'patient', got none"),
+        Case({"unit": "record"}, torch.arange(360) % 120, "set unit of the facts"),
+        Case({}, torch.arange(360) % 119, r"declares N=120 public training units \(patient\) but loads 119"),
+    ],
+)
+def test_a_task_class_whose_units_are_not_as_declared_is_refused(case: Case) -> None:
+    class Wrong(Visits):
+        name = "wrong_visits"
+
+        @property
+        def facts(self) -> bench.TaskFacts:
+            return replace(super().facts, **case.changes)
+
+        def load_train(self, source: DataSource) -> bench.Records:
+            return replace(super().load_train(source), units=case.units)
+
+    with pytest.raises(DataError, match=case.message):
+        bench.run("dp_sgd", Wrong(), BUDGET, seed=0, results_dir=None)

@@ -1,0 +1,326 @@
+"""Every query on units of several records: what a unit adds, how it is drawn, and that nothing else passes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor, nn
+
+import dphpo_bench as bench
+from dphpo_bench.base.errors import DataError
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.contract.session import Session
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.privacy.accountants.report import epsilon
+from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
+from dphpo_bench.session.batch import gradients_together
+from dphpo_bench.training.randomness import Streams
+from tests.conftest import TinyTask, asking, session_on
+
+NO_NOISE = 1e-12
+EVERYBODY = asking(1.0, repeat(gaussian(NO_NOISE), 4))
+N_UNITS = 120
+
+
+class Visits(TinyTask):
+    """The tiny task, with 1 to 19 records of each of 120 patients, in any order."""
+
+    n_records = N_UNITS
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(super().facts, unit="patient", batch_size=30)
+
+    def load_train(self, source: DataSource) -> bench.Records:
+        return visits()
+
+
+def visits() -> Records:
+    ids = torch.repeat_interleave(torch.arange(N_UNITS) * 7 - 30, 1 + torch.arange(N_UNITS) ** 2 % 19)
+    records = TinyTask()._split(len(ids), 1)
+    mixed = torch.randperm(len(ids), generator=torch.Generator().manual_seed(3))
+    return Records(records.inputs, records.targets, units=ids[mixed])
+
+
+def open_on(records: Records, model: str = "linear", seed: int = 0) -> Session:
+    return session_on(Visits(model), records, streams=Streams(seed))
+
+
+def of_units(records: Records, numbers: Tensor | None = None) -> list[Records]:
+    """The records of each unit, by ascending id; only these, if numbers are given."""
+    assert records.units is not None
+    ids = torch.unique(records.units)
+    some = ids if numbers is None else ids[numbers]
+    return [records.rows((records.units == one).nonzero()[:, 0]) for one in some]
+
+
+def losses_of(model: nn.Module, records: Records) -> Tensor:
+    return nn.functional.cross_entropy(model(records.inputs), records.targets, reduction="none").double()
+
+
+def a_direction(model: nn.Module) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(parameter.shape, generator=generator) for parameter in model.parameters()]
+
+
+def clipped_gradient(model: nn.Module, unit: Records, bound: float) -> Tensor:
+    """The clipped mean gradient of one unit's records."""
+    parts = torch.autograd.grad(losses_of(model, unit).mean(), list(model.parameters()))
+    gradient = torch.cat([part.flatten() for part in parts]).double()
+    return gradient * min(1.0, bound / float(gradient.norm()))
+
+
+@pytest.mark.parametrize("model_name", ["linear", "mlp"])
+@pytest.mark.parametrize("rate", [0.25, 1.0])
+def test_gradient_is_the_sum_over_drawn_units_by_the_expected_number(model_name: str, rate: float) -> None:
+    records = visits()
+    session = open_on(records, model_name)
+    model = session.build_model()
+    batch = session.sample(asking(rate, gaussian(NO_NOISE)))
+    drawn = batch._indices  # type: ignore[attr-defined]
+    assert rate == 1 or (len(drawn) != rate * N_UNITS and drawn.max() < N_UNITS)  # numbers of units, not rows
+    found = torch.cat([part.flatten() for part in batch.gradient(model, bench.Abadi(0.3), NO_NOISE)])
+    expected = sum(clipped_gradient(model, unit, 0.3) for unit in of_units(records, drawn)) / (rate * N_UNITS)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_count_of_what_is_not_clipped_counts_units() -> None:
+    records = visits()
+    session = open_on(records)
+    model = session.build_model()
+    kind = asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE))
+    norms = sorted(float(clipped_gradient(model, unit, 1e9).norm()) for unit in of_units(records))
+    bound = (norms[39] + norms[40]) / 2
+    gradient, share = session.sample(kind).gradient_and_quantile(model, bound, NO_NOISE, NO_NOISE)
+    assert share == pytest.approx(40 / N_UNITS, abs=1e-9)
+    found = torch.cat([part.flatten() for part in gradient]).double()
+    expected = sum(clipped_gradient(model, unit, bound) for unit in of_units(records)) / N_UNITS
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("rate", [0.25, 1.0])
+def test_losses_and_changes_are_means_of_units_means_of_clipped_values(rate: float) -> None:
+    records = visits()
+    session = open_on(records)
+    model = session.build_model()
+    direction = a_direction(model)
+    batch = session.sample(asking(rate, repeat(gaussian(NO_NOISE), 4)))
+    found = batch.losses(model, direction, (0.0, 0.5), bound=0.9, noise_multiplier=NO_NOISE)
+    changes = batch.loss_changes(model, direction, (0.5,), bound=0.02, noise_multiplier=NO_NOISE)
+    units = of_units(records, batch._indices)  # type: ignore[attr-defined]
+    with torch.no_grad():
+        start = [losses_of(model, unit) for unit in units]
+        for parameter, part in zip(model.parameters(), direction, strict=True):
+            parameter -= 0.5 * part
+        moved = [losses_of(model, unit) for unit in units]
+    expected = [sum(float(one.clamp(0, 0.9).mean()) for one in part) / (rate * N_UNITS) for part in (start, moved)]
+    assert max(one.max() for one in start) > 0.9
+    assert found == pytest.approx(expected, rel=1e-5)
+    differences = [(b - a).clamp(-0.02, 0.02).mean() for a, b in zip(start, moved, strict=True)]
+    assert max(float((b - a).abs().max()) for a, b in zip(start, moved, strict=True)) > 0.02
+    assert changes == pytest.approx([float(sum(differences)) / (rate * N_UNITS)], rel=1e-4, abs=1e-6)
+
+
+def test_score_is_the_mean_over_units() -> None:
+    records = visits()
+    session = open_on(records)
+    model = session.build_model()
+    with torch.no_grad():
+        shares = [(model(unit.inputs).argmax(1) == unit.targets).double().mean() for unit in of_units(records)]
+    assert session.score(model, NO_NOISE) == pytest.approx(float(sum(shares)) / N_UNITS, abs=1e-9)
+
+
+def test_models_together_have_the_gradients_that_each_has_alone() -> None:
+    records = visits()
+    session = open_on(records)
+    models = [session.fork(name).build_model() for name in ("a", "b")]
+    with torch.no_grad():
+        models[1].weight += 1
+    batches = [session.sample(asking(1.0, gaussian(NO_NOISE))) for _ in models]
+    found = gradients_together(batches, models, [bench.Abadi(0.3), bench.AutoS()], [NO_NOISE, NO_NOISE])
+    alone = [
+        open_on(records).sample(EVERYBODY).gradient(model, clipping, NO_NOISE)
+        for model, clipping in zip(models, [bench.Abadi(0.3), bench.AutoS()], strict=True)
+    ]
+    for ours, theirs in zip(found, alone, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
+def test_parts_and_samples_hold_all_records_of_a_unit_or_none() -> None:
+    records = visits()
+    session = open_on(records)
+    training, validation = session.holdout(0.3)
+    sample = session.subsample(poisson_sampled(0.5, gaussian(1.0)))
+    numbers = [one._access.rows for one in (training, validation, sample)]  # type: ignore[attr-defined]
+    assert sorted(torch.cat(numbers[:2]).tolist()) == list(range(N_UNITS))
+    assert 0 < len(numbers[2]) < N_UNITS
+    assert validation.expected_records == pytest.approx(0.3 * N_UNITS)
+    whole = {int(unit.units[0]): len(unit) for unit in of_units(records)}  # type: ignore[index]
+    for part in (training, validation, sample):
+        raw = part._access.raw  # type: ignore[attr-defined]
+        rows, _ = raw.members(part._access.rows)  # type: ignore[attr-defined]
+        ids, counts = torch.unique(records.units[rows], return_counts=True)  # type: ignore[index]
+        assert {one: whole[one] for one in ids.tolist()} == dict(zip(ids.tolist(), counts.tolist(), strict=True))
+        assert len(ids) == len(part._access.rows)  # type: ignore[attr-defined]
+
+
+def test_each_unit_is_drawn_with_the_rate_however_many_records_it_has() -> None:
+    """A right sampler fails with probability below 1e-6: 120 two-sided tests at six standard deviations, 2e-9 each."""
+    session, n, rate = open_on(visits()), 4000, 0.25
+    counts = torch.zeros(N_UNITS)
+    for _ in range(n):
+        counts[session.sample(asking(rate, gaussian(1.0)))._indices] += 1  # type: ignore[attr-defined]
+    assert float((counts - n * rate).abs().max()) < 6 * (n * rate * (1 - rate)) ** 0.5
+
+
+def test_units_of_one_record_are_the_run_without_units_bit_for_bit() -> None:
+    plain = TinyTask()._split(N_UNITS, 1)
+
+    def asked(session: Session) -> list[Any]:
+        model = session.build_model()
+        training, validation = session.holdout(0.5)
+        batch = training.sample(asking(0.5, gaussian(1.0), repeat(gaussian(1.0), 1)))
+        gradient = batch.gradient(model, bench.AutoS(), 1.0)
+        return [*gradient, torch.tensor(batch.losses(model, gradient, (0.1,), 1.0, 1.0)), validation.score(model, 1.0)]
+
+    class Singles(TinyTask):
+        n_records = N_UNITS
+
+    alone = asked(session_on(Singles(), plain, streams=Streams(0)))
+    grouped = asked(open_on(Records(plain.inputs, plain.targets, units=torch.arange(N_UNITS))))
+    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(alone, grouped, strict=True))
+
+
+Query = Callable[[Session], list[Tensor]]
+
+
+def _gradient(session: Session) -> list[Tensor]:
+    return session.sample(EVERYBODY).gradient(_model(session), bench.Abadi(0.7), NO_NOISE)
+
+
+def _automatic(session: Session) -> list[Tensor]:
+    return session.sample(EVERYBODY).gradient(_model(session), bench.AutoS(), NO_NOISE)
+
+
+def _count(session: Session) -> list[Tensor]:
+    kind = asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE))
+    _, share = session.sample(kind).gradient_and_quantile(_model(session), 0.7, NO_NOISE, NO_NOISE)
+    return [torch.tensor(share)]
+
+
+def _losses(session: Session) -> list[Tensor]:
+    model = _model(session)
+    return [torch.tensor(session.sample(EVERYBODY).losses(model, a_direction(model), (0.3,), 0.9, NO_NOISE))]
+
+
+def _changes(session: Session) -> list[Tensor]:
+    model = _model(session)
+    return [torch.tensor(session.sample(EVERYBODY).loss_changes(model, a_direction(model), (0.3,), 0.2, NO_NOISE))]
+
+
+def _score(session: Session) -> list[Tensor]:
+    return [torch.tensor(session.score(_model(session), NO_NOISE))]
+
+
+def _model(session: Session) -> nn.Module:
+    torch.manual_seed(0)
+    model = session.build_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("query", "bound"),
+    [(_gradient, 0.7), (_automatic, 1.0), (_count, 0.5), (_losses, 0.9), (_changes, 0.2), (_score, 1.0)],
+)
+@pytest.mark.parametrize("model_name", ["linear", "mlp"])
+@settings(max_examples=10)
+@given(size=st.integers(1, 60), seed=st.integers(0, 2**20), scale=st.sampled_from([1e-3, 1.0, 1e3]))
+def test_a_unit_of_any_number_of_records_moves_no_query_by_more_than_its_sensitivity(
+    query: Query, bound: float, model_name: str, size: int, seed: int, scale: float
+) -> None:
+    records, generator = visits(), torch.Generator().manual_seed(seed)
+    assert records.units is not None
+    one = Records(scale * torch.randn(size, 5, generator=generator), torch.randint(3, (size,), generator=generator))
+    joined = Records(
+        torch.cat([records.inputs, one.inputs]),  # type: ignore[list-item]
+        torch.cat([records.targets, one.targets]),  # type: ignore[list-item]
+        units=torch.cat([records.units, torch.full((size,), 1)]),
+    )
+    pairs = zip(query(open_on(joined, model_name)), query(open_on(records, model_name)), strict=True)
+    moved = torch.cat([(a.double() - b.double()).flatten() for a, b in pairs]) * N_UNITS
+    assert float(moved.norm()) <= bound * (1 + 1e-4)  # results are rounded to float32, once each
+
+
+def test_raw_records_are_lent_as_they_are() -> None:
+    records = visits()
+    session = open_on(records)
+    lent = session.nonprivate()
+    assert len(lent) == len(records)
+    assert sorted(lent.inputs.flatten().tolist()) == sorted(records.inputs.flatten().tolist())  # type: ignore[union-attr]
+    session.close()  # type: ignore[attr-defined]
+    assert records.units is not None
+    assert (len(records.inputs), len(records.units)) == (len(records.targets),) * 2  # what was lent were copies
+
+
+def test_records_without_the_declared_units_are_refused() -> None:
+    records = visits()
+    with pytest.raises(DataError, match="task's unit is 'patient', got none"):
+        open_on(Records(records.inputs, records.targets))
+    with pytest.raises(DataError, match="set unit of the facts"):
+        session_on(TinyTask(), records)
+
+
+def shown_epsilon(by_unit: bool, noise: float, releases: int = 500) -> tuple[float, float]:
+    """ε that a likelihood ratio test shows for a person with 30 equal records, and the claimed one, of one gradient.
+
+    The attacker knows all other records and sees many releases with the person and many without, each in noise of its
+    own. Along the person's gradient they differ by a mean shift: in units of the noise it is the μ of a Gaussian
+    mechanism. What is shown is the ε of that shift minus five standard errors: more than the true ε with probability
+    3e-7 at most.
+    """
+    records, n_patients = visits(), 4
+    assert records.units is not None
+    others = records.rows((records.units < records.units.unique()[n_patients]).nonzero()[:, 0])
+    assert isinstance(others.inputs, Tensor)
+    assert isinstance(others.targets, Tensor)
+    assert others.units is not None
+    inputs = torch.cat([others.inputs * torch.tensor([1.0, 1, 1, 1, 0]), 10 * torch.eye(5)[4].expand(30, 5)])
+    joined = Records(
+        inputs,
+        torch.cat([others.targets, others.targets.new_zeros(30)]),
+        units=torch.cat([others.units, others.units.new_full((30,), 9999)]),
+    )
+    means = []
+    for seed, train in enumerate((joined, joined.rows(slice(len(others))))):
+        if by_unit:
+            session = open_on(train, seed=seed)
+        else:
+            session = session_on(TinyTask(), Records(train.inputs, train.targets), streams=Streams(seed))
+        model = session.build_model()
+        with torch.no_grad():
+            model.weight.zero_()
+            model.bias.zero_()
+            slope = torch.tensor([1 / 3 - 1, 1 / 3, 1 / 3])  # of the logits, for class 0
+        batch = session.sample(asking(1.0, repeat(gaussian(noise), releases)))
+        along = [
+            float(batch.gradient(model, bench.Abadi(0.5), noise)[0][:, 4] @ (slope / slope.norm()))
+            for _ in range(releases)
+        ]
+        means.append(sum(along) / releases * session.expected_records / (noise * 0.5))
+    shift = means[0] - means[1] - 5 * (2 / releases) ** 0.5
+    return epsilon(gaussian(1 / shift), 1e-3).epsilon, epsilon(gaussian(noise), 1e-3).epsilon
+
+
+def test_an_attack_on_a_person_of_thirty_records_stays_within_the_claim_by_unit_only() -> None:
+    """A right engine fails with probability 3e-7 on either side: the attack is at most five standard errors off."""
+    shown, claimed = shown_epsilon(by_unit=True, noise=1.0)
+    assert 0.25 * claimed < shown <= claimed
+    shown, claimed = shown_epsilon(by_unit=False, noise=10.0)
+    assert shown > 20 * claimed

@@ -1,0 +1,73 @@
+"""What the contract of a task asks where units hold several records."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import dphpo_bench as bench
+from dphpo_bench.data.source import DataSource
+from dphpo_bench.testing import ContractError, TaskContract
+from tests.conftest import TinyTask
+
+
+class Visits(TinyTask):
+    """Three visits of each of 120 patients."""
+
+    name = "visits"
+    n_records = 120
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(super().facts, unit="patient")
+
+    def load_train(self, source: DataSource) -> bench.Records:
+        return replace(self._split(360, 1), units=torch.arange(360) % 120)
+
+
+class FewerPatients(Visits):
+    def load_train(self, source: DataSource) -> bench.Records:
+        return replace(super().load_train(source), units=torch.arange(360) % 100)
+
+
+class NoPatients(Visits):
+    def load_train(self, source: DataSource) -> bench.Records:
+        return self._split(120, 1)
+
+
+class TrainedOnItsTest(Visits):
+    def load_test(self, source: DataSource) -> bench.Records:
+        return replace(self.load_train(source).rows(slice(100)), units=None)
+
+
+class OtherPatientsEachTime(Visits):
+    def load_train(self, source: DataSource) -> bench.Records:
+        return replace(super().load_train(source), units=torch.randperm(360) % 120)
+
+
+ASKED = [
+    "test_facts_are_public",
+    "test_number_of_records_is_as_declared",
+    "test_training_and_test_records_are_disjoint",
+    "test_records_are_the_same_each_time",
+    "test_private_run_works",
+]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_right_task_passes(name: str) -> None:
+    getattr(TaskContract(), name)(Visits())
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "message"),
+    [
+        (FewerPatients, "test_number_of_records_is_as_declared", "N=120, and load_train gives 100 units"),
+        (NoPatients, "test_number_of_records_is_as_declared", "unit is 'patient', got none"),
+        (TrainedOnItsTest, "test_training_and_test_records_are_disjoint", "are also training records"),
+        (OtherPatientsEachTime, "test_records_are_the_same_each_time", "training records differ"),
+    ],
+)
+def test_a_wrong_one_does_not(task: type[Visits], name: str, message: str) -> None:
+    with pytest.raises(ContractError, match=message):
+        getattr(TaskContract(), name)(task())

@@ -1,0 +1,270 @@
+"""Sums of clipped gradients by unit, with every engine: against brute force, and against the stated sensitivity."""
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor, nn
+
+from dphpo_bench.base.tensors import Records, Tensors, call, each, take
+from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
+from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.evaluation import total_score
+from dphpo_bench.training.layerwise import LayerwiseEngine
+from dphpo_bench.training.lengths import last_place
+from dphpo_bench.training.linear import LinearEngine
+from dphpo_bench.training.losses import PerRecord, correct, cross_entropy
+from dphpo_bench.training.units import Units
+from dphpo_bench.training.vmap import VmapEngine
+from tests.training.models import flat, flat_linear, linear, mlp, pictures, tanh_cnn, vectors
+
+CLIPPINGS = (Abadi(1.0), Abadi(0.1), AutoS(), AutoV())
+ENGINES = [
+    (linear, LinearEngine),
+    (flat_linear, LinearEngine),
+    (linear, VmapEngine),
+    (linear, LayerwiseEngine),
+    (mlp, VmapEngine),
+    (mlp, LayerwiseEngine),
+]
+IDS = torch.tensor([3, 1, 1, 0, 3, 3, 2, *[5] * 8, 7, 7, 7, 9])
+
+
+def engine_of(kind: type[GradientEngine], model: nn.Module, unit_rows: int | None = None) -> GradientEngine:
+    """An engine of this kind; its micro-batches of units of this many records, if a number is given."""
+    if unit_rows is not None:
+        kind = type("Cut", (kind,), {"_unit_rows": unit_rows})
+    return kind(model) if issubclass(kind, LinearEngine) else kind(model, cross_entropy)
+
+
+def by_units(
+    model: nn.Module, loss: PerRecord, inputs: Tensors, targets: Tensors, ids: Tensor, clipping: Clipping
+) -> list[Tensor]:
+    """The sum over units of the clipped mean of their records' gradients, by one backward pass for each record."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    total = [torch.zeros_like(parameter, requires_grad=False) for parameter in parameters]
+    for unit in torch.unique(ids):
+        rows = (ids == unit).nonzero()[:, 0]
+        mean = [torch.zeros_like(parameter, requires_grad=False) for parameter in parameters]
+        for row in rows:
+            x, y = (each(lambda tensor: take(tensor, row[None]), part) for part in (inputs, targets))  # noqa: B023
+            own = torch.autograd.grad(loss(call(model, x), y).sum(), parameters)
+            mean = [one + part / len(rows) for one, part in zip(mean, own, strict=True)]
+        factor = clipping.factors(flat(mean).norm()[None])[0]
+        total = [one + factor * part for one, part in zip(total, mean, strict=True)]
+    return total
+
+
+def relative_error(actual: list[Tensor], expected: list[Tensor]) -> float:
+    return float((flat(actual).double() - flat(expected).double()).norm() / flat(expected).double().norm())
+
+
+def test_units_of_a_dataset() -> None:
+    units = Units.of(IDS)
+    assert units.sizes.tolist() == [1, 2, 1, 3, 8, 3, 1]
+    assert units.rows.tolist() == [3, 1, 2, 6, 0, 4, 5, *range(7, 15), 15, 16, 17, 18]
+    assert units.heads.tolist() == [3, 1, 6, 0, 7, 15, 18]
+    some = units.some(torch.tensor([5, 0, 1]))
+    assert (some.rows.tolist(), some.sizes.tolist()) == ([15, 16, 17, 3, 1, 2], [3, 1, 2])
+    assert some.shares.tolist() == [1 / 3, 1 / 3, 1 / 3, 1, 1 / 2, 1 / 2]
+    assert [(rows.tolist(), sizes.tolist()) for rows, sizes in units.alike()] == [
+        ([[3], [6], [18]], [1, 1, 1]),
+        ([[1, 2, 2], [0, 4, 5], [15, 16, 17]], [2, 3, 3]),
+        ([[*range(7, 15)]], [8]),
+    ]
+    none = units.some(torch.empty(0, dtype=torch.int64))
+    assert (len(none), len(none.rows), [*none.alike()]) == (0, 0, [])
+
+
+@settings(max_examples=60)
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=80), seed=st.integers(0, 2**20))
+def test_units_of_similar_sizes_are_each_there_once(sizes: list[int], seed: int) -> None:
+    ids = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    ids = ids[torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))]
+    found, filled = [], 0
+    for rows, counts in Units.of(ids).alike():
+        assert counts.tolist() == sorted(counts.tolist())
+        assert rows.shape == (len(counts), counts.max())
+        for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+            assert len({int(ids[one]) for one in row}) == 1  # what fills a row up is of the same unit
+            assert len(set(row)) == count
+            found += row[:count]
+        filled += rows.numel()
+    assert sorted(found) == list(range(len(ids)))
+    assert filled <= 1.25 * len(ids)
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
+@pytest.mark.parametrize(("build", "kind"), ENGINES)
+@pytest.mark.parametrize("unit_rows", [None, 1, 5])  # less than the largest unit, which comes in several pieces
+def test_sum_is_that_of_one_backward_pass_for_each_record(build, kind, clipping, unit_rows) -> None:
+    inputs, targets = vectors(len(IDS))
+    expected = by_units(build().double(), cross_entropy, inputs.double(), targets, IDS, clipping)
+    units = Units.of(IDS)
+    actual = engine_of(kind, build(), unit_rows).clipped_unit_sum(inputs, targets, clipping, units)
+    assert relative_error(actual, expected) < 1e-6
+    assert all(part.dtype == torch.float64 for part in actual)
+    exact = engine_of(kind, build().double(), unit_rows).clipped_unit_sum(inputs.double(), targets, clipping, units)
+    assert relative_error(exact, expected) < 1e-12
+
+
+@pytest.mark.parametrize("kind", [VmapEngine, LayerwiseEngine])
+def test_convolutional_network(kind) -> None:
+    inputs, targets = pictures(8)
+    ids = torch.tensor([0, 1, 1, 0, 2, 0, 3, 3])
+    expected = by_units(tanh_cnn().double(), cross_entropy, inputs.double(), targets, ids, AutoS())
+    for unit_rows in (None, 2):
+        engine = engine_of(kind, tanh_cnn(), unit_rows)
+        actual = engine.clipped_unit_sum(inputs, targets, AutoS(), Units.of(ids))
+        assert relative_error(actual, expected) < 2e-6
+
+
+class Named(nn.Module):
+    """Takes words and a mask by name, shares its table, and trains a part of its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.norm, self.head = nn.Embedding(7, 5), nn.LayerNorm(5), nn.Linear(5, 7, bias=False)
+        self.head.weight = self.table.weight
+        self.norm.bias.requires_grad_(False)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        words = self.norm(self.table(ids)) * mask[..., None]
+        outputs: Tensor = self.head(words.sum(1))
+        return outputs
+
+
+@pytest.mark.parametrize("kind", [VmapEngine, LayerwiseEngine])
+def test_named_inputs_and_shared_weights(kind) -> None:
+    generator = torch.Generator().manual_seed(1)
+    inputs = {
+        "ids": torch.randint(7, (len(IDS), 6), generator=generator),
+        "mask": torch.rand(len(IDS), 6, generator=generator) < 0.7,
+    }
+    targets = torch.randint(7, (len(IDS),), generator=generator)
+    expected = by_units(Named().double(), cross_entropy, inputs, targets, IDS, Abadi(0.5))
+    actual = engine_of(kind, Named()).clipped_unit_sum(inputs, targets, Abadi(0.5), Units.of(IDS))
+    assert relative_error(actual, expected) < 2e-6
+
+
+class Texts(nn.Module):
+    """Classifies the mean of a text's words; 0 fills texts up, and is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(7, 5), nn.Linear(5, 3)
+        self.seen: list[tuple[int, ...]] = []
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.seen.append(tuple(ids.shape))
+        counts = (ids != 0)[..., None]
+        outputs: Tensor = self.head((self.table(ids) * counts).sum(1) / counts.sum(1).clamp(min=1))
+        return outputs
+
+    def lengths_of(self, ids: Tensor) -> Tensor:
+        return last_place(ids != 0)
+
+
+def texts() -> tuple[Tensor, Tensor]:
+    """Texts of lengths that differ within units, and their classes."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, 7, (len(IDS), 18), generator=generator)
+    for row, size in enumerate(torch.randint(1, 19, (len(IDS),), generator=generator).tolist()):
+        ids[row, size:] = 0
+    return ids, torch.randint(3, (len(IDS),), generator=generator)
+
+
+@pytest.mark.parametrize("kind", [VmapEngine, LayerwiseEngine])
+@pytest.mark.parametrize("unit_rows", [None, 2])
+def test_texts_are_cut_to_the_longest_of_their_unit(kind, unit_rows) -> None:
+    inputs, targets = texts()
+    expected = by_units(Texts().double(), cross_entropy, inputs, targets, IDS, AutoS())
+    engine = engine_of(kind, Texts(), unit_rows)
+    actual = engine.clipped_unit_sum(inputs, targets, AutoS(), Units.of(IDS))
+    assert relative_error(actual, expected) < 2e-6
+    assert len({shape[1] for shape in engine.model.seen}) > 1  # type: ignore[union-attr, arg-type]
+
+
+@pytest.mark.parametrize("model", [Texts(), nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(54, 3))])
+def test_a_unit_scores_the_mean_of_its_records(model) -> None:
+    inputs, targets = texts()
+    units = Units.of(IDS).some(torch.tensor([4, 1, 6]))
+    with torch.no_grad():
+        scores = (model(inputs).argmax(1) == targets).double()
+    expected = sum(scores[one == IDS].mean() for one in (5, 1, 9))
+    found = total_score(model, correct, Records(inputs, targets), units.rows, units.shares)
+    assert found == pytest.approx(float(expected), abs=1e-12)
+
+
+@pytest.mark.parametrize(("build", "kind"), ENGINES)
+def test_units_of_one_record_are_records(build, kind) -> None:
+    inputs, targets = vectors(12)
+    units = Units.of(torch.arange(12))
+    found = engine_of(kind, build()).clipped_unit_sum(inputs, targets, AutoS(), units)
+    expected = engine_of(kind, build()).clipped_sum(inputs, targets, AutoS(), indices=torch.arange(12))
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+@pytest.mark.parametrize(("build", "kind"), ENGINES)
+def test_a_unit_with_a_record_that_is_not_finite_adds_exactly_nothing(build, kind, bad) -> None:
+    inputs, targets = vectors(len(IDS))
+    inputs[8, 3] = bad  # of unit 5
+    engine, units = engine_of(kind, build()), Units.of(IDS)
+    found = engine.clipped_unit_sum(inputs, targets, AutoS(), units)
+    others = units.some(torch.tensor([0, 1, 2, 3, 5, 6]))
+    if bad == 1e30:  # has a gradient, which is clipped
+        assert float((flat(found) - flat(engine.clipped_unit_sum(inputs, targets, AutoS(), others))).norm()) <= 1
+    else:
+        assert all(map(torch.equal, found, engine.clipped_unit_sum(inputs, targets, AutoS(), others)))
+
+
+@pytest.mark.parametrize(("build", "kind"), ENGINES)
+@pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
+@settings(max_examples=15)
+@given(size=st.integers(1, 40), seed=st.integers(0, 2**20), scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e4]))
+def test_a_unit_of_any_number_of_records_moves_the_sum_by_the_sensitivity_at_most(
+    build, kind, clipping, size, seed, scale
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = vectors(len(IDS) + size)
+    inputs[len(IDS) :] = scale * torch.randn(size, 20, generator=generator)
+    ids = torch.cat([IDS, torch.full((size,), 4)])
+    units = Units.of(ids)
+    engine = engine_of(kind, build(), 16)
+    with_it = engine.clipped_unit_sum(inputs, targets, clipping, units)
+    without = engine.clipped_unit_sum(inputs, targets, clipping, Units.of(IDS))
+    assert float((flat(with_it) - flat(without)).norm()) <= clipping.sensitivity * (1 + 1e-6)
+
+
+def test_thirty_equal_records_move_the_sum_as_far_as_one() -> None:
+    inputs, targets = (part[:1].repeat(30, *[1] * (part.dim() - 1)) for part in vectors(1))
+    engine = LinearEngine(linear())
+    one = engine.clipped_sum(inputs[:1], targets[:1], Abadi(0.1))
+    unit = engine.clipped_unit_sum(inputs, targets, Abadi(0.1), Units.of(torch.zeros(30, dtype=torch.int64)))
+    apart = engine.clipped_sum(inputs, targets, Abadi(0.1))
+    torch.testing.assert_close(unit, one, rtol=1e-6, atol=1e-9)
+    assert float(flat(apart).norm()) == pytest.approx(3.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(("build", "kind"), ENGINES)
+def test_memory_is_bounded_however_many_records_a_unit_has(build, kind, monkeypatch) -> None:
+    seen: list[int] = []
+    original = kind._add_unit_sums
+
+    def watched(self, inputs, targets, sizes, sums):
+        seen.append(len(inputs))
+        original(self, inputs, targets, sizes, sums)
+
+    monkeypatch.setattr(kind, "_add_unit_sums", watched)
+    n = 10_000
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(n, 20, generator=generator), torch.randint(5, (n,), generator=generator)
+    engine = engine_of(kind, build(), 300)
+    found = engine.clipped_unit_sum(inputs, targets, Abadi(1e6), Units.of(torch.zeros(n, dtype=torch.int64)))
+    assert (max(seen), len(seen)) == (300, 34)
+    model = build().double()
+    mean = torch.autograd.grad(cross_entropy(model(inputs.double()), targets).mean(), list(model.parameters()))
+    assert relative_error(found, [*mean]) < 1e-6
