@@ -14,6 +14,7 @@ Two attacks:
   up how far each points along the canary's own. The releases of trials that lost stay hidden.
 """
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,17 +27,18 @@ from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
 from dphpo_bench.audit.curves import Curve, claimed_curve
 from dphpo_bench.audit.sizes import FEWEST, Size, default_size, size_for_curve, size_for_epsilon
-from dphpo_bench.base.errors import AuditError
+from dphpo_bench.base.errors import AuditError, UnsupportedEventError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.attempt import execute
-from dphpo_bench.harness.plan import plan, quoted
+from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
 from dphpo_bench.harness.seeds import warn_of_seeds
 from dphpo_bench.harness.setup import Setup
+from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
@@ -292,13 +294,18 @@ def size_of(
 
 
 def _curve(checked: "CheckedPlan", error: float) -> Curve:
-    """The privacy curve that a plan claims, at the points that matter at this error probability."""
-    made = checked.plan
+    """The privacy curve that a plan claims, at the points that matter at this error probability.
 
-    def epsilon(delta: float) -> float:
-        return quoted(made.event, delta, made.accountant).epsilon
+    The accountant that is quoted for the claim is asked for all of them: any bound makes a curve that holds.
+    """
 
-    return claimed_curve(epsilon, (checked.epsilon.epsilon, made.budget.delta), error)
+    def epsilon_at(delta: float) -> float:
+        try:
+            return epsilon(checked.plan.event, delta, accountant=checked.epsilon.quoted).epsilon
+        except UnsupportedEventError:  # at this δ only
+            return math.inf
+
+    return claimed_curve(epsilon_at, (checked.epsilon.epsilon, checked.plan.budget.delta), error)
 
 
 def _weights(attacks: Sequence[AttackName]) -> dict[str, float]:

@@ -185,7 +185,7 @@ def best_bounds(
         error = (1 - confidence) * weight
         tested = shares(len(scores), delta)
         made = [guess(scores, members, share) for share in tested]
-        each = 1 - (1 - error / len(tested))
+        each = error / len(tested)
         epsilon, guesses = max(((_refuted(guesses, delta, each), guesses) for guesses in made), key=itemgetter(0))
         best.append(
             LowerBound(

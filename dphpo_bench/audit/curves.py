@@ -46,7 +46,7 @@ def claimed_curve(epsilon: "Callable[[float], float]", claim: tuple[float, float
     Points of a δ far below the error probability refute nothing that others do not.
 
     Args:
-        epsilon: ε by δ.
+        epsilon: ε by δ; ∞ where it is not known.
         claim: (ε, δ) of the plan, which is one of the points.
         error: probability of a false refutation that is accepted.
     """
@@ -55,7 +55,8 @@ def claimed_curve(epsilon: "Callable[[float], float]", claim: tuple[float, float
     least = math.log10(max(claim[1], error / 100))
     steps = math.ceil(PER_DECADE * (math.log10(LARGEST_DELTA) - least))
     deltas = [10 ** (least + step / PER_DECADE) for step in range(steps)] + [LARGEST_DELTA]
-    return (claim, *((epsilon(delta), delta) for delta in deltas if delta > claim[1]))
+    others = ((epsilon(delta), delta) for delta in deltas if delta > claim[1])
+    return (claim, *(point for point in others if point[0] < math.inf))
 
 
 def refutes(guesses: Guesses, curve: Curve, error: float) -> bool:
@@ -72,12 +73,12 @@ def least_total(guesses: Guesses, curve: Curve, tail: float) -> float:
     Above 1, they have not. The recursion stops there, so a larger number means nothing more.
     """
     total, canaries = guesses.guessed, guesses.canaries
-    lines = [(delta, math.exp(-epsilon), math.exp(epsilon)) for epsilon, delta in curve]
+    lines = [(delta, math.exp(-epsilon), delta + math.expm1(epsilon), math.exp(epsilon)) for epsilon, delta in curve]
     right, wrong = guesses.correct * tail, (total - guesses.correct) * tail  # expected numbers, on that event
     for count in range(guesses.correct - 1, -1, -1):
         share = right / canaries
         least = canaries * max(
-            max((share - delta) * shrunk, 1 - delta - grown * (1 - share)) for delta, shrunk, grown in lines
+            max((share - delta) * shrunk, grown * share - above) for delta, shrunk, above, grown in lines
         )
         if least <= wrong:
             break
