@@ -22,7 +22,7 @@ def check_arguments(
     """Reject what cannot be audited; see `attacks.audit`.
 
     Raises:
-        InvalidValueError: if a number is out of range, or the records are private and nobody said that they may be used.
+        InvalidValueError: if a number is out of range, or the records are private and `private_records` is not set.
     """
     most = most_canaries(task)
     if canaries is not None and not 2 <= canaries <= most:
@@ -36,8 +36,8 @@ def check_arguments(
     if not (task.public or private_records):
         raise InvalidValueError(
             f"The records of task {task.name} are private, and an audit trains on them again, once for each attack and "
-            "run, and tests raw records as canaries: all of that is released beside the run itself. Audit the method on "
-            "a public task, or pass private_records=True (--private-records)."
+            "run, and takes canaries from them: each is a release beside that of the run itself. Audit the method on a "
+            "public task, or pass private_records=True (--private-records)."
         )
 
 

@@ -210,7 +210,9 @@ def audit(
     )
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
-    size = size_of(method, task, budget, canaries=canaries, runs=runs, attacks=attacks, confidence=confidence, plans=plans)
+    size = size_of(
+        method, task, budget, canaries=canaries, runs=runs, attacks=attacks, confidence=confidence, plans=plans
+    )
     canaries, runs = size.canaries, size.runs
     progress = progress or TerminalProgress()
     device = resolve_device(device)

@@ -70,9 +70,7 @@ def test_the_recursion_is_the_theorem(curve: Curve, canaries: int, guessed: int,
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize(
-    ("canaries", "guessed", "correct"), [(1000, 500, 480), (100_000, 1500, 1428), (300, 300, 240)]
-)
+@pytest.mark.parametrize(("canaries", "guessed", "correct"), [(1000, 500, 480), (100_000, 1500, 1428), (300, 300, 240)])
 def test_the_authors_recursion(mu: float, canaries: int, guessed: int, correct: int) -> None:
     """Their code in the appendix, for Gaussians, without lines in place of the curve."""
 
