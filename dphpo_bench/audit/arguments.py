@@ -8,23 +8,39 @@ from dphpo_bench.contract.task import Task
 
 AttackName = Literal["black_box", "white_box"]
 ATTACKS: tuple[AttackName, ...] = ("black_box", "white_box")
-DEFAULT_CANARIES = 300
 
 
-def checked_canaries(task: Task, canaries: int | None, *, attacks: Sequence[str], runs: int, confidence: float) -> int:
-    """The number of canaries of each run; see `attacks.audit`.
+def check_arguments(
+    task: Task,
+    *,
+    canaries: int | None,
+    runs: int | None,
+    attacks: Sequence[str],
+    confidence: float,
+    private_records: bool,
+) -> None:
+    """Reject what cannot be audited; see `attacks.audit`.
 
     Raises:
-        InvalidValueError: if it, or another number, is out of range.
+        InvalidValueError: if a number is out of range, or the records are private and `private_records` is not set.
     """
-    most = task.facts.n_records // 2
-    canaries = min(DEFAULT_CANARIES, most) if canaries is None else canaries
-    if not 2 <= canaries <= most:
+    most = most_canaries(task)
+    if canaries is not None and not 2 <= canaries <= most:
         raise InvalidValueError(f"Expected 2 <= canaries <= {most}, half of the records, got {canaries}.")
-    if runs < 1:
+    if runs is not None and runs < 1:
         raise InvalidValueError(f"Expected runs >= 1, got {runs}.")
     if not attacks or set(attacks) - set(ATTACKS):
         raise InvalidValueError(f"Expected attacks among {', '.join(ATTACKS)}, got {', '.join(attacks) or 'none'}.")
     if not 0 < confidence < 1:
         raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
-    return canaries
+    if not (task.public or private_records):
+        raise InvalidValueError(
+            f"The records of task {task.name} are private, and an audit trains on them again, once for each attack and "
+            "run, and takes canaries from them: each is a release beside that of the run itself. Audit the method on a "
+            "public task, or pass private_records=True (--private-records)."
+        )
+
+
+def most_canaries(task: Task) -> int:
+    """Return the most canaries of a run: half of the records."""
+    return task.facts.n_records // 2

@@ -14,6 +14,7 @@ Two attacks:
   up how far each points along the canary's own. The releases of trials that lost stay hidden.
 """
 
+import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,19 +22,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dphpo_bench.audit.arguments import ATTACKS, AttackName, checked_canaries
+from dphpo_bench.audit.arguments import ATTACKS, AttackName, check_arguments, most_canaries
 from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
-from dphpo_bench.base.errors import AuditError
+from dphpo_bench.audit.curves import Curve, claimed_curve
+from dphpo_bench.audit.sizes import FEWEST, Size, default_size, size_for_curve, size_for_epsilon
+from dphpo_bench.base.errors import AuditError, UnsupportedEventError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
+from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.attempt import execute
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
+from dphpo_bench.harness.seeds import warn_of_seeds
 from dphpo_bench.harness.setup import Setup
+from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
@@ -63,6 +69,9 @@ class Audit:
         bound: the largest bound.
         by_attack: the bound of each attack. All of them hold at once with the confidence of `bound`.
         runs: how often the procedure ran for each attack.
+        needed: the smallest size at which right guesses refute the claim's curve; None if that is out of reach, or
+            nothing is claimed.
+        needed_for_epsilon: the smallest size at which they show an ε above the claimed one, likewise.
     """
 
     claimed: float
@@ -71,11 +80,23 @@ class Audit:
     bound: LowerBound
     by_attack: dict[str, LowerBound]
     runs: int
+    needed: Size | None = None
+    needed_for_epsilon: Size | None = None
 
     @property
     def refutes(self) -> bool:
-        """Whether the bound is above the claim."""
-        return self.bound.epsilon > self.claimed
+        """Whether the bound is above the claim, or the guesses refute the claim's curve."""
+        return self.bound.epsilon > self.claimed or any(bound.refutes for bound in self.by_attack.values())
+
+    @property
+    def ceiling(self) -> float:
+        """The largest ε that this audit could have shown, if all guesses had been right."""
+        return max(bound.ceiling for bound in self.by_attack.values())
+
+    @property
+    def can_refute(self) -> bool:
+        """Whether right guesses would have refuted the claim. If not, the audit says nothing about it."""
+        return self.ceiling > self.claimed or any(bound.refutable for bound in self.by_attack.values())
 
     def to_record(self) -> "AuditRecord":
         """The part of it that a run's record keeps."""
@@ -86,11 +107,14 @@ class Audit:
             confidence=self.bound.confidence,
             attack=self.attack,
             canaries=self.bound.guesses.canaries,
+            ceiling=self.ceiling,
+            refuted=self.refutes,
         )
 
     def to_json(self) -> dict[str, Any]:
         """The audit as JSON values."""
-        return {**asdict(self), "refutes": self.refutes}
+        own = {"refutes": self.refutes, "ceiling": self.ceiling, "can_refute": self.can_refute}
+        return {**asdict(self), **own}
 
 
 def recorded(
@@ -104,6 +128,7 @@ def recorded(
     device: str = "auto",
     progress: Progress | None = None,
     plans: "PlanCache | None" = None,
+    account: str | None = None,
 ) -> "RunRecord":
     """The record of the run without canaries, which is made if there is none yet, or if it has no seed.
 
@@ -127,6 +152,7 @@ def recorded(
             progress=progress,
             plans=plans,
             check=False,
+            account=account,
         )
         record = result.record
     if record.status != "ok":
@@ -141,13 +167,15 @@ def audit(
     *,
     attacks: Sequence[AttackName] = ATTACKS,
     canaries: int | None = None,
-    runs: int = 1,
+    runs: int | None = None,
     confidence: float = 0.95,
+    private_records: bool = False,
     seed: int | None = 0,
     source: "DataSource | None" = None,
     device: str = "auto",
     progress: Progress | None = None,
     plans: "PlanCache | None" = None,
+    account: Account | None = None,
 ) -> Audit:
     """Attack a method's whole procedure on a task.
 
@@ -156,32 +184,51 @@ def audit(
         task: whose training records, number of records and schedule to use.
         budget: (ε, δ) that the method is given.
         attacks: which attacks; the confidence accounts for taking the best of them.
-        canaries: m of each run. About half of them are put among the records, in place of others. None: 300, or half
-            of the records if that is less.
+        canaries: m of each run. About half of them are put among the records, in place of others. None: see `runs`.
         runs: how often the procedure runs for each attack, with fresh canaries. The coins of all runs count together,
-            so more runs show more.
+            so more runs show more. If neither number is given, `sizes.default_size` has both; else the default is 300
+            canaries, or half of the records if that is less, and one run.
         confidence: that the bound is right.
+        private_records: whether to audit on records that are not public: each run of the audit releases something about
+            them, beside the run that is audited.
         seed: of canaries, coins and runs; None draws one that is not kept.
         source: where data are found; default: environment, then the hub.
         device: "auto", "cpu", "cuda" or another torch device.
         progress: where long work reports to; default: standard error.
         plans: where plans are kept; None makes new ones.
+        account: of private records: counts all runs of the audit before the data are read.
 
     Raises:
-        InvalidValueError: if a number is out of range.
+        AccountError: if the account's cap does not cover all runs, or it cannot be written.
+        InvalidValueError: if a number is out of range, or the records are private and `private_records` is not set.
         AuditError: if the run fails or is refused, so that there is nothing to attack.
         DphpoBenchError: if the plan or the data make a run impossible.
     """
     from dphpo_bench.data.source import DataSource
 
-    canaries = checked_canaries(task, canaries, attacks=attacks, runs=runs, confidence=confidence)
+    check_arguments(
+        task,
+        canaries=canaries,
+        runs=runs,
+        attacks=attacks,
+        confidence=confidence,
+        private_records=private_records,
+    )
+    if seed is not None:
+        warn_of_seeds(task, f"seed={seed}")
+    size = size_of(
+        method, task, budget, canaries=canaries, runs=runs, attacks=attacks, confidence=confidence, plans=plans
+    )
+    canaries, runs = size.canaries, size.runs
     progress = progress or TerminalProgress()
     device = resolve_device(device)
     seed = secrets.randbits(128) if seed is None else seed
     source = source or DataSource.resolve(progress=progress)
+    counted = _counted(plan(method, task, budget, plans=plans), len(attacks) * runs, account) if account else ""
     task.prepare(source)
     train = task.load_train(source)
     shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
+    curves: dict[str, Curve] = {}
     claimed = 0.0
     with progress.whole(Meter(until="the bound")) as meter, progress.track("Audit", len(attacks) * runs) as advance:
         for name in attacks:
@@ -189,7 +236,11 @@ def audit(
             for index in range(runs):
                 streams = Streams(seed).within("audit", task.name, name, str(index))
                 experiment = SETUPS[name](task, train, canaries, streams)
-                checked = checked or plan(method, experiment.task, budget, plans=plans)
+                if checked is None:
+                    checked = plan(method, experiment.task, budget, plans=plans)
+                    curve = _curve(checked, _largest_error(attacks, confidence))
+                    if account and Entry.of(checked, 0).event != counted:  # the canaries' inputs changed the plan
+                        _counted(checked, runs, account)
                 meter.total = meter.total or len(attacks) * runs * checked.plan.cost.examples
                 claimed = max(claimed, checked.epsilon.epsilon)
                 setup = Setup(
@@ -206,9 +257,9 @@ def audit(
                     )
                 for what, scores in experiment.scores(attempt.outcome.model).items():
                     shown.setdefault(what, []).append((scores, experiment.members))
+                    curves[what] = curve
                 advance()
-    weights = {what: weight for name in attacks for what, weight in WEIGHTS[name].items()}
-    total = sum(weights.values())
+    weights = _weights(attacks)
     bounds = best_bounds(
         [
             (np.concatenate(scores), np.concatenate(coins))
@@ -216,8 +267,71 @@ def audit(
         ],
         budget.delta,
         confidence,
-        [weights[what] / total for what in shown],
+        [weights[what] for what in shown],
+        [curves[what] for what in shown],
     )
     by_attack = dict(zip(shown, bounds, strict=True))
     best = max(by_attack, key=lambda what: by_attack[what].epsilon)
-    return Audit(claimed, budget.delta, best, by_attack[best], by_attack, runs)
+    error, most = _largest_error(attacks, confidence), most_canaries(task)
+    return Audit(
+        claimed,
+        budget.delta,
+        best,
+        by_attack[best],
+        by_attack,
+        runs,
+        size_for_curve(curves[best], budget.delta, error, most),
+        size_for_epsilon(claimed, budget.delta, error, most),
+    )
+
+
+def _counted(checked: "CheckedPlan", runs: int, account: Account) -> str:
+    """Count the runs of an audit, and return the event that was counted for each."""
+    entries = [Entry.of(checked, secrets.randbits(64), "audit") for _ in range(runs)]
+    account.count(entries)
+    return entries[0].event
+
+
+def size_of(
+    method: "Method",
+    task: Task,
+    budget: "PrivacyBudget",
+    *,
+    canaries: int | None,
+    runs: int | None,
+    attacks: Sequence[AttackName],
+    confidence: float,
+    plans: "PlanCache | None" = None,
+) -> Size:
+    """Return the size of an audit of these arguments; see `audit`."""
+    error, most = _largest_error(attacks, confidence), most_canaries(task)
+    if canaries is None and runs is None:
+        curve = _curve(plan(method, task, budget, plans=plans), error)
+        return default_size(curve, budget.delta, error, most)
+    return Size(canaries or min(FEWEST, most), runs or 1)
+
+
+def _curve(checked: "CheckedPlan", error: float) -> Curve:
+    """The privacy curve that a plan claims, at the points that matter at this error probability.
+
+    The accountant that is quoted for the claim is asked for all of them: any bound makes a curve that holds.
+    """
+
+    def epsilon_at(delta: float) -> float:
+        try:
+            return epsilon(checked.plan.event, delta, accountant=checked.epsilon.quoted).epsilon
+        except UnsupportedEventError:  # at this δ only
+            return math.inf
+
+    return claimed_curve(epsilon_at, (checked.epsilon.epsilon, checked.plan.budget.delta), error)
+
+
+def _weights(attacks: Sequence[AttackName]) -> dict[str, float]:
+    """Shares of the error probability of the scores of these attacks, of sum 1."""
+    weights = {what: weight for name in attacks for what, weight in WEIGHTS[name].items()}
+    total = sum(weights.values())
+    return {what: weight / total for what, weight in weights.items()}
+
+
+def _largest_error(attacks: Sequence[AttackName], confidence: float) -> float:
+    return (1 - confidence) * max(_weights(attacks).values())

@@ -1,20 +1,23 @@
 """Lower bounds on ε from the number of right guesses about canaries that coin flips put in or left out.
 
 Theorem 5.2 and Corollary 5.4 of Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run"
-(arXiv:2305.08846). The mechanism may run several times, each time with fresh canaries: a coin then changes only one of
-the runs, so for the coins all runs together are as private as one (parallel composition), and their guesses count
-together.
+(arXiv:2305.08846), and `audit.curves`: both bound the same probability, so the smaller bound holds. The mechanism may
+run several times, each time with fresh canaries: a coin then changes only one of the runs, so for the coins all runs
+together are as private as one (parallel composition), and their guesses count together.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom
 
+from dphpo_bench.audit.curves import ROUNDING, Curve, Guesses, least_total, refutes
 from dphpo_bench.base.errors import InvalidValueError
 
 LARGEST_EPSILON = 100.0
@@ -29,25 +32,24 @@ only with many more right guesses than expected, so each further test costs more
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """How well an attacker guessed: of m canaries, r were guessed about, and v of these guesses were correct."""
-
-    canaries: int
-    guessed: int
-    correct: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.correct <= self.guessed <= self.canaries:
-            raise InvalidValueError(f"Expected 0 <= correct <= guessed <= canaries, got {self}.")
-
-
-@dataclass(frozen=True)
 class LowerBound:
-    """With this confidence, ε is at least `epsilon`, as the guesses show; 0 if they show nothing."""
+    """A lower bound on ε at the claim's δ, and what the same guesses say of the claim's whole curve.
+
+    Attributes:
+        epsilon: ε is at least this, as the guesses show; 0 if they show nothing.
+        confidence: that all of this is right.
+        guesses: what shows it.
+        ceiling: the bound that the guesses would have shown if all of them were right.
+        refutes: whether the guesses refute the curve.
+        refutable: whether right guesses alone would have refuted the curve.
+    """
 
     epsilon: float
     confidence: float
     guesses: Guesses
+    ceiling: float
+    refutes: bool = False
+    refutable: bool = False
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
@@ -65,7 +67,7 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
 
 def lower_bound(guesses: Guesses, delta: float, confidence: float = 0.95) -> LowerBound:
-    """The largest ε that so many right guesses refute with this confidence (Corollary 5.4).
+    """The largest ε that so many right guesses refute with this confidence, by either theorem.
 
     The guesses may depend on everything that the mechanism released; their number may not.
 
@@ -76,15 +78,31 @@ def lower_bound(guesses: Guesses, delta: float, confidence: float = 0.95) -> Low
         raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
     if not 0 <= delta < 1:
         raise InvalidValueError(f"Expected 0 <= delta < 1, got {delta}.")
+    error = 1 - confidence
+    most = _refuted(_all_right(guesses.canaries, guesses.guessed), delta, error)
+    return LowerBound(_refuted(guesses, delta, error), confidence, guesses, most)
 
-    def excess(epsilon: float) -> float:
-        return p_value(guesses, epsilon, delta) - (1 - confidence)
 
-    if excess(0.0) >= 0:
-        return LowerBound(0.0, confidence, guesses)
-    # The p-value rises with ε, to 1. The bound is on the refuted side of the root.
-    root = brentq(excess, 0.0, LARGEST_EPSILON, xtol=1e-9)
-    return LowerBound(max(0.0, root - 1e-8), confidence, guesses)
+@lru_cache(maxsize=1024)  # of all right guesses, for each attack and number of runs
+def _refuted(guesses: Guesses, delta: float, error: float) -> float:
+    """The largest ε that the guesses refute at this error probability; 0 if there is none."""
+
+    def steinke(epsilon: float) -> float:
+        return p_value(guesses, epsilon, delta) - error
+
+    def mahloujifar(epsilon: float) -> float:
+        return 1 + ROUNDING - least_total(guesses, [(epsilon, delta)], error)
+
+    # Both rise with ε. The bound is on the refuted side of the root.
+    root = 0.0
+    for excess in (steinke, mahloujifar):
+        if excess(root) < 0:
+            root = brentq(excess, root, LARGEST_EPSILON, xtol=1e-9)
+    return max(0.0, root - 1e-8)
+
+
+def _all_right(canaries: int, guessed: int) -> Guesses:
+    return Guesses(canaries, guessed, guessed)
 
 
 def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: float) -> Guesses:
@@ -96,9 +114,9 @@ def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: fl
         share: of the canaries that are guessed about, in (0, 1].
     """
     canaries = len(scores)
-    each = max(1, math.floor(share * canaries / 2))
     if canaries < 2:
         raise InvalidValueError(f"Expected at least 2 canaries, got {canaries}.")
+    each = _on_each_side(canaries, share)
     unknown = np.isnan(scores)
     known = np.sort(scores[~unknown])
     middle = known[len(known) // 2] if len(known) else 0.0
@@ -107,13 +125,41 @@ def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: fl
     return Guesses(canaries, 2 * each, correct)
 
 
+def _on_each_side(canaries: int, share: float) -> int:
+    return max(1, math.floor(share * canaries / 2))
+
+
+def shares(canaries: int, delta: float) -> tuple[float, ...]:
+    """Return the shares of the canaries that are guessed about, each of which is tested at its part of the error."""
+    return SHARES if 2 * canaries * delta < LARGE_DELTA else (0.5,)
+
+
+def ceiling(canaries: int, delta: float, error: float) -> float:
+    """Return the largest bound on ε that so many canaries can show at this error probability."""
+    tested = shares(canaries, delta)
+    return max(
+        _refuted(_all_right(canaries, 2 * _on_each_side(canaries, share)), delta, error / len(tested))
+        for share in tested
+    )
+
+
+def refutable(canaries: int, delta: float, curve: Curve, error: float) -> bool:
+    """Return whether so many canaries can refute a curve at this error probability."""
+    tested = shares(canaries, delta)
+    return any(
+        refutes(_all_right(canaries, 2 * _on_each_side(canaries, share)), curve, error / len(tested))
+        for share in tested
+    )
+
+
 def best_bounds(
     attacks: "Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]",
     delta: float,
     confidence: float,
     weights: Sequence[float] | None = None,
+    curves: Sequence[Curve] | None = None,
 ) -> list[LowerBound]:
-    """The best bound of each attack over several numbers of guesses.
+    """The best bound of each attack over several numbers of guesses, and whether any of them refutes the claim's curve.
 
     Each number is tested at a share of the error probability that is fixed in advance, so that all bounds hold at once
     with the stated confidence (union bound).
@@ -123,17 +169,32 @@ def best_bounds(
         delta: δ of the claim.
         confidence: of all bounds together.
         weights: the attacks' shares of the error probability, of sum 1 at most; None: equal shares.
+        curves: of the claim, for each attack; None: nothing is claimed. Refuting one needs no error probability of
+            its own: under the curve each of its points holds, too, and both tests bound the same probability.
 
     Raises:
         InvalidValueError: if a value is out of range.
     """
+    if not 0 < confidence < 1:
+        raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
     weights = [1 / len(attacks)] * len(attacks) if weights is None else list(weights)
     if min(weights) <= 0 or sum(weights) > 1 + 1e-9:
         raise InvalidValueError(f"Expected positive weights of sum 1 at most, got {weights}.")
     best = []
-    for (scores, members), weight in zip(attacks, weights, strict=True):
-        shares = SHARES if 2 * len(scores) * delta < LARGE_DELTA else (0.5,)
-        each = 1 - (1 - confidence) * weight / len(shares)
-        bounds = [lower_bound(guess(scores, members, share), delta, each) for share in shares]
-        best.append(replace(max(bounds, key=lambda bound: bound.epsilon), confidence=confidence))
+    for (scores, members), weight, curve in zip(attacks, weights, curves or [()] * len(attacks), strict=True):
+        error = (1 - confidence) * weight
+        tested = shares(len(scores), delta)
+        made = [guess(scores, members, share) for share in tested]
+        each = error / len(tested)
+        epsilon, guesses = max(((_refuted(guesses, delta, each), guesses) for guesses in made), key=itemgetter(0))
+        best.append(
+            LowerBound(
+                epsilon,
+                confidence,
+                guesses,
+                ceiling(len(scores), delta, error),
+                any(refutes(guesses, curve, each) for guesses in made),
+                refutable(len(scores), delta, curve, error),
+            )
+        )
     return best

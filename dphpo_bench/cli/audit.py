@@ -9,7 +9,7 @@ from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, show, show_json
 
 REFUTED = 3
-"""The exit code if the bound is above the claimed ε."""
+"""The exit code if the claim is refuted."""
 
 
 def audit_command(
@@ -23,9 +23,19 @@ def audit_command(
         typer.Option(help="What the attacker sees: the released model, or every released gradient too."),
     ] = "both",
     canaries: Annotated[
-        int | None, typer.Option(help="Records of each run that coin flips put in or leave out; default: 300 or fewer.")
+        int | None,
+        typer.Option(
+            help="Records of each run that coin flips put in or leave out. Default: 300 or fewer; without --runs, as "
+            "many as can refute the claim."
+        ),
     ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="Runs for each attack; all their canaries count together.")] = 1,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Runs for each attack; all their canaries count together. Default: 1; without --canaries, likewise.",
+        ),
+    ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence that the lower bound is right.")] = 0.95,
     seed: Annotated[
         str | None,
@@ -34,6 +44,8 @@ def audit_command(
             help="Seed of the record, and of canaries, coins and noise. Default: 0 if the data are public, else none.",
         ),
     ] = None,
+    private_records: options.PrivateRecordsOption = False,
+    account: options.AccountOption = None,
     model: options.ModelOption = None,
     settings: options.SetOption = None,
     data_dir: options.DataDirOption = None,
@@ -48,19 +60,27 @@ def audit_command(
     without canaries has no record yet, it is made first; without a seed, that is another run each time. A later audit
     replaces an earlier one.
 
-    Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the bound is above the claimed ε, 130 interrupted.
+    Exit code: 0 done, 1 the run failed, 2 a mistake in the call, 3 the claim is refuted, 130 interrupted.
     """
-    from dphpo_bench.audit.arguments import ATTACKS, checked_canaries
+    from dphpo_bench.audit.arguments import ATTACKS, check_arguments
 
     made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     attacks = ATTACKS if attack == "both" else (attack,)
-    canaries = checked_canaries(made_task, canaries, attacks=attacks, runs=runs, confidence=confidence)
+    check_arguments(
+        made_task,
+        canaries=canaries,
+        runs=runs,
+        attacks=attacks,
+        confidence=confidence,
+        private_records=private_records,
+    )
 
-    from dphpo_bench.audit.attacks import audit, recorded
+    from dphpo_bench.audit.attacks import audit, recorded, size_of
     from dphpo_bench.base.meter import Meter
     from dphpo_bench.base.terminal import make_progress
-    from dphpo_bench.cli.run_tables import audit_table
+    from dphpo_bench.cli.run_tables import audit_table, audit_verdict
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.entry import account_of
     from dphpo_bench.harness.plan import plan
     from dphpo_bench.harness.plan_cache import PlanCache
     from dphpo_bench.harness.seeds import default_seed
@@ -73,7 +93,17 @@ def audit_command(
     made_seed = options.parse_seed(seed, default_seed(made_task))
     with progress.track(f"Planning {made_method.name} on {made_task.name}", 0):
         work = plan(made_method, made_task, budget, plans=plans).plan.cost.examples
-    attacked = len(attacks) * runs * work
+        size = size_of(
+            made_method,
+            made_task,
+            budget,
+            canaries=canaries,
+            runs=runs,
+            attacks=attacks,
+            confidence=confidence,
+            plans=plans,
+        )
+    attacked = len(attacks) * size.runs * work
     with progress.whole(Meter(work + attacked, "the bound")) as meter:
         record = recorded(
             made_method,
@@ -85,6 +115,7 @@ def audit_command(
             device=device,
             progress=progress,
             plans=plans,
+            account=account,
         )
         meter.total = meter.done + attacked  # there may have been a record
         found = audit(
@@ -92,13 +123,15 @@ def audit_command(
             made_task,
             budget,
             attacks=attacks,
-            canaries=canaries,
-            runs=runs,
+            canaries=size.canaries,
+            runs=size.runs,
             confidence=confidence,
+            private_records=private_records,
             seed=made_seed,
             source=source,
             device=device,
             progress=progress,
+            account=account_of(made_task, store, account),
         )
     path = store.write(record.model_copy(update={"audit": found.to_record()}))
     if as_json:
@@ -106,5 +139,5 @@ def audit_command(
     else:
         show(audit_table(found, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
     if found.refutes:
-        complain(f"Refuted: the audit shows ε ≥ {found.bound.epsilon:.4g} where {found.claimed:.4g} is claimed.")
+        complain(audit_verdict(found))
         raise typer.Exit(REFUTED)

@@ -1,5 +1,6 @@
 """What `run`, `plan` and `audit` print."""
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dphpo_bench.audit.attacks import Audit
+    from dphpo_bench.audit.sizes import Size
     from dphpo_bench.harness.plan import CheckedPlan
     from dphpo_bench.harness.run import RunResult
 
@@ -115,19 +117,47 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
 
 
 def audit_table(found: "Audit", title: str, path: Path) -> "Table":
-    """A table of what each attack has shown."""
+    """A table of what each attack has shown, and the most that it could have shown."""
     from rich.table import Table
 
-    table = Table("attack", "guesses", "right", "ε at least", title=title, title_justify="left")
+    table = Table("attack", "guesses", "right", "ε at least", "at most shown", title=title, title_justify="left")
     for name, bound in found.by_attack.items():
         guessed = f"{bound.guesses.guessed:,} of {bound.guesses.canaries:,}"
-        table.add_row(name, guessed, f"{bound.guesses.correct:,}", f"{bound.epsilon:.3f}")
+        table.add_row(name, guessed, f"{bound.guesses.correct:,}", f"{bound.epsilon:.3f}", f"{bound.ceiling:.3f}")
     table.caption = (
         f"Claimed: ε = {found.claimed:.6g} at δ = {found.delta:.3g}. All bounds hold at once with confidence "
-        f"{found.bound.confidence:g}. Record: {path}"
+        f"{found.bound.confidence:g}. {audit_verdict(found)} Record: {path}"
     )
     table.caption_justify = "left"
     return table
+
+
+def audit_verdict(found: "Audit") -> str:
+    """Sentences on what the audit says of the claim; that it found nothing is never praise."""
+    if found.bound.epsilon > found.claimed:
+        return f"Refuted: the audit shows ε ≥ {found.bound.epsilon:.4g} where {found.claimed:.4g} is claimed."
+    if found.refutes:
+        return f"Refuted: so many right guesses contradict the claim's privacy curve, that of ε = {found.claimed:.4g}."
+    if found.claimed == math.inf:
+        return "No finite ε is claimed, so there is nothing to refute."
+    if not found.can_refute:
+        first = "This audit cannot refute the claim, whatever leaks, and says nothing about it"
+        needed = found.needed
+    else:
+        first = "Not refuted, which is no proof of privacy"
+        needed = None if found.ceiling > found.claimed else found.needed_for_epsilon
+    most = f"with all guesses right it would show ε ≥ {math.floor(found.ceiling * 100) / 100:.2f}"
+    if found.ceiling > found.claimed:
+        return f"{first}: {most}."
+    if needed is None:
+        return f"{first}: {most}, less than is claimed."
+    more = "could refute it" if not found.can_refute else "could show more"
+    return f"{first}: {most}, less than is claimed. {_size_text(needed)} {more}."
+
+
+def _size_text(size: "Size") -> str:
+    each = f" in each of {size.runs:,} runs" if size.runs > 1 else ""
+    return f"{size.canaries:,} canaries{each}"
 
 
 def _two_columns(title: str) -> "Table":

@@ -152,6 +152,10 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
         audit = record.audit
         attack = one_line(audit.attack, MAX_VALUE)
         yield f"An audit shows ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g} ({attack})."
+        if audit.ceiling is not None:
+            yield f"With all guesses right it would have shown ε ≥ {audit.ceiling:.3g}."
+        if audit.refuted:
+            yield "It refutes the claim."
 
 
 def _releases(privacy: Privacy) -> list[str]:

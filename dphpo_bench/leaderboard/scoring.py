@@ -120,7 +120,9 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
         accountant=accountant if entry.contestant.end_to_end_private else "",
         audited=max((run.audited for run in finished if run.audited is not None), default=None),
         lacks_seeds=entry.lacks,
-        contradicted=any(run.audited > run.epsilon for run in finished if run.audited and run.epsilon is not None),
+        contradicted=any(
+            run.refuted or (run.audited and run.epsilon is not None and run.audited > run.epsilon) for run in finished
+        ),
         tuning_share=median(run.tuning_share for run in finished) or 0.0,
         runs=median(run.runs for run in finished) or 0.0,
         examples=median(run.examples for run in finished) or 0.0,

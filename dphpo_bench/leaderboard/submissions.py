@@ -86,6 +86,7 @@ class Run:
         error: why the run failed, else empty.
         key: of its identity.
         values: what it released, or was given, of the hyperparameters of a run of DP-SGD; compact JSON.
+        refuted: whether its audit refuted the claim, as the record says.
     """
 
     path: str
@@ -110,6 +111,7 @@ class Run:
     key: str = ""
     values: str = "{}"
     cross_entropy: float | None = None
+    refuted: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,6 +266,7 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         key=identity.key,
         values=_values(identity.parameters, record.released),
         cross_entropy=_cross_entropy(record.metrics) if value is not None else None,
+        refuted=bool(record.audit and record.audit.refuted),
     )
     if privacy is None or claimed is None:
         return run, None

@@ -16,7 +16,9 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    SerializerFunctionWrapHandler,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -147,12 +149,21 @@ class Audit(_Part):
         confidence: that the bound is right.
         attack: its name.
         canaries: number of records that were put in or left out by coin flips.
+        ceiling: the largest bound that the audit could have shown; None in records of audits that did not say.
+        refuted: whether it refuted the claim: ε or its whole curve.
     """
 
     lower_bound: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
     attack: Name
     canaries: Count
+    ceiling: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    refuted: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 class RunRecord(_Part):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,18 @@ from torch.nn import functional
 import dphpo_bench as bench
 from dphpo_bench.audit import attacks as auditing
 from dphpo_bench.audit.arguments import ATTACKS
-from dphpo_bench.audit.attacks import audit
+from dphpo_bench.audit.attacks import Audit, audit
+from dphpo_bench.audit.bounds import LowerBound
 from dphpo_bench.audit.canaries import LABELS, SETUPS, Experiment, Transcript
+from dphpo_bench.audit.curves import Guesses
+from dphpo_bench.audit.sizes import Size
 from dphpo_bench.base.errors import AuditError, InvalidValueError
+from dphpo_bench.cli.run_tables import audit_verdict
 from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.requirements import MIN_CONFIDENCE
 from dphpo_bench.records.store import read_record
+from dphpo_bench.session import batch as batches
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking
@@ -222,11 +228,98 @@ def test_what_is_not_private_is_found_out(tiny_task, budget) -> None:
         ({"attacks": ()}, "got none"),
         ({"attacks": ("grey_box",)}, "Expected attacks among black_box, white_box, got grey_box"),
         ({"confidence": 1.0}, "Expected 0 < confidence < 1"),
+        ({"runs": None, "canaries": 400}, "got 400"),
     ],
 )
 def test_mistakes(fixed_noise, tiny_task, budget, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidValueError, match=message):
         audit(fixed_noise(), tiny_task, budget, **options)
+
+
+def test_private_records_are_audited_only_by_who_says_so(monkeypatch, fixed_noise, tiny_task, budget) -> None:
+    """Nothing is read before; and a seed, from which the noise follows, causes a warning."""
+    monkeypatch.setattr(type(tiny_task), "public", False)
+    monkeypatch.setattr(auditing, "execute", lambda *_: pytest.fail("it was trained"))
+    with pytest.raises(InvalidValueError, match=r"The records of task tiny are private, .* pass private_records=True"):
+        audit(fixed_noise(), tiny_task, budget, canaries=40)
+    monkeypatch.undo()
+    monkeypatch.setattr(type(tiny_task), "public", False)
+    with pytest.warns(UserWarning, match="whoever learns a seed can subtract the noise"):
+        audit(fixed_noise(), tiny_task, budget, canaries=40, attacks=("black_box",), private_records=True)
+    with warnings.catch_warnings(action="error"):
+        audit(fixed_noise(), tiny_task, budget, canaries=40, attacks=("black_box",), private_records=True, seed=None)
+
+
+@pytest.mark.parametrize("epsilon", [3.0, 8.0])
+def test_a_quarter_of_the_noise_is_caught_on_digits_at_the_default_size(monkeypatch, epsilon: float) -> None:
+    """With a true ledger; and all of the noise is not. Fixed seeds: a false alarm has a probability of 5 % each."""
+    whole = batches.add_gaussian_noise
+
+    def quarter(total: Any, noise: float, sensitivity: float, generator: Any) -> Any:
+        return whole(total, noise / 4, sensitivity, generator)
+
+    method, task = bench.make_method("dp_sgd"), bench.make_task("digits")
+    budget = bench.PrivacyBudget(epsilon, task.facts.default_delta)
+    right = audit(method, task, budget, attacks=("white_box",))
+    monkeypatch.setattr(batches, "add_gaussian_noise", quarter)
+    found = audit(method, task, budget, attacks=("white_box",))
+    assert (found.refutes, right.refutes) == (True, False)
+    assert found.can_refute
+    assert right.can_refute
+    assert (found.ceiling > epsilon) == (epsilon == 3.0)  # at ε = 8 it takes the curve
+    assert (found.runs, found.bound.guesses.canaries) == (1, 300) if epsilon == 3.0 else found.runs > 1
+
+
+def told(
+    bound: float, *, ceiling: float, refutes: bool = False, refutable: bool = False, claimed: float = 3.0
+) -> Audit:
+    one = LowerBound(bound, 0.95, Guesses(300, 150, 140), ceiling, refutes, refutable)
+    return Audit(claimed, 1e-5, "loss", one, {"loss": one}, 1, Size(500, 2), Size(700, 1))
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "words"),
+    [
+        (told(3.5, ceiling=4.0), (True, True), "Refuted: the audit shows ε ≥ 3.5 where 3 is claimed."),
+        (
+            told(2.0, ceiling=2.5, refutes=True, refutable=True),
+            (True, True),
+            "Refuted: so many right guesses contradict the claim's privacy curve, that of ε = 3.",
+        ),
+        (
+            told(0.5, ceiling=2.519),
+            (False, False),
+            "This audit cannot refute the claim, whatever leaks, and says nothing about it: with all guesses right it "
+            "would show ε ≥ 2.51, less than is claimed. 500 canaries in each of 2 runs could refute it.",
+        ),
+        (
+            replace(told(0.5, ceiling=2.5), needed=None),
+            (False, False),
+            "This audit cannot refute the claim, whatever leaks, and says nothing about it: with all guesses right it "
+            "would show ε ≥ 2.50, less than is claimed.",
+        ),
+        (
+            told(0.5, ceiling=2.5, refutable=True),
+            (False, True),
+            "Not refuted, which is no proof of privacy: with all guesses right it would show ε ≥ 2.50, less than is "
+            "claimed. 700 canaries could show more.",
+        ),
+        (
+            told(0.5, ceiling=3.5),
+            (False, True),
+            "Not refuted, which is no proof of privacy: with all guesses right it would show ε ≥ 3.50.",
+        ),
+        (
+            told(0.5, ceiling=3.5, claimed=math.inf),
+            (False, False),
+            "No finite ε is claimed, so there is nothing to refute.",
+        ),
+    ],
+)
+def test_what_an_audit_says_of_a_claim(found: Audit, verdict: tuple[bool, bool], words: str) -> None:
+    assert (found.refutes, found.can_refute) == verdict
+    assert audit_verdict(found) == words
+    assert (found.to_record().refuted, found.to_record().ceiling) == (verdict[0], found.ceiling)
 
 
 def test_a_run_that_fails_cannot_be_attacked(fixed_noise, tiny_task, budget) -> None:
@@ -253,13 +346,17 @@ def test_the_records_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     record = read_record(Path(found["record"]))
     assert record.audit.lower_bound == found["bound"]["epsilon"] > 0.3
     assert record.audit.attack == found["attack"]
-    assert record.audit.canaries == 300
+    assert record.audit.canaries == found["bound"]["guesses"]["canaries"] > 300  # by default, for ε = 8
+    assert (record.audit.ceiling, record.audit.refuted) == (found["ceiling"], False)
+    assert found["can_refute"]
+    assert found["ceiling"] < 8 < found["needed_for_epsilon"]["runs"]
     assert record.audit.confidence == 0.95 >= MIN_CONFIDENCE
     assert record.audit.lower_bound < record.privacy.epsilon <= 8
 
     code, out, _ = call("audit", *options, "--results-dir", str(tmp_path), "--attack", "black_box", "--canaries", "50")
     assert code == 0
     assert "loss of wrong labels" in out
+    assert "This audit cannot refute the claim, whatever leaks, and says nothing about it" in " ".join(out.split())
     later = read_record(Path(found["record"]))  # the same record, with the later audit
     assert later.audit.canaries == 50
     assert later.model_copy(update={"audit": record.audit}) == record

@@ -7,7 +7,8 @@ import pytest
 from dp_accounting import get_epsilon_gaussian
 from scipy.stats import binom
 
-from dphpo_bench.audit.bounds import SHARES, Guesses, best_bounds, guess, lower_bound, p_value
+from dphpo_bench.audit.bounds import SHARES, best_bounds, guess, lower_bound, p_value
+from dphpo_bench.audit.curves import Guesses
 from dphpo_bench.base.errors import InvalidValueError
 
 
@@ -29,9 +30,11 @@ def test_published_p_value() -> None:
     ],
 )
 def test_published_bounds(canaries: int, guessed: int, correct: int, delta: float, expected: float) -> None:
+    """Of Theorem 5.2 alone, whose p-value crosses 5 % there; the bound is at least that."""
     digits = len(str(expected).partition(".")[2])
-    bound = lower_bound(Guesses(canaries, guessed, correct), delta)
-    assert bound.epsilon == pytest.approx(expected, abs=0.6 * 10**-digits)
+    guesses, rounding = Guesses(canaries, guessed, correct), 0.6 * 10**-digits
+    assert p_value(guesses, expected - rounding, delta) < 0.05 < p_value(guesses, expected + rounding, delta)
+    assert lower_bound(guesses, delta).epsilon > expected - rounding
 
 
 @pytest.mark.parametrize("guessed", [1, 10, 250])
@@ -116,7 +119,7 @@ def test_several_attacks_pay_for_their_number() -> None:
     attack = (np.arange(100.0), np.arange(100) >= 50)
     (alone,) = best_bounds([attack], 0.0, 0.95)
     assert alone.guesses == Guesses(100, 100, 100)
-    assert alone.epsilon == lower_bound(alone.guesses, 0.0, 1 - 0.05 / len(SHARES)).epsilon
+    assert alone.epsilon == pytest.approx(lower_bound(alone.guesses, 0.0, 1 - 0.05 / len(SHARES)).epsilon)
     first, second = best_bounds([attack, attack], 0.0, 0.95, [0.9, 0.1])
     assert second.epsilon < first.epsilon < alone.epsilon
     assert first.epsilon == pytest.approx(lower_bound(alone.guesses, 0.0, 1 - 0.9 * 0.05 / len(SHARES)).epsilon)
@@ -126,7 +129,27 @@ def test_a_large_delta_leaves_one_number_of_guesses() -> None:
     attack = (np.arange(1000.0), np.arange(1000) >= 500)
     (bound,) = best_bounds([attack], 1e-4, 0.95)
     assert bound.guesses == Guesses(1000, 500, 500)
-    assert bound.epsilon == lower_bound(bound.guesses, 1e-4, 0.95).epsilon > 1
+    assert bound.epsilon == pytest.approx(lower_bound(bound.guesses, 1e-4, 0.95).epsilon)
+    assert bound.epsilon > 1
+
+
+@pytest.mark.parametrize(("canaries", "delta"), [(100, 0.0), (1000, 1e-4), (3000, 3.4e-4)])
+def test_the_ceiling_is_what_right_guesses_show(canaries: int, delta: float) -> None:
+    """And what wrong ones cannot exceed."""
+    scores, members = np.arange(float(canaries)), np.arange(canaries) >= canaries // 2
+    right, wrong = best_bounds([(scores, members), (scores, members[::-1])], delta, 0.95)
+    assert right.epsilon == right.ceiling == wrong.ceiling > 1
+    assert wrong.epsilon == 0
+
+
+def test_a_curve_is_refuted_by_more_right_guesses_than_it_allows() -> None:
+    """1,000 right guesses of 1,000, under randomised response of ε = 1 and of ε = 8."""
+    scores, members = np.arange(2000.0), np.arange(2000) >= 1000
+    small, large = best_bounds([(scores, members)] * 2, 1e-4, 0.95, curves=[[(1.0, 1e-4)], [(8.0, 1e-4)]])
+    assert (small.refutes, small.refutable) == (True, True)
+    assert (large.refutes, large.refutable) == (False, False)
+    (nothing,) = best_bounds([(scores, members[::-1])], 1e-4, 0.95, curves=[[(1.0, 1e-4)]])
+    assert (nothing.refutes, nothing.refutable) == (False, True)
 
 
 def test_guesses_are_the_extremes() -> None:
@@ -148,6 +171,7 @@ def test_guesses_are_the_extremes() -> None:
         lambda: guess(np.zeros(1), np.zeros(1, dtype=bool), 0.5),
         lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))] * 2, 0.0, 0.9, [0.9, 0.2]),
         lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))], 0.0, 0.9, [0.0]),
+        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))], 0.0, 1.0),
     ],
 )
 def test_mistakes(call) -> None:

@@ -56,7 +56,14 @@ def test_runs_on_private_data_have_no_seed_unless_asked(
     code, _, err = main_here("run", *BUDGET)
     assert (code, err) == (0, "")
     assert seeds() == [0 if public else None]
-    code, _, err = main_here("audit", *BUDGET, "--canaries", "20", "--attack", "black_box")
+    attack = ("audit", *BUDGET, "--canaries", "20", "--attack", "black_box")
+    if not public:
+        code, _, err = main_here(*attack)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "The records of task blobs are private" in err
+        assert "(--private-records)" in err
+        attack = (*attack, "--private-records")
+    code, _, err = main_here(*attack)
     assert (code, err) == (0, "")
     assert seeds() == ([0] if public else [None, None])
     code, _, err = main_here("run", *BUDGET, "--seed", "3")

@@ -490,6 +490,10 @@ def test_audited_bounds_are_the_largest_and_compared_with_their_own_run(scored) 
     assert (row.audited, row.contradicted) == (0.7, True)
     texts = {column.key: column.text(row) for column in row_columns(ACCURACY)}
     assert (texts["audited"], texts["method"]) == ("0.70", "hyfreedp !")
+
+    refuted = audited(2, 0.1, 4.0)
+    refuted = refuted.model_copy(update={"audit": refuted.audit.model_copy(update={"refuted": True})})
+    assert scored(audited(0, 0.1, 4.0), refuted).tables[0].rows[0].contradicted  # its curve, not its ε
     assert board.overalls[0].rows[0].contradicted
 
 

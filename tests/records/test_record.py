@@ -10,7 +10,7 @@ import pytest
 
 from dphpo_bench import read_record
 from dphpo_bench.base.errors import OtherRunError, RecordError
-from dphpo_bench.records.record import MAX_RECORD_BYTES, RunRecord
+from dphpo_bench.records.record import MAX_RECORD_BYTES, Audit, RunRecord
 from dphpo_bench.records.store import RecordStore
 
 
@@ -28,6 +28,17 @@ def _altered(record: RunRecord, path: Path, *keys: str, value: Any) -> Path:
     inner[keys[-1]] = value
     path.write_text(json.dumps(obj))
     return path
+
+
+def test_an_audit_says_its_ceiling_and_an_older_one_is_written_as_it_was(record: RunRecord) -> None:
+    old = {"lower_bound": 0.0, "confidence": 0.95, "attack": "loss", "canaries": 300}
+    audit = Audit.model_validate(old)
+    assert (audit.ceiling, audit.refuted) == (None, False)
+    assert json.loads(record.model_copy(update={"audit": audit}).to_json())["audit"] == old
+    new = Audit.model_validate({**old, "ceiling": 3.5, "refuted": True})
+    text = record.model_copy(update={"audit": new}).to_json()
+    assert json.loads(text)["audit"] == {**old, "ceiling": 3.5, "refuted": True}
+    assert RunRecord.model_validate_json(text).audit == new
 
 
 def test_round_trip(record: RunRecord, tmp_path: Path) -> None:

@@ -193,3 +193,30 @@ def test_explain_on_private_records_is_asked_for_and_counted(monkeypatch, capsys
     assert [one.what for one in counted] == ["run", "run", *["extra run"] * (len(counted) - 2)]
     assert len(counted) > 2
     assert counted[-1].epsilon == float("inf")
+
+
+def test_an_audit_of_private_records_is_asked_for_and_counted(monkeypatch, capsys) -> None:
+    Path("own.py").write_text(TASK_FILE)
+    audit = [
+        "audit",
+        "-m",
+        "dp_sgd",
+        "-t",
+        "own_rows",
+        "--task-file",
+        "own.py",
+        "--epsilon",
+        "2",
+        "--delta",
+        "1e-4",
+        "-q",
+    ]
+    code, _, err = command(monkeypatch, capsys, *audit)
+    assert code == 2
+    assert "--private-records" in err
+    assert not Path("results/.accounts").exists()
+    code, out, err = command(monkeypatch, capsys, *audit, "--private-records", "--canaries", "20", "--json")
+    assert code == 0, err
+    assert not json.loads(out)["refutes"]
+    counted = bench.account("results").releases
+    assert [one.what for one in counted] == ["run", "audit", "audit"]

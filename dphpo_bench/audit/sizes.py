@@ -1,0 +1,83 @@
+"""How many canaries and runs an audit needs to be able to refute a claim."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dphpo_bench.audit.bounds import ceiling, refutable
+from dphpo_bench.audit.curves import Curve
+
+FEWEST = 300
+"""Canaries of a run by default, or half of the records if that is less."""
+
+MOST = 1000
+"""Canaries of a run by default: each is one more input of an attacked model."""
+
+MOST_RUNS = 20
+"""By default: a claim that needs more is not audited at any other size than the smallest."""
+
+MARGIN = 2
+"""How far below the error probability the default size brings the p-value of all right guesses."""
+
+LARGEST = 100_000
+"""Canaries of all runs, beyond which no size is looked for."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of an audit: canaries of each run, and runs for each attack."""
+
+    canaries: int
+    runs: int
+
+    @property
+    def total(self) -> int:
+        """Canaries of all runs."""
+        return self.canaries * self.runs
+
+    @classmethod
+    def of(cls, total: int, most: int) -> "Size":
+        """Return the fewest runs of at most so many canaries each."""
+        runs = math.ceil(total / most)
+        return cls(math.ceil(total / runs), runs)
+
+
+def default_size(curve: Curve, delta: float, error: float, most: int) -> Size:
+    """Return a size at which right guesses refute the curve with a margin; the smallest if none is within reach.
+
+    Args:
+        curve: of the claim.
+        delta: δ of the claim.
+        error: of the attack that may err most.
+        most: canaries of a run.
+    """
+    least = min(FEWEST, most)
+    total = _fewest(lambda total: refutable(total, delta, curve, error / MARGIN), least, MOST_RUNS * min(most, MOST))
+    return Size(least, 1) if total is None else Size.of(total, min(most, MOST))
+
+
+def size_for_curve(curve: Curve, delta: float, error: float, most: int) -> Size | None:
+    """Return the smallest size at which right guesses refute the curve; None if it has more than `LARGEST` canaries."""
+    total = _fewest(lambda total: refutable(total, delta, curve, error), 2, LARGEST) if curve else None
+    return None if total is None else Size.of(total, most)
+
+
+def size_for_epsilon(claimed: float, delta: float, error: float, most: int) -> Size | None:
+    """Return the smallest size whose largest bound is above the claim; None as in `size_for_curve`."""
+    if claimed >= -math.log(math.expm1(-math.log(error) / LARGEST)):  # the bound at δ = 0
+        return None
+    total = _fewest(lambda total: ceiling(total, delta, error) > claimed, 2, LARGEST)
+    return None if total is None else Size.of(total, most)
+
+
+def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int | None:
+    """The least number from `least` on that is enough, if more never are too few."""
+    low, high = least - 1, least
+    while not enough(high):
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

@@ -1,0 +1,201 @@
+"""Guesses against privacy curves: brute force, the authors' recursion, exact mechanisms, and the curves of plans."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from dp_accounting import get_epsilon_gaussian
+from scipy.optimize import brentq, linprog
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from dphpo_bench.audit.bounds import ceiling, lower_bound, p_value
+from dphpo_bench.audit.curves import Curve, Guesses, claimed_curve, least_total, refutes
+from dphpo_bench.audit.sizes import MOST_RUNS, Size, default_size, size_for_curve, size_for_epsilon
+
+
+def gaussian_delta(epsilon: float, mu: float) -> float:
+    """Of a Gaussian mechanism (Balle and Wang 2018)."""
+    return float(ndtr(-epsilon / mu + mu / 2) - math.exp(epsilon) * ndtr(-epsilon / mu - mu / 2))
+
+
+def gaussian_curve(mu: float, points: int = 60) -> Curve:
+    return [(epsilon, gaussian_delta(epsilon, mu)) for epsilon in np.linspace(0, mu**2 / 2 + 6 * mu, points)]
+
+
+CURVES: tuple[Curve, ...] = (
+    [(0.5, 0.0)],
+    [(1.0, 0.01)],
+    [(2.0, 1e-3), (1.0, 0.05), (0.0, 0.3)],
+    gaussian_curve(1.0, 12),
+)
+
+
+def p_of(guesses: Guesses, curve: Curve) -> float:
+    """The largest probability that is not refuted."""
+    if not refutes(guesses, curve, 1.0):
+        return 1.0
+    return float(brentq(lambda tail: least_total(guesses, curve, tail) - 1, 0.0, 1.0, xtol=1e-12))
+
+
+def brute_force(guesses: Guesses, curve: Curve) -> float:
+    """The largest probability of so many right guesses under Theorem 3.1, for all T = {i, …, r}: a linear program."""
+    m, r = guesses.canaries, guesses.guessed
+    rows, bounds = [], []
+    for first in range(1, r + 1):
+        right, wrong = np.zeros(r + 1), np.zeros(r + 1)
+        for count in range(first, r + 1):
+            right[count] += count / m
+            wrong[count - 1] += (r - count + 1) / m
+        for epsilon, delta in curve:
+            rows += [right - math.exp(epsilon) * wrong, math.exp(epsilon) * right - wrong]
+            bounds += [delta, math.exp(epsilon) - 1 + delta]
+    wanted = -(np.arange(r + 1) >= guesses.correct).astype(float)
+    found = linprog(wanted, np.array(rows), bounds, np.ones((1, r + 1)), [1.0], method="highs")
+    assert found.status == 0
+    return float(-found.fun)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize(
+    ("canaries", "guessed", "correct"), [(1, 1, 1), (8, 8, 7), (20, 10, 10), (40, 12, 9), (12, 12, 12), (30, 30, 25)]
+)
+def test_the_recursion_is_the_theorem(curve: Curve, canaries: int, guessed: int, correct: int) -> None:
+    """It is never below the linear program of the theorem's inequalities, and not far above."""
+    guesses = Guesses(canaries, guessed, correct)
+    largest, found = brute_force(guesses, curve), p_of(guesses, curve)
+    assert largest - 1e-7 <= found <= 1.0
+    assert found == pytest.approx(largest, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("canaries", "guessed", "correct"), [(1000, 500, 480), (100_000, 1500, 1428), (300, 300, 240)])
+def test_the_authors_recursion(mu: float, canaries: int, guessed: int, correct: int) -> None:
+    """Their code in the appendix, for Gaussians, without lines in place of the curve."""
+
+    def theirs(tail: float) -> float:
+        right, wrong = tail * correct / canaries, tail * (guessed - correct) / canaries
+        for count in range(correct - 1, -1, -1):
+            more = max(wrong, float(ndtr(ndtri(right) - mu)))
+            right, wrong = min(1.0, right + count / (guessed - count) * (more - wrong)), more
+        return right + wrong - guessed / canaries
+
+    guesses = Guesses(canaries, guessed, correct)
+    exact = brentq(theirs, 1e-12, 1.0) if theirs(1.0) > 0 else 1.0
+    assert exact * (1 - 1e-6) <= p_of(guesses, gaussian_curve(mu, 200)) <= 1.05 * exact + 1e-9
+
+
+@pytest.mark.parametrize("canaries", [1, 5, 60])
+@pytest.mark.parametrize("mu", [0.3, 1.0, 2.5])
+def test_a_gaussian_sum_does_not_refute_its_curve(canaries: int, mu: float) -> None:
+    """One coordinate a canary: each guess is right with probability Φ(μ/2), independently."""
+    curve = gaussian_curve(mu, 40)
+    for correct in range(canaries + 1):
+        tail = binom.sf(correct - 1, canaries, ndtr(mu / 2))
+        assert not refutes(Guesses(canaries, canaries, correct), curve, tail * (1 - 1e-9))
+
+
+@pytest.mark.parametrize("canaries", [1, 12, 100])
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-3, 0.05])
+def test_mechanisms_that_use_their_delta_do_not_refute_it(canaries: int, epsilon: float, delta: float) -> None:
+    """Randomised response that reveals each coin, or all of them at once, with probability δ."""
+    right = 1 / (1 + math.exp(-epsilon))
+    for correct in range(canaries + 1):
+        each = binom.sf(correct - 1, canaries, delta + (1 - delta) * right)
+        at_once = delta + (1 - delta) * binom.sf(correct - 1, canaries, right)
+        for tail in (each, at_once):
+            assert not refutes(Guesses(canaries, canaries, correct), [(epsilon, delta)], tail * (1 - 1e-9))
+
+
+@pytest.mark.parametrize(("canaries", "epsilon"), [(100, 1.0), (1000, 1.0), (1000, 3.0)])
+def test_exact_coverage_on_randomised_response(canaries: int, epsilon: float) -> None:
+    """The claim is refuted with probability 5 % at most."""
+    counts = np.arange(canaries + 1)
+    chances = binom.pmf(counts, canaries, 1 / (1 + math.exp(-epsilon)))
+    wrong = [refutes(Guesses(canaries, canaries, int(count)), [(epsilon, 0.0)], 0.05) for count in counts]
+    assert wrong == sorted(wrong)
+    assert 0 < chances[np.array(wrong)].sum() <= 0.05
+
+
+@pytest.mark.parametrize("guessed", [1, 50, 400])
+def test_without_delta_right_guesses_show_what_the_binomial_does(guessed: int) -> None:
+    """Where Theorem 5.2 is exact, the other one is too."""
+    guesses = Guesses(guessed, guessed, guessed)
+    assert p_of(guesses, [(1.0, 0.0)]) == pytest.approx(p_value(guesses, 1.0, 0.0), rel=1e-6, abs=1e-10)
+
+
+def test_a_large_delta_hides_less_than_in_the_other_theorem() -> None:
+    guesses = Guesses(9000, 4500, 4500)
+    assert p_value(guesses, 4.0, 3.4e-4) > 0.05
+    assert refutes(guesses, [(7.0, 3.4e-4)], 0.05)
+    assert lower_bound(guesses, 3.4e-4).epsilon > 7
+
+
+def test_no_curve_is_not_refuted() -> None:
+    assert not refutes(Guesses(1000, 1000, 1000), (), 0.05)
+    assert not refutes(Guesses(1000, 0, 0), [(0.0, 0.0)], 0.05)
+
+
+@pytest.mark.parametrize(("claim_delta", "error"), [(1e-5, 0.05), (3.4e-4, 0.04), (1e-12, 1e-7)])
+def test_the_curve_of_a_plan(claim_delta: float, error: float) -> None:
+    """Its points are on the curve, the claim among them, and so dense that more points change little."""
+    mu = 1.5
+
+    def epsilon(delta: float) -> float:
+        return get_epsilon_gaussian(1 / mu, delta)
+
+    claim = (epsilon(claim_delta), claim_delta)
+    curve = claimed_curve(epsilon, claim, error)
+    assert curve[0] == claim
+    assert all(delta > claim_delta for _, delta in curve[1:])
+    for point, delta in curve:
+        assert gaussian_delta(point, mu) <= delta * (1 + 1e-6)
+    dense = [*curve, *gaussian_curve(mu, 300)]
+    for correct in (290, 300):
+        guesses = Guesses(2000, 300, correct)
+        fine = p_of(guesses, dense)
+        if fine > error / 10:
+            assert p_of(guesses, curve) <= 1.3 * fine
+
+
+def test_a_claim_of_nothing_has_no_curve() -> None:
+    def never(delta: float) -> float:
+        raise AssertionError
+
+    assert claimed_curve(never, (math.inf, 1e-5), 0.05) == ()
+
+
+def test_points_that_nobody_knows_are_left_out() -> None:
+    assert claimed_curve(lambda _: math.inf, (3.0, 1e-5), 0.05) == ((3.0, 1e-5),)
+
+
+def sized(claim: Callable[..., Size | None], mu: float, delta: float, most: int) -> Size | None:
+    return claim(gaussian_curve(mu), delta, 0.04, most)
+
+
+def test_sizes() -> None:
+    """A small ε needs no more than 300 canaries, a larger one several runs; what is out of reach is not tried."""
+    assert sized(default_size, 1.0, 3.4e-4, 719) == Size(300, 1)
+    assert sized(default_size, 1.0, 3.4e-4, 100) == Size(100, 1)
+    large = sized(default_size, 2.0, 3.4e-4, 719)
+    assert large is not None
+    assert 1 < large.runs <= MOST_RUNS
+    assert large.canaries <= 719
+    least = sized(size_for_curve, 2.0, 3.4e-4, 719)
+    assert least is not None
+    assert least.total < large.total
+    assert sized(default_size, 6.0, 3.4e-4, 719) == Size(300, 1)
+    assert sized(size_for_curve, 6.0, 3.4e-4, 719) is None
+    assert size_for_curve((), 3.4e-4, 0.04, 719) is None
+
+
+def test_the_size_that_shows_an_epsilon_is_the_least() -> None:
+    found = size_for_epsilon(3.0, 3.4e-4, 0.05, 1000)
+    assert found is not None
+    assert found.runs == 1
+    assert ceiling(found.total - 1, 3.4e-4, 0.05) <= 3 < ceiling(found.total, 3.4e-4, 0.05)
+    assert size_for_epsilon(3.0, 3.4e-4, 0.05, 40) == Size.of(found.total, 40)
+    assert size_for_epsilon(30.0, 3.4e-4, 0.05, 719) is None
+    assert size_for_epsilon(math.inf, 3.4e-4, 0.05, 719) is None
