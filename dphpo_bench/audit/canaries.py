@@ -190,7 +190,7 @@ class _TaggedTask(Task):
     summary = "A task under attack."
 
     def __init__(self, task: Task, tags: int) -> None:
-        self.name, self.model_name = task.name, task.model_name
+        self.name, self.model_name, self.public = task.name, task.model_name, task.public
         self._task = task
         self._tags = tags
         self._inputs, self._n_classes = classified(task)

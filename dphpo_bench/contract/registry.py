@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 from dphpo_bench.base.errors import InvalidValueError, RegistryError, SealedDataError, UnknownNameError
 from dphpo_bench.base.text import plainly, shown, unknown_name_message
 from dphpo_bench.contract.method import Method
-from dphpo_bench.contract.task import Task, sealed
+from dphpo_bench.contract.seals import sealed
+from dphpo_bench.contract.task import Task
 
 PlugIn = TypeVar("PlugIn", Method, Task)
 

@@ -4,19 +4,18 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from dphpo_bench.base.checks import short_text
-from dphpo_bench.base.errors import InvalidValueError, SealedDataError, UnknownNameError
+from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.tensors import RECORD, Records
 from dphpo_bench.base.text import shown, unknown_name_message
 from dphpo_bench.contract import metrics
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.metrics import Metric, ModelMetric
+from dphpo_bench.contract.seals import guarded
 from dphpo_bench.training.optimizer_names import check_optimizer
 
 if TYPE_CHECKING:
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.data.weights import Weights
     from dphpo_bench.training.losses import Objective, PerRecord
-
-Given = TypeVar("Given")
 
 MAX_STEPS = 10**9
 """The most steps that a run may have."""
@@ -210,57 +207,6 @@ def _told(inputs: Input | Mapping[str, Input]) -> Any:
     return {"shape": [int(size) for size in inputs.shape], "dtype": inputs.dtype, "vocabulary": inputs.vocabulary}
 
 
-_seals: list[list[str]] = []  # of this process: another thread or context opens no records either
-
-
-@contextmanager
-def sealed() -> Iterator[list[str]]:
-    """While this lasts, no task of this process gives out its records: neither the private ones nor the test data.
-
-    Yields:
-        The complaints: what was asked for all the same, also if the error was swallowed.
-    """
-    complaints: list[str] = []
-    _seals.append(complaints)
-    try:
-        yield complaints
-    finally:
-        _seals[:] = [seal for seal in _seals if seal is not complaints]
-
-
-def refuse_sealed(load: str, task: str) -> None:
-    """Refuse to open a task's records while data are sealed.
-
-    A function that pickle names rather than copies, for a copy would have seals of its own.
-
-    Args:
-        load: the method that was called.
-        task: the name of the task.
-
-    Raises:
-        SealedDataError: if data are sealed.
-    """
-    if _seals:
-        complaint = (
-            f"{load} of task {task} was called by the method, or by a model. A method sees no data while it plans, and "
-            "only the session while it runs. The harness alone opens the test data, afterwards."
-        )
-        for complaints in _seals:
-            complaints.append(complaint)
-        raise SealedDataError(complaint)
-
-
-def _guarded(load: "Callable[[Any, DataSource], Given]") -> "Callable[[Any, DataSource], Given]":
-    @wraps(load)
-    def load_unless_sealed(self: "Task", source: "DataSource") -> Given:
-        refuse_sealed(load.__name__, self.name)
-        return load(self, source)
-
-    del load_unless_sealed.__wrapped__  # it would lead around the seal
-    load_unless_sealed.is_guarded = True  # type: ignore[attr-defined]
-    return load_unless_sealed
-
-
 class Task(ABC):
     """One learning problem.
 
@@ -295,7 +241,7 @@ class Task(ABC):
         for name in ("prepare", "load_train", "load_test"):
             load = getattr(cls, name)  # its own, or inherited from a class that is not a task
             if not hasattr(load, "is_guarded"):
-                setattr(cls, name, _guarded(load))
+                setattr(cls, name, guarded(load))
 
     def __init__(self, model: str | None = None) -> None:
         self.model_name = self.models[0] if model is None else model

@@ -8,7 +8,8 @@ from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, Unsupporte
 from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Outcome
-from dphpo_bench.contract.task import Task, sealed
+from dphpo_bench.contract.seals import sealed
+from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of, quoted
 from dphpo_bench.harness.reasons import reason_of

@@ -11,7 +11,8 @@ from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.contract.registry import method_of, task_of
-from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.contract.seals import sealed
+from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RecordError, SealedDataError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
-from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.contract.seals import sealed
+from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.attempt import Attempt
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of

@@ -25,7 +25,8 @@ from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.metrics import ModelMetric
 from dphpo_bench.contract.registry import method_of, task_of
-from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.contract.seals import sealed
+from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account
 from dphpo_bench.harness.account_report import AccountReport, report_of

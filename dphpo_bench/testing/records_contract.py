@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import DataError, SealedDataError
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.task import Task, TaskFacts, sealed
+from dphpo_bench.contract.seals import sealed
+from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.testing.expectations import ContractError, expect, expect_line, expect_name_and_version, shortened
 from dphpo_bench.testing.new_process import ask_new_process, expect_cheap

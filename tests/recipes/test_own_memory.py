@@ -230,7 +230,7 @@ class Spoiler(bench.Method[None]):
 def test_a_method_that_writes_to_raw_records_changes_no_record() -> None:
     task = ArrayTask("mine", tensors(), nn.Linear(20, 5))
     before = copy.deepcopy(task.load_train(SOURCE))
-    record = bench.run(Spoiler(), task, BUDGET, source=SOURCE, device="cpu").record
+    record = bench.run(Spoiler(), task, BUDGET, source=SOURCE, device="cpu", not_private=True).record
     assert record.released["left"] == pytest.approx(float(before.named()["inputs"].abs().sum()))
     after = task.load_train(SOURCE).named()
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.named().items())

@@ -1,0 +1,65 @@
+"""Seals on data: while a method plans or runs, no task gives out its records."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dphpo_bench.base.errors import SealedDataError
+
+if TYPE_CHECKING:
+    from dphpo_bench.data.source import DataSource
+
+Given = TypeVar("Given")
+
+_seals: list[list[str]] = []  # of this process: another thread or context opens no records either
+
+
+@contextmanager
+def sealed() -> Iterator[list[str]]:
+    """While this lasts, no task of this process gives out its records: neither the private ones nor the test data.
+
+    Yields:
+        The complaints: what was asked for all the same, also if the error was swallowed.
+    """
+    complaints: list[str] = []
+    _seals.append(complaints)
+    try:
+        yield complaints
+    finally:
+        _seals[:] = [seal for seal in _seals if seal is not complaints]
+
+
+def refuse_sealed(load: str, task: str) -> None:
+    """Refuse to open a task's records while data are sealed.
+
+    A function that pickle names rather than copies, for a copy would have seals of its own.
+
+    Args:
+        load: the method that was called.
+        task: the name of the task.
+
+    Raises:
+        SealedDataError: if data are sealed.
+    """
+    if _seals:
+        complaint = (
+            f"{load} of task {task} was called by the method, or by a model. A method sees no data while it plans, and "
+            "only the session while it runs. The harness alone opens the test data, afterwards."
+        )
+        for complaints in _seals:
+            complaints.append(complaint)
+        raise SealedDataError(complaint)
+
+
+def guarded(load: "Callable[[Any, DataSource], Given]") -> "Callable[[Any, DataSource], Given]":
+    """Return a task's method that refuses to open records while data are sealed."""
+
+    @wraps(load)
+    def load_unless_sealed(self: Any, source: "DataSource") -> Given:
+        refuse_sealed(load.__name__, self.name)
+        return load(self, source)
+
+    del load_unless_sealed.__wrapped__  # it would lead around the seal
+    load_unless_sealed.is_guarded = True  # type: ignore[attr-defined]
+    return load_unless_sealed
