@@ -5,6 +5,7 @@ that makes each record of its own row makes no record that it did not make of th
 """
 
 import copy
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -30,6 +31,9 @@ READERS: Mapping[str, tuple[str, ...]] = {
 }
 """Modules, and how the names of those of their functions begin that read tables."""
 
+LINES = (".csv", ".tsv", ".jsonl", ".ndjson")
+"""How the names of files end that hold a row in each line, the first two after a line with the names of columns."""
+
 FEW = 64
 """How many records of a published dataset are taken: their features are extracted anew."""
 
@@ -39,7 +43,7 @@ MOST = 4
 
 @contextmanager
 def altered_tables(parity: int | None, n_records: int, source: DataSource) -> Iterator[tuple[DataSource, list[str]]]:
-    """Let the readers of tables that this process has imported replace every second row while this lasts.
+    """Let files of lines, and the readers that this process has imported, lose every second row while this lasts.
 
     A table of quite another size than the records, such as an embedding, stays as it is. Nothing comes from a cache.
 
@@ -67,7 +71,11 @@ def altered_tables(parity: int | None, n_records: int, source: DataSource) -> It
         for module, reader in ((rows, "load_rows"), (images, "load_records")):
             stack.enter_context(patch.object(module, reader, tables.published(getattr(module, reader), source)))
         stack.enter_context(patch.object(CachedFeatures, "load", _extracted))
-        yield replace(source, data_dir=source.root, cache_dir=folder), tables.readers
+        data_dir = source.root
+        if parity in (0, 1) and _holds_lines(data_dir):
+            data_dir = folder / "data"
+            tables.copy_files(source.root.absolute(), data_dir)
+        yield replace(source, data_dir=data_dir, cache_dir=folder), tables.readers
 
 
 @dataclass
@@ -103,6 +111,25 @@ class _Tables:
 
         return load_few
 
+    def copy_files(self, folder: Path, copied: Path) -> None:
+        """Copy a folder: files of lines with other rows, all else as links."""
+        copied.mkdir()
+        for entry in folder.iterdir():
+            if entry.is_dir() and _holds_lines(entry):
+                self.copy_files(entry, copied / entry.name)
+            elif entry.suffix in LINES:
+                head = int(entry.suffix in (".csv", ".tsv"))
+                lines = entry.read_bytes().splitlines()
+                rows = lines[head:]
+                if self._is_of_records(len(rows)):
+                    rows = _rows(rows, self._order(len(rows)))
+                (copied / entry.name).write_bytes(b"\n".join([*lines[:head], *rows, b""]))
+            else:
+                (copied / entry.name).symlink_to(entry)
+
+    def _is_of_records(self, n: int) -> bool:
+        return n >= 4 and self.n_records / MOST <= n <= self.n_records * MOST
+
     def _altered(self, found: Any, reader: str) -> Any:
         """A table, or the tables of a tuple or of a mapping, with other rows."""
         if isinstance(found, tuple):
@@ -114,7 +141,7 @@ class _Tables:
             return changed
         is_table = hasattr(found, "shape") or isinstance(found, list)
         n = (found.shape[0] if found.shape else 0) if hasattr(found, "shape") else len(found) if is_table else 0
-        if n < 4 or not self.n_records / MOST <= n <= self.n_records * MOST:
+        if not self._is_of_records(n):
             return found
         self.readers.append(reader)
         return _rows(found, self._order(n))
@@ -123,6 +150,10 @@ class _Tables:
         if self.parity not in (0, 1):
             return list(range(n))
         return [1 - self.parity if row % 2 == self.parity else row for row in range(n)]
+
+
+def _holds_lines(folder: Path) -> bool:
+    return any(Path(name).suffix in LINES for _, _, names in os.walk(folder) for name in names)
 
 
 class _Arrays(dict[str, Any]):

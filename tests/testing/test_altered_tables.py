@@ -13,11 +13,11 @@ import sklearn.datasets
 import torch
 
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.task import Task
+from dphpo_bench.contract.task import Input, Task, TaskFacts
 from dphpo_bench.data import rows
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.tasks.digits import Digits
-from dphpo_bench.testing import Blobs, TaskContract
+from dphpo_bench.testing import Blobs, ContractError, TaskContract
 from dphpo_bench.testing.altered_tables import FEW, altered_tables
 from dphpo_bench.testing.dependence_contract import _new_records
 
@@ -106,6 +106,62 @@ def test_readers_come_back_after_an_error(source: DataSource) -> None:
     assert (np.load, pd.read_csv, rows.load_rows) == before
 
 
+class FromLines(Task):
+    """Rows of a file under the folder of data, as docs/plugins.md has it."""
+
+    name, summary, models, scaled = "lines", "A file.", ("linear",), False
+    facts = TaskFacts("lines", "linear", 40, Input((2,)), 10, 2, "SGD", 0.1, n_classes=2)
+
+    def load_train(self, source: DataSource) -> Records:
+        lines = (source.root / "mine" / self.file).read_text().splitlines()
+        values = torch.tensor([[float(word) for word in line.strip("[]").split(",")] for line in lines[self.head :]])
+        inputs = values[:, :2] / (values[:, :2].std(dim=0) if self.scaled else 2.0)
+        return Records(inputs, values[:, 2].long())
+
+    def load_test(self, source: DataSource) -> Records:
+        return self.load_train(source).rows(slice(0))
+
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Linear(2, 2)
+
+    def fingerprint(self, source: DataSource) -> str:
+        return "lines"
+
+    file, head = "train.jsonl", 0
+
+
+class ScaledLines(FromLines):
+    scaled = True
+
+
+class FromCsv(FromLines):
+    file, head = "train.csv", 1
+
+
+class ScaledCsv(FromCsv):
+    scaled = True
+
+
+@pytest.mark.parametrize("task", [FromLines, ScaledLines, FromCsv, ScaledCsv])
+def test_files_of_lines_lose_rows_too(task: type[FromLines], source: DataSource) -> None:
+    values = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)).tolist()
+    rows = [f"{one},{two},{row % 2}" for row, (one, two) in enumerate(values)]
+    folder = source.root / "mine"
+    (folder / "pictures").mkdir(parents=True)
+    (folder / "train.jsonl").write_text("".join(f"[{row}]\n" for row in rows))
+    (folder / "train.csv").write_text("\n".join(["one,two,label", *rows]))
+
+    class Contract(TaskContract):
+        def source(self) -> DataSource:
+            return source
+
+    if not task.scaled:
+        Contract().test_other_rows_of_a_table_change_no_record(task())
+        return
+    with pytest.raises(ContractError, match=r"every second row of the files replaced.* makes 40 of 40 records"):
+        Contract().test_other_rows_of_a_table_change_no_record(task())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_rounding_makes_no_new_record(dtype: torch.dtype) -> None:
     """Sums in another order differ in the last bits, and a scaler by far more."""
@@ -123,7 +179,7 @@ def test_rounding_makes_no_new_record(dtype: torch.dtype) -> None:
     ("task", "reason"),
     [
         (Digits(), "the task takes no other table: DataError: The installed scikit-learn ships other digits"),
-        (Blobs(), "its table is read by no function that could give it another one"),
+        (Blobs(), "its table is read by nothing that could give it another one"),
     ],
 )
 def test_what_cannot_be_told_is_no_pass(task: Task, reason: str) -> None:

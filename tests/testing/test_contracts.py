@@ -303,7 +303,7 @@ class TestCheck:
         lines = out.splitlines()
         (at,) = [row for row, line in enumerate(lines) if line.startswith("  ? ")]
         assert (code, lines[at][4:20]) == (0, "A record, the mo")
-        assert lines[at + 1].startswith("    not checked: its table is read by no function that could")
+        assert lines[at + 1].startswith("    not checked: its table is read by nothing that could")
         assert lines[-1].startswith("All 16 tests pass, 1 could not tell (1 plug-in")
 
     def test_json_says_what_could_not_be_checked(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
