@@ -8,7 +8,7 @@ from typing import Any
 from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.base.text import unknown_name_message
 from dphpo_bench.cli.output import say, show_json
-from dphpo_bench.testing.check import Subject, run_contract, subjects
+from dphpo_bench.testing.check import Checked, Subject, run_contract, subjects
 
 
 def check(plug_ins: Iterable[str], model: str | None = None, *, as_json: bool) -> int:
@@ -31,27 +31,37 @@ def check(plug_ins: Iterable[str], model: str | None = None, *, as_json: bool) -
 
     start = time.perf_counter()
     rows = []
-    failed = count = 0
+    failed = unchecked = count = 0
     for subject in chosen:
         if not as_json:
             say(subject.title)
         tests = []
         for checked in run_contract(subject):
-            tests.append({**asdict(checked), "passed": checked.reason is None})
+            tests.append({**asdict(checked), "passed": checked.reason is None and checked.unchecked is None})
             count += 1
             failed += checked.reason is not None
+            unchecked += checked.unchecked is not None
             if not as_json:
-                say(f"  {'✓' if checked.reason is None else '✗'} {checked.description}")
-                if checked.reason is not None:
-                    say(f"    {checked.name}: {checked.reason}")
+                _show(checked)
         rows.append(_row(subject, tests))
     if as_json:
         show_json({"failed": failed, "plug_ins": rows})
     else:
-        outcome = f"{failed} of {count} tests fail" if failed else f"All {count} tests pass"
+        outcome = f"{failed} of {count} tests fail" if failed else f"All {count - unchecked} tests pass"
+        if unchecked:
+            outcome += f", {unchecked} could not tell"
         what = f"{len(chosen)} plug-ins" if len(chosen) > 1 else "1 plug-in"
         say(f"{outcome} ({what}, {time.perf_counter() - start:.0f} seconds).")
     return 1 if failed else 0
+
+
+def _show(checked: Checked) -> None:
+    mark = "✗" if checked.reason is not None else "?" if checked.unchecked is not None else "✓"
+    say(f"  {mark} {checked.description}")
+    if checked.reason is not None:
+        say(f"    {checked.name}: {checked.reason}")
+    if checked.unchecked is not None:
+        say(f"    not checked: {checked.unchecked}")
 
 
 def _row(subject: Subject, tests: list[dict[str, Any]]) -> dict[str, Any]:

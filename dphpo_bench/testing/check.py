@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from inspect import getdoc, isabstract
 from pathlib import Path
 from typing import Any
+from unittest import SkipTest
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RegistryError, UnknownNameError
 from dphpo_bench.base.text import one_line, unknown_name_message
@@ -50,12 +51,21 @@ class Subject:
 
 @dataclass(frozen=True)
 class Checked:
-    """A test that was run: its name, the first line of its docstring, and why it failed (None if it passed)."""
+    """A test that was run.
+
+    Attributes:
+        name: of the test.
+        description: the first line of its docstring.
+        reason: why it failed; None if it did not.
+        seconds: how long it took.
+        unchecked: why it could not tell; None if it could.
+    """
 
     name: str
     description: str
     reason: str | None
     seconds: float
+    unchecked: str | None = None
 
 
 def subjects(plug_in: str) -> list[Subject]:
@@ -112,19 +122,23 @@ def run_contract(subject: Subject) -> Iterator[Checked]:
     for name in dict.fromkeys(inherited):
         test: Callable[[Any], None] = getattr(contract, name)
         start = time.perf_counter()
-        reason = _failure(test, subject)
-        yield Checked(name, (getdoc(test) or name).splitlines()[0], reason, time.perf_counter() - start)
+        reason, unchecked = _outcome(test, subject)
+        description = (getdoc(test) or name).splitlines()[0]
+        yield Checked(name, description, reason, time.perf_counter() - start, unchecked)
 
 
-def _failure(test: Callable[[Any], None], subject: Subject) -> str | None:
+def _outcome(test: Callable[[Any], None], subject: Subject) -> tuple[str | None, str | None]:
+    """Why a test failed, and why it could not tell; None if it did not fail, or could."""
     try:
         test(subject.make())
+    except SkipTest as skipped:
+        return None, one_line(str(skipped), MAX_REASON)
     except (ContractError, DphpoBenchError) as error:
-        return one_line(str(error), MAX_REASON)
+        return one_line(str(error), MAX_REASON), None
     except (Exception, SystemExit) as error:  # whatever a plug-in raises
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return one_line(f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})", MAX_REASON)
-    return None
+        return one_line(f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})", MAX_REASON), None
+    return None, None
 
 
 def _look_here_for(module: str) -> None:

@@ -3,14 +3,17 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.base.errors import BudgetTooSmallError, DphpoBenchError, PlanOverBudgetError, SealedDataError
 from dphpo_bench.contract.method import Method, Plan
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.testing.expectations import ContractError, expect
+from dphpo_bench.testing.expectations import ContractError, expect, shortened
 from dphpo_bench.testing.method_declarations import MethodDeclarations
 from dphpo_bench.testing.method_runs import MethodRuns
+from dphpo_bench.testing.new_process import ask_new_process
 from dphpo_bench.testing.runs import DELTA, EPSILON, Bench, difference, other_global_randomness, quiet, recorded
 from dphpo_bench.testing.small_tasks import Blobs
 
@@ -55,6 +58,22 @@ class MethodContract(MethodRuns, MethodDeclarations):
             f"After a run the plan is another: {_plan_difference(checked.plan, after)}. A plan that remembers a run "
             "depends on private data.",
         )
+
+    def test_plan_depends_on_no_file(self, method: Method) -> None:
+        """The plan opens no file, and is the same in a new process that finds results of an earlier run."""
+        from dphpo_bench.records.store import RecordStore
+
+        planned = json.loads(json.dumps(Bench(method, Blobs()).planned().plan.to_json()))
+        with TemporaryDirectory(prefix="dphpo-bench-check-") as folder:
+            RecordStore(Path(folder) / "results").write(recorded(method))
+            answer = ask_new_process(type(method), "plan", Path(folder), parameters=method.parameters)
+        way_out = "Earlier results are private unless they are paid for. What is public can be a parameter."
+        found = difference(planned, answer["plan"])
+        expect(
+            found is None,
+            f"Beside results of an earlier run, and in a new process, the plan is another: {found}. {way_out}",
+        )
+        expect(not answer["opened"], f"The plan opens {shortened(answer['opened'])}. {way_out}")
 
     def test_plan_comes_back_from_json(self, method: Method) -> None:
         """The plan comes back from its JSON form as the same plan, and leads to the same run."""

@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -17,16 +20,23 @@ SLOW = (
 )
 """Packages whose import takes long enough to notice; `dphpo-bench list` imports all plug-ins."""
 
+CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
+"""How the names of files end that importing opens."""
+
+SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
+PACKAGES = ("site-packages", "dist-packages")
+
 SECONDS = 300
 """How long a new process may take."""
 
 
-def ask_new_process(cls: type, what: str, **details: Any) -> dict[str, Any]:
+def ask_new_process(cls: type, what: str, folder: Path | None = None, **details: Any) -> dict[str, Any]:
     """Ask a new Python process, which hashes texts differently and has one thread, about a plug-in's class.
 
     Args:
         cls: the plug-in's class.
-        what: "import" it only, tell the "facts" of a task, or "run" a method.
+        what: "import" it only, tell the "facts" of a task, or "plan" or "run" a method.
+        folder: the working directory; None for that of this process.
         details: JSON values that the process needs for that.
 
     Raises:
@@ -39,7 +49,7 @@ def ask_new_process(cls: type, what: str, **details: Any) -> dict[str, Any]:
     )
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "PYTHONSAFEPATH": "1",  # the working directory may hold the plug-in's folder, which is not the plug-in
         "PYTHONHASHSEED": "7",
         "OMP_NUM_THREADS": "1",
@@ -51,6 +61,7 @@ def ask_new_process(cls: type, what: str, **details: Any) -> dict[str, Any]:
             env=environment,
             capture_output=True,
             text=True,
+            cwd=folder,
             timeout=SECONDS,
             check=False,
         )
@@ -76,17 +87,45 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
     found: Any = resolve_name(request["class"])
     if request["what"] == "import":
         return {"slow": _slow()}
-    if request["what"] == "run":
+    if request["what"] in ("plan", "run"):
         from dphpo_bench.contract.registry import read_parameters
-        from dphpo_bench.testing.runs import Bench
+        from dphpo_bench.privacy.budget import PrivacyBudget
+        from dphpo_bench.testing.runs import DELTA, Bench
         from dphpo_bench.testing.small_tasks import Blobs
 
-        return Bench(found(**read_parameters(found, request["parameters"])), Blobs()).seen()
+        bench = Bench(found(**read_parameters(found, request["parameters"])), Blobs())
+        if request["what"] == "run":
+            return bench.seen()
+        with _opened(found.__module__) as opened:
+            plan = bench.method.plan(bench.facts, PrivacyBudget(bench.epsilon, DELTA))
+        return {"plan": plan.to_json(), "opened": opened}
     task = found(request["model"])
     facts, slow = repr(task.facts), _slow()
     source = DataSource.resolve(request["data_dir"], request["cache_dir"])
     fingerprints = {"fingerprint": task.data_fingerprint(source), "model_fingerprint": task.model_fingerprint()}
     return {"facts": facts, "slow": slow, **fingerprints}
+
+
+@contextmanager
+def _opened(module: str) -> Iterator[list[str]]:
+    """The files that are opened while this lasts, but for code, the module's package, others', and the system's."""
+    own = [Path(sys.modules[module].__file__ or "").parent] if sys.modules[module].__package__ else []
+    system = map(Path, (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *SYSTEM))
+    roots = {root.resolve() for root in (*own, *system)}
+    opened: list[str] = []
+    is_over = False
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in ("open", "sqlite3.connect") or is_over or not isinstance(arguments[0], str | bytes):
+            return
+        path = Path(os.fsdecode(arguments[0])).resolve()
+        is_installed = roots & {*path.parents} or any(parent.name in PACKAGES for parent in path.parents)
+        if not is_installed and path.suffix not in CODE and str(path) not in opened:
+            opened.append(str(path))
+
+    sys.addaudithook(hear)  # for as long as the process lives
+    yield opened
+    is_over = True
 
 
 def _slow() -> list[str]:

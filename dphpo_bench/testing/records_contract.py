@@ -137,8 +137,8 @@ class RecordsContract:
     def test_training_and_test_records_are_disjoint(self, task: Task) -> None:
         """No test record is a training record, by content; a few duplicates are forgiven."""
         (_, train), (_, test) = self._splits(task)
-        known = set(_contents(replace(train, units=None)))
-        shared = sum(content in known for content in _contents(replace(test, units=None)))
+        known = set(contents(replace(train, units=None)))
+        shared = sum(content in known for content in contents(replace(test, units=None)))
         expect(
             shared <= self.most_shared * len(test),
             f"{shared} of {len(test)} test records are also training records: the test would measure memory. Split "
@@ -156,7 +156,7 @@ class RecordsContract:
             two = fresh.load_train(self.source()), test
         for which, first, second in zip(("training", "test"), one, two, strict=True):
             expect(
-                list(_contents(first)) == list(_contents(second)),
+                list(contents(first)) == list(contents(second)),
                 f"The {which} records differ from one time to the next, or with what is loaded first. Seeds select "
                 "records by their order: load them in a fixed one, without chance.",
             )
@@ -212,7 +212,7 @@ def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
     return tuple(tensor.shape[1:]), kind
 
 
-def _contents(records: Records) -> list[bytes]:
+def contents(records: Records) -> list[bytes]:
     """A hash of each record's inputs, labels and unit."""
     import torch
 

@@ -9,8 +9,9 @@ from dphpo_bench.base.progress import SilentProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.single_run import SingleRun
+from dphpo_bench.testing.dependence_contract import DependenceContract
 from dphpo_bench.testing.expectations import ContractError, expect
-from dphpo_bench.testing.records_contract import ALONE, RECORDS, RecordsContract, named
+from dphpo_bench.testing.records_contract import ALONE, RECORDS, named
 from dphpo_bench.testing.runs import DELTA, EPSILON, other_global_randomness
 from dphpo_bench.testing.small_tasks import Excerpt
 
@@ -26,7 +27,7 @@ class PlainDpSgd(SingleRun):
     end_to_end_private = True
 
 
-class TaskContract(RecordsContract):
+class TaskContract(DependenceContract):
     """Tests of one task at one of its models: its facts, its records, its model, and a short private run.
 
     Inherit, and give it a fixture `task` that returns an instance. `dphpo-bench check` does the same, for each model.

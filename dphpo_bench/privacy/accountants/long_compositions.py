@@ -1,6 +1,7 @@
 """What `dp_accounting` does slowly where a grid has a million points, or a release is repeated millions of times.
 
-Both functions keep its guarantees: ε is an upper bound.
+All functions keep its guarantees: ε is an upper bound. None composes distributions whose result would have more than
+`MOST_POINTS` points. That number does not depend on the machine, so neither does ε.
 """
 
 import math
@@ -8,14 +9,18 @@ from collections.abc import Iterator
 
 import numpy as np
 from dp_accounting.pld import common
-from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
+from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf, SparsePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy import fft
+
+from dphpo_bench.privacy.accountants.refusals import MOST_POINTS, check_points
 
 _TAIL = 1e-15
 """Mass that composing may move to an infinite loss, as in `dp_accounting`."""
 _VANISHING = -120.0  # logarithm of what is far below rounding
 _MARGIN = 1e-6  # far above the difference of two logarithm functions
+_ORDERS_OF_RANGE = np.outer(np.geomspace(1e-3, 40.0, 60), (-1.0, 1.0)).ravel()
+"""Orders of Chernoff bounds, times the number of points of one release."""
 _LARGEST_LOSS = 700.0  # of larger ones, the exponential may vanish
 
 
@@ -47,8 +52,49 @@ def _epsilon_one_way(pmf: PLDPmf, delta: float) -> float:
     return 0.0 if losses[-1] < 0 else float(pmf.get_epsilon_for_delta(delta))
 
 
+def composed(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
+    """Return `first.compose(second)`.
+
+    Raises:
+        RefusedError: if it has too many points.
+    """
+    check_points(max(map(_span, _sides(first))) + max(map(_span, _sides(second))))
+    return first.compose(second)
+
+
+def self_composed(distribution: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
+    """Return `distribution.self_compose(count)`, or `composed_often` where that has too many points.
+
+    Raises:
+        RefusedError: if both have too many points.
+    """
+    for side in _sides(distribution):
+        if (_span(side) - 1) * count < MOST_POINTS:
+            continue
+        masses = np.asarray(side.to_dense_pmf()._probs, dtype=float)
+        low, high = common.compute_self_convolve_bounds(masses, count, _TAIL)
+        if high - low >= MOST_POINTS:
+            return composed_often(distribution, count)
+    return distribution.self_compose(count)
+
+
+def _sides(distribution: PrivacyLossDistribution) -> tuple[PLDPmf, PLDPmf]:
+    return distribution._pmf_remove, distribution._pmf_add
+
+
+def _span(pmf: PLDPmf) -> int:
+    """The points of a distribution once it is dense."""
+    if isinstance(pmf, SparsePLDPmf):
+        return max(pmf._loss_probs) - min(pmf._loss_probs) + 1 if pmf._loss_probs else 1
+    return int(pmf.size)
+
+
 def composed_often(distribution: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
-    """The distribution of very many releases of one distribution, on few points."""
+    """The distribution of very many releases of one distribution, on few points.
+
+    Raises:
+        RefusedError: if it has too many points all the same.
+    """
     remove = _composed(distribution._pmf_remove.to_dense_pmf(), count)
     return PrivacyLossDistribution(
         remove, None if distribution._symmetric else _composed(distribution._pmf_add.to_dense_pmf(), count)
@@ -63,6 +109,9 @@ def _composed(pmf: DensePLDPmf, count: int) -> DensePLDPmf:
     """
     masses = np.asarray(pmf._probs, dtype=float)
     low, high = common.compute_self_convolve_bounds(masses, count, _TAIL, list(_orders(masses, count)))
+    if high - low >= MOST_POINTS:  # far from normal: rare large losses want orders that suit the range instead
+        low, high = common.compute_self_convolve_bounds(masses, count, _TAIL, _ORDERS_OF_RANGE / len(masses))
+    check_points(high - low + 1)
     size = fft.next_fast_len(max(high - low + 1, len(masses)), real=True)
     transform = fft.rfft(masses, size)
     with np.errstate(divide="ignore"):

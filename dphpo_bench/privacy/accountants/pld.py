@@ -1,12 +1,12 @@
 """From a tree of events to its privacy loss distribution, with one rule for each kind of event."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from dp_accounting import dp_event, pld
+from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -15,7 +15,12 @@ from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants import selection_curves as selection
-from dphpo_bench.privacy.accountants.long_compositions import composed_often, epsilon_for_delta
+from dphpo_bench.privacy.accountants.long_compositions import (
+    composed,
+    composed_often,
+    epsilon_for_delta,
+    self_composed,
+)
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
 from dphpo_bench.privacy.accountants.refusals import RefusedError, no_rule, of_parts
 from dphpo_bench.privacy.events import BestOfDpEvent, FirstAboveDpEvent, OneOfDpEvent, PureDpEvent
@@ -234,15 +239,15 @@ class _Composition:
         often = {part: native.pop(part) for part in [*native] if _is_slow(part, native[part])}
         total = None
         if native:
-            total = _native(event_rules.from_multiset(native), interval)
+            total = _native(native, interval)
         for part in sorted(self.counts.keys() - native.keys(), key=repr):
             if part in often:
-                one = composed_often(_native(part, interval), self.counts[part])
+                one = composed_often(_native({part: 1}, interval), self.counts[part])
             else:
-                one = self._one_distribution(part, interval).self_compose(self.counts[part])
+                one = self_composed(self._one_distribution(part, interval), self.counts[part])
             if _is_boundless(one):  # nothing finite is left to compose
                 raise LossesTooLargeError
-            total = one if total is None else total.compose(one)
+            total = one if total is None else composed(total, one)
         return privacy_loss_distribution.identity(interval) if total is None else total
 
     def _one_distribution(self, part: DpEvent, interval: float) -> PrivacyLossDistribution:
@@ -278,9 +283,33 @@ class _Composition:
         return max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4, 1e-7)
 
 
-def _native(event: DpEvent, interval: float) -> PrivacyLossDistribution:
-    """The distribution of an event by the PLD accountant of `dp_accounting`."""
-    return pld.PLDAccountant(value_discretization_interval=interval).compose(event)._pld
+def _native(counts: Mapping[DpEvent, int], interval: float) -> PrivacyLossDistribution:
+    """The distribution of events, to the last bit as the PLD accountant of `dp_accounting` composes them.
+
+    That accountant says nothing of how many points it will ask for.
+    """
+    total = privacy_loss_distribution.identity(interval)
+    for event in sorted(counts, key=repr):
+        total = composed(total, _repeated(event, counts[event], interval))
+    return total
+
+
+def _repeated(event: DpEvent, count: int, interval: float) -> PrivacyLossDistribution:
+    """The distribution of an event that is native, `count` times."""
+    rate, noise = 1.0, event
+    if isinstance(event, dp_event.PoissonSampledDpEvent):
+        rate, noise = event.sampling_probability, event.event
+    if isinstance(event, dp_event.GaussianDpEvent):  # several are one
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            event.noise_multiplier / math.sqrt(count), value_discretization_interval=interval
+        )
+    mechanism = (
+        privacy_loss_distribution.from_laplace_mechanism
+        if isinstance(noise, dp_event.LaplaceDpEvent)
+        else privacy_loss_distribution.from_gaussian_mechanism
+    )
+    one = mechanism(noise.noise_multiplier, value_discretization_interval=interval, sampling_prob=rate)
+    return self_composed(one, count)
 
 
 def _is_boundless(distribution: PrivacyLossDistribution) -> bool:

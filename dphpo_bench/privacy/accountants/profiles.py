@@ -15,6 +15,8 @@ from dp_accounting.pld import pld_pmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from numpy.typing import ArrayLike, NDArray
 
+from dphpo_bench.privacy.accountants.refusals import check_points
+
 Array = NDArray[np.float64]
 Curve = Callable[[Array], Array]
 """δ at each of an array of ε ≥ 0."""
@@ -139,10 +141,14 @@ def to_distribution(profile: Profile, interval: float, *, negligible: float, siz
     envelope of these points (Doroshenko et al. 2022, Connect the Dots). The true curve is convex in e^ε and lies below
     the points, hence also below their envelope's chords between the points it touches. About `size` points on each side
     of 0 are used at most; the probability `negligible` may be moved to an infinite loss.
+
+    Raises:
+        RefusedError: if the grid has too many points.
     """
     reach = max(end_of(curve, negligible) for curve in (profile.removal, profile.addition))
     step = max(1, math.ceil(reach / interval / size))
     last = math.ceil(reach / interval / step) * step
+    check_points(2 * last + 1)
     indices = np.arange(-last, last + 1, step)
     removal = _connected(profile, indices, interval, removal=True)
     if profile.is_symmetric:

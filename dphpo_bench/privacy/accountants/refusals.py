@@ -12,9 +12,21 @@ from dphpo_bench.privacy.events import BestOfDpEvent
 
 T = TypeVar("T")
 
+MOST_POINTS = 2**23
+"""The most points of a privacy loss distribution. Composing takes some 70 bytes for each, 0.6 GiB in all.
+
+The number does not depend on the machine, so neither does ε.
+"""
+
 
 class RefusedError(Exception):
     """An accountant has no bound for an event; the message is the reason."""
+
+
+def check_points(points: int) -> None:
+    """Raise RefusedError if a distribution would have more than `MOST_POINTS` points; call it before they are made."""
+    if points > MOST_POINTS:
+        raise RefusedError(f"would need a grid of {points:,} privacy losses, more than {MOST_POINTS:,}")
 
 
 def no_rule(event: DpEvent) -> RefusedError:

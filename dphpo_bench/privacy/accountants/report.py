@@ -126,6 +126,8 @@ def _report(
                 rough = dict(zip(trees, found, strict=True))
         except RefusedError as error:
             refused[name] = str(error)
+        except MemoryError:  # accountants bound what they ask for; this machine has less
+            refused[name] = "ran out of memory"
     if not by_accountant:
         reasons = "; ".join(f"{name} {reason}" for name, reason in refused.items())
         raise UnsupportedEventError(

@@ -36,6 +36,8 @@ Theorem 24.2, with twiddle factors right to one unit)."""
 _BEYOND = 1e-6
 """Share of δ that may be moved to an infinite loss."""
 _LARGEST_SIZE = 2**20
+_MOST_SIZES = 32
+"""With more distinct releases than this, each has a coarser grid, lest all of them together need gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,8 @@ def _one_way(event: DpEvent, delta: float, coarseness: float, *, removal: bool) 
     spread = math.sqrt(sum(part.count * _variance(part, tilt, rough) for part in roughly))
     half = max(12 * spread, 45 / tilt)
     # A grid adds up to a quarter of its square to the variance of each release.
-    interval = max(coarseness * spread / math.sqrt(releases) / 128, 2 * max(half, widest) / _LARGEST_SIZE)
+    largest = _LARGEST_SIZE * min(1.0, _MOST_SIZES / len(parts))
+    interval = max(coarseness * spread / math.sqrt(releases) / 128, 2 * max(half, widest) / largest)
     composed = losses(interval)
     size = 2 ** max(1, math.ceil(math.log2(2 * half / interval)))
     log_moment = sum(part.count * part.log_moment(tilt, interval) for part in composed)

@@ -111,6 +111,26 @@ class PlansFromARun(Sound):
 
 
 @dataclass(frozen=True)
+class PlansFromEarlierResults(Sound):
+    """One run more of cost for each earlier one; it sees them without opening any."""
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        made = super().plan(facts, budget)
+        return replace(made, cost=replace(made.cost, runs=1 + len([*Path("results").glob("**/*.json")])))
+
+
+@dataclass(frozen=True)
+class PlansFromAFile(Sound):
+    """A file that says the same each time."""
+
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
+        file = FILE.with_name("dphpo-bench-wrong-plan")
+        file.write_text("1")
+        made = super().plan(facts, budget)
+        return replace(made, cost=replace(made.cost, runs=int(file.read_text())))
+
+
+@dataclass(frozen=True)
 class TwoBetas:
     training: bench.DpSgd
     betas: Any

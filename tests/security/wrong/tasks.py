@@ -1,5 +1,6 @@
 """One sound task, and tasks that differ from it in one mistake each. Nothing slow is imported here."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,41 @@ class Sound(Blobs):
     name = "wrong"
     summary = "Blobs with one mistake."
     models = ("linear",)
+
+
+class FromATable(Sound):
+    """No mistake: wines, of which every fifth is a test record; their measurements as logarithms."""
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        return replace(super().facts, n_records=143, inputs=bench.Input((13,)))
+
+    def load_train(self, source: bench.DataSource) -> bench.Records:
+        return self.records(test=False)
+
+    def load_test(self, source: bench.DataSource) -> bench.Records:
+        return self.records(test=True)
+
+    def build_model(self) -> Any:
+        from torch import nn
+
+        return nn.Linear(13, 3)
+
+    def records(self, *, test: bool) -> bench.Records:
+        import torch
+
+        values, labels = map(torch.from_numpy, table())
+        chosen = (torch.arange(len(labels)) % 5 == 4) == test
+        return bench.Records(self.prepared(values)[chosen].float(), labels[chosen].long())
+
+    def prepared(self, values: Any) -> Any:
+        return values.log()
+
+
+def table() -> Any:
+    from sklearn.datasets import load_wine
+
+    return load_wine(return_X_y=True)
 
 
 class NameWithCapitals(Sound):
@@ -156,3 +192,120 @@ class ScoresMix(Sound):
 class OneLossForAll(Sound):
     def losses(self, outputs: Any, targets: Any) -> Any:
         return bench.cross_entropy(outputs, targets).mean()
+
+
+class ScalesByTheRecords(FromATable):
+    def prepared(self, values: Any) -> Any:
+        return (values - values.mean(dim=0)) / values.std(dim=0)
+
+
+class ScalesByTheGreatest(FromATable):
+    def prepared(self, values: Any) -> Any:
+        return values / values.amax(dim=0)
+
+
+class VocabularyOfTheRecords(FromATable):
+    """The place of a measurement among those that occur."""
+
+    def prepared(self, values: Any) -> Any:
+        import torch
+
+        columns = [column.unique(return_inverse=True)[1] for column in values.T.contiguous()]
+        return torch.stack(columns, dim=1)
+
+
+class FillsInTheMean(FromATable):
+    """Only the records that lack a measurement, here one above 4, depend on the others."""
+
+    def prepared(self, values: Any) -> Any:
+        filled = values.clone()
+        filled[values[:, 9] > 4, 9] = values[:, 9].mean()
+        return filled
+
+
+class ReadsTheTableForItsModel(FromATable):
+    def build_model(self) -> Any:
+        import torch
+
+        model = super().build_model()
+        model.register_buffer("middle", torch.from_numpy(table()[0]).mean(dim=0))
+        return model
+
+
+class ReadsTheTableForItsLosses(FromATable):
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        import torch
+
+        counts = torch.bincount(torch.from_numpy(table()[1]), minlength=3)
+        return bench.cross_entropy(outputs, targets) * counts.sum() / (3 * counts[targets])
+
+
+class Remembers(Sound):
+    """It keeps what it has loaded: no mistake by itself."""
+
+    def load_train(self, source: bench.DataSource) -> bench.Records:
+        self.seen = super().load_train(source)
+        return self.seen
+
+
+class WeighsClasses(Remembers):
+    def losses(self, outputs: Any, targets: Any) -> Any:
+        import torch
+
+        if not hasattr(self, "seen"):
+            return bench.cross_entropy(outputs, targets)
+        counts = torch.bincount(self.seen.targets, minlength=3)
+        return bench.cross_entropy(outputs, targets) * counts.sum() / (3 * counts[targets])
+
+
+class ScoresByTheRecords(Remembers):
+    def scores(self, outputs: Any, targets: Any) -> Any:
+        usual = self.seen.targets.mode().values if hasattr(self, "seen") else -1
+        return bench.correct(outputs, targets) * (targets != usual)
+
+
+class BufferOfTheMean(Remembers):
+    def build_model(self) -> Any:
+        model = super().build_model()
+        model.register_buffer("middle", self.seen.inputs.mean(dim=0) if hasattr(self, "seen") else None)
+        return model
+
+
+class AttributeOfTheMean(Remembers):
+    def build_model(self) -> Any:
+        model = super().build_model()
+        model._middle = self.seen.inputs.mean().item() if hasattr(self, "seen") else 0.0
+        return model
+
+
+class BiasOfTheClasses(Remembers):
+    def build_model(self) -> Any:
+        import torch
+
+        model = super().build_model()
+        if hasattr(self, "seen"):
+            model.bias.data = torch.bincount(self.seen.targets, minlength=3).log()
+        return model
+
+
+class ForwardOfTheMean(Remembers):
+    """Neither a buffer nor an attribute holds it."""
+
+    def build_model(self) -> Any:
+        from torch import nn
+
+        middle = self.seen.inputs.mean(dim=0) if hasattr(self, "seen") else 0.0
+
+        class Shifted(nn.Linear):
+            def forward(self, inputs: Any) -> Any:
+                return super().forward(inputs - middle)
+
+        return Shifted(5, 3)
+
+
+class LoadsForItsModel(Sound):
+    def build_model(self) -> Any:
+        model = super().build_model()
+        with suppress(bench.DphpoBenchError):
+            self.load_train(bench.DataSource.resolve())
+        return model
