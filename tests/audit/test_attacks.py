@@ -332,6 +332,8 @@ def test_a_run_that_fails_cannot_be_attacked(fixed_noise, tiny_task, budget) -> 
 def test_the_records_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     from dphpo_bench.cli import commands as cli
 
+    monkeypatch.setenv("COLUMNS", "200")
+
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["dphpo-bench", *arguments])
         with pytest.raises(SystemExit) as exit_:
