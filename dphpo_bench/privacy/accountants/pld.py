@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -75,9 +76,9 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
     return epsilon_for_delta(distribution, rules.delta - composed.own_rounding)
 
 
-def profile(event: DpEvent, rules: Rules) -> Profile:
+def profile(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) -> Profile:
     """The profile of a simplified tree. Raises what `epsilon` does, and `LossesTooLargeError`."""
-    return _Composition.of(event, rules).profile()
+    return _Composition.of(event, rules).profile(rough_epsilon)
 
 
 @dataclass(frozen=True)
@@ -219,11 +220,11 @@ class _Composition:
     def _largest_sum(self) -> float:
         return sum(n * self.mechanisms[part].largest for part, n in self.counts.items())
 
-    def profile(self) -> Profile:
+    def profile(self, rough_epsilon: float | None = None) -> Profile:
         """The profile of the whole."""
         if self.only is not None and self.only.profile is not None:
             return self.only.profile()
-        return profiles.from_distribution(self.distribution(), self.own_rounding)
+        return profiles.from_distribution(self.distribution(rough_epsilon), self.own_rounding)
 
     def distribution(self, rough_epsilon: float | None = None) -> PrivacyLossDistribution:
         """The privacy loss distribution of the whole, unless its losses cannot be represented."""
@@ -278,6 +279,7 @@ class _Composition:
         return max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4, 1e-7)
 
 
+@lru_cache(maxsize=8)  # risk and each bound of a selection start from the distributions that ε was read from
 def _native(event: DpEvent, interval: float) -> PrivacyLossDistribution:
     """The distribution of an event by the PLD accountant of `dp_accounting`."""
     return pld.PLDAccountant(value_discretization_interval=interval).compose(event)._pld

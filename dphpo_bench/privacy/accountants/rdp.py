@@ -34,6 +34,14 @@ def epsilon(event: DpEvent, delta: float, orders: Sequence[float] = ORDERS) -> f
         return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
 
 
+def deltas(event: DpEvent, epsilons: Array) -> Array:
+    """Bound δ of a simplified tree at each ε ≥ 0, shape (n,), by few orders; refused if a part has no Rényi curve."""
+    with _quiet_absl():
+        curve = _curve(event, np.array(ROUGH_ORDERS, dtype=float))
+    compute = rdp.rdp_privacy_accountant.compute_delta
+    return np.array([compute(ROUGH_ORDERS, curve, float(at))[0] for at in epsilons])
+
+
 def _curve(event: DpEvent, orders: Array) -> Array:
     """ε(α) of a tree at each order α > 1."""
     counts = event_rules.multiset(event)
