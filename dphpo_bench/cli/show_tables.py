@@ -8,6 +8,7 @@ from typing import Any
 
 from dphpo_bench.base.text import count, one_line, value_text
 from dphpo_bench.cli.plots import bar, step_plot
+from dphpo_bench.cli.risk_text import record_risk, risk_json, risk_rows
 from dphpo_bench.privacy.event_texts import describe
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.records.choices import chosen, is_number, series, tried
@@ -47,6 +48,7 @@ def _told(record: RunRecord) -> dict[str, Any]:
         "tried": tried(record.released),
         "epsilon_quoted": privacy and privacy.epsilon,
         "tuning_share": privacy and privacy.tuning_share,
+        "risk": risk_json(record_risk(record)),
         "releases": _releases(privacy) if privacy else [],
     }
 
@@ -139,6 +141,8 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
         yield f"ε = {privacy.epsilon:.6g} of {record.identity.epsilon:g}, {by}{'' if share else ': all for training'}"
         if share:
             yield f"  tuning {share:.2%} {bar(share, BAR_WIDTH)} training {1 - share:.2%}"
+    for label, text in risk_rows(record_risk(record)):
+        yield from wrap(f"{label + ': ' if label else ''}{text}", width, initial_indent="  ", subsequent_indent="    ")
     releases = _releases(privacy)
     for text in releases[:MAX_RELEASES]:
         yield from wrap(one_line(text, 3 * width), width, initial_indent="  ", subsequent_indent="    ")
