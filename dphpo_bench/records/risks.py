@@ -15,25 +15,26 @@ def recorded(found: Risk) -> ProvenRisk:
     return ProvenRisk(**asdict(found))
 
 
-def claimed(privacy: Privacy) -> Risk | None:
-    """Return the risk that a record states; None if it states none."""
-    return Risk(**privacy.risk.model_dump()) if privacy.risk else None
+def stated(privacy: Privacy, delta: float) -> Risk | None:
+    """Return what a record says of its risk beyond its ledger; None if nothing.
+
+    The plan counts as well, since a run that stops early is as private as its plan. Where a record states no risk, and
+    its ledger costs less than its plan, nothing is known of the plan but its ε at δ.
+    """
+    if privacy.risk:
+        return Risk(**privacy.risk.model_dump())
+    if privacy.recomputed and privacy.planned.epsilon > privacy.recomputed.epsilon + _ROUNDING:
+        return risk_of_point(privacy.planned.epsilon, delta)
+    return None
 
 
 def risk_of(privacy: Privacy, delta: float) -> Risk:
     """Return the worse of what a record states and what its ledger costs.
-
-    The plan counts as well, since a run that stops early is as private as its plan. Where a record states no risk, and
-    its ledger costs less than its plan, nothing is known of the plan but its ε at δ.
 
     Raises:
         UnsupportedEventError: if no accountant bounds the ledger.
     """
     if not privacy.end_to_end_private or privacy.recomputed is None:
         return CERTAIN
-    found, stated = [risk(Ledger.from_json(privacy.ledger).event, delta)], claimed(privacy)
-    if stated:
-        found.append(stated)
-    elif privacy.planned.epsilon > privacy.recomputed.epsilon + _ROUNDING:
-        found.append(risk_of_point(privacy.planned.epsilon, delta))
-    return worst(found)
+    found, also = risk(Ledger.from_json(privacy.ledger).event, delta), stated(privacy, delta)
+    return worst([found, also]) if also else found

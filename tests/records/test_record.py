@@ -12,7 +12,7 @@ from dphpo_bench import read_record
 from dphpo_bench.base.errors import OtherRunError, RecordError
 from dphpo_bench.privacy.risk import CERTAIN, risk, risk_of_point
 from dphpo_bench.records.record import MAX_RECORD_BYTES, ProvenRisk, RunRecord
-from dphpo_bench.records.risks import claimed, risk_of
+from dphpo_bench.records.risks import risk_of, stated
 from dphpo_bench.records.store import RecordStore
 
 
@@ -54,17 +54,18 @@ def test_a_published_record_of_version_2_keeps_its_bytes_and_its_name(method: st
 def test_a_new_record_states_its_risk(record: RunRecord, fixed_noise, tiny_task, budget) -> None:
     event = fixed_noise().plan(tiny_task.facts, budget).event
     assert record.schema_version == 3
-    assert claimed(record.privacy) == risk(event, budget.delta) == risk_of(record.privacy, budget.delta)
+    assert stated(record.privacy, budget.delta) == risk(event, budget.delta) == risk_of(record.privacy, budget.delta)
 
 
 def test_an_old_record_has_the_risk_of_its_ledger(record: RunRecord, budget) -> None:
     old = record.privacy.model_copy(update={"risk": None})
-    assert risk_of(old, budget.delta) == claimed(record.privacy)
+    assert risk_of(old, budget.delta) == stated(record.privacy, budget.delta)
 
 
 def test_a_record_cannot_understate_the_risk_of_its_ledger(record: RunRecord, budget) -> None:
     little = ProvenRisk(advantage=0.01, tpr_at_1pct=0.01, tpr_at_01pct=0.001, mu=0.01, mu_fit=0.0)
-    assert risk_of(record.privacy.model_copy(update={"risk": little}), budget.delta) == claimed(record.privacy)
+    altered = record.privacy.model_copy(update={"risk": little})
+    assert risk_of(altered, budget.delta) == stated(record.privacy, budget.delta)
 
 
 def test_of_an_old_record_that_stopped_early_the_planned_epsilon_counts(record: RunRecord, budget) -> None:
