@@ -25,8 +25,10 @@ def settled(submissions: Submissions, folder: Path) -> tuple[Submissions, str]:
         InvalidValueError: if the file cannot be read.
     """
     shown = _read(folder / FILE)
-    found = {run.risk for run in submissions.runs if run.risk}
-    chosen = {risk: next((one for one in shown if _alike(one, risk)), risk) for risk in found}
+    chosen: dict[Risk, Risk] = {}
+    for risk in sorted({run.risk for run in submissions.runs if run.risk}, key=astuple):
+        # Ledgers that differ in rounding share a line as well, in the first build as in later ones.
+        chosen[risk] = next((one for one in (*shown, *chosen.values()) if _alike(one, risk)), risk)
     runs = tuple(replace(run, risk=chosen[run.risk]) if run.risk else run for run in submissions.runs)
     return replace(submissions, runs=runs), _content(chosen.values())
 

@@ -35,6 +35,14 @@ def test_rounding_changes_nothing_and_more_does(found: Submissions, tmp_path: Pa
     assert another != content
 
 
+def test_a_second_build_changes_nothing(found: Submissions, tmp_path: Path) -> None:
+    near = replace(found, runs=(*found.runs, *moved(found, 1 - 3e-7).runs, *moved(found, 1 - 9e-7).runs))
+    first, content = settled(near, tmp_path)
+    (tmp_path / FILE).write_text(content)
+    assert settled(near, tmp_path) == (first, content)
+    assert content.count("\n") == 4
+
+
 def test_the_file_holds_each_risk_once_and_infinity(found: Submissions, tmp_path: Path) -> None:
     header, *lines, last = settled(found, tmp_path)[1].split("\n")
     assert header == "advantage,tpr_at_1pct,tpr_at_01pct,mu,mu_fit"
