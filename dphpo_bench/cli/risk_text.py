@@ -10,7 +10,7 @@ from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.risks import risk_of
 
-NOT_WHAT_LEAKS = "Most that any attack can do, as far as it is proven; what leaks may be far less."
+NOT_WHAT_LEAKS = "Risk is what no attack can exceed; what leaks may be far less."
 
 
 def record_risk(record: RunRecord) -> Risk | None:
@@ -26,17 +26,19 @@ def risk_json(found: Risk | None) -> dict[str, Any] | None:
     return asdict(found) if found else None
 
 
-def risk_rows(found: Risk | None) -> list[tuple[str, str]]:
-    """Return labels and texts; bounds are rounded up."""
+def risk_rows(found: Risk | None) -> list[tuple[str, list[str]]]:
+    """Return labels, each with one or two short texts; bounds are rounded up."""
     if found is None:
         return []
     if found.mu == math.inf:
-        return [("proven risk", "none is bounded: an attack may tell for certain whether a record was there")]
+        return [("proven risk", ["unbounded: an attack may be certain"])]
     hits, rare, advantage = (
         f"{rounded_up(100 * share, 3)} %" for share in (found.tpr_at_1pct, found.tpr_at_01pct, found.advantage)
     )
     return [
-        ("proven risk", f"at 1 % false alarms at most {hits} of present records are found, at 0.1 % {rare}"),
-        ("", f"advantage (true less false positives) at most {advantage}"),
-        ("as Gaussian DP", f"μ = {rounded_up(found.mu, 4)}, whose curve is off by {rounded_up(found.mu_fit, 2)}"),
+        (
+            "proven risk, at most",
+            [f"{hits} of records found at 1 % false alarms", f"{rare} at 0.1 %; advantage {advantage}"],
+        ),
+        ("as Gaussian DP", [f"μ = {rounded_up(found.mu, 4)}, off by {rounded_up(found.mu_fit, 2)}"]),
     ]

@@ -109,8 +109,9 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
 
 def _add_risk(table: "Table", found: "Risk | None") -> None:
     """Add the rows of a risk, and say below the table what kind of number they hold."""
-    for label, text in risk_rows(found):
-        table.add_row(label, text)
+    for label, texts in risk_rows(found):
+        for text in texts:
+            table.add_row(label if text is texts[0] else "", text)
     table.caption, table.caption_justify = NOT_WHAT_LEAKS if found else None, "left"
 
 

@@ -44,9 +44,9 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path: Path, main_here: Any) 
         "(pld, quoted)",
         "(rdp)",
         "share spent on tuning",
-        "at 1 % false alarms at most",
+        "of records found at 1 % false alarms",
         "as Gaussian DP",
-        "as far as it is proven; what leaks may be far less",
+        "Risk is what no attack can exceed; what leaks may be far less.",
         "steps",
         "seconds",
         "peak memory",
@@ -95,7 +95,7 @@ def test_plan_json(main_here: Any) -> None:
 
 def test_plan_of_a_reference_bounds_no_risk(main_here: Any) -> None:
     out = main_here("plan", "-m", "nonprivate", "-t", "digits")[1]
-    assert "an attack may tell for certain whether a record was there" in out
+    assert "unbounded: an attack may be certain" in out
     plan = json.loads(main_here("plan", "-m", "nonprivate", "-t", "digits", "--json")[1])
     assert plan["risk"] == {"advantage": 1, "tpr_at_1pct": 1, "tpr_at_01pct": 1, "mu": "Infinity", "mu_fit": 0}
 
