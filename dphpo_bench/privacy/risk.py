@@ -16,7 +16,7 @@ from dp_accounting.dp_event import DpEvent
 from dphpo_bench.base.checks import inside
 from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.accountants import pld, rdp
-from dphpo_bench.privacy.accountants.pld import Bound, LossesTooLargeError, Rules
+from dphpo_bench.privacy.accountants.pld import Bound, Rules
 from dphpo_bench.privacy.accountants.profiles import MAX_EPSILON, Array, Points, Profile
 from dphpo_bench.privacy.accountants.refusals import RefusedError
 from dphpo_bench.privacy.accountants.report import epsilon
@@ -24,6 +24,9 @@ from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.privacy.tradeoff import TradeOff
 
 _RENYI_POINTS = 60
+
+_WITHOUT_A_CURVE = (RefusedError, ArithmeticError, IndexError, ValueError, MemoryError)
+"""Errors of bounds and libraries at extreme losses. The quoted points remain, and the record of the run is not lost."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,10 @@ def trade_off(tree: DpEvent, delta: float) -> TradeOff:
     selects = has_selection(tree)
     theorems: tuple[Bound | None, ...] = ("profile", "layer_cake") if selects else (None,)
     for theorem in theorems:
-        with suppress(RefusedError, LossesTooLargeError):
+        with suppress(*_WITHOUT_A_CURVE):
             curves.append(_points(pld.profile(tree, Rules(theorem, 1.0, delta), bounds.get("rdp"))))
     if selects:
-        with suppress(RefusedError):
+        with suppress(*_WITHOUT_A_CURVE):
             at = np.r_[0.0, np.geomspace(1e-3, max(1.0, 2 * _largest(quoted)), _RENYI_POINTS)]
             curves.append((at, rdp.deltas(tree, at)))
     return TradeOff.of(*map(np.concatenate, zip(*curves, strict=True)))

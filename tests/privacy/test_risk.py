@@ -5,7 +5,8 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from dp_accounting import dp_event, pld
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from gdpnum import PLDConverter
 from riskcal.analysis import get_advantage_from_pld, get_beta_from_pld
@@ -13,6 +14,7 @@ from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import events
+from dphpo_bench.privacy.accountants import pld
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.risk import Risk, risk, risk_of_point, worst
 from dphpo_bench.privacy.run_counts import Poisson, TruncatedNegativeBinomial, UniformCount, geometric
@@ -69,7 +71,7 @@ SAMPLED = [(0.02, 1.8786, 500), (0.1258, 1.2, 159), (0.001, 0.7, 1000), (1.0, 20
 
 
 def distribution_of(rate: float, noise: float, steps: int, interval: float) -> PrivacyLossDistribution:
-    accountant = pld.PLDAccountant(value_discretization_interval=interval)
+    accountant = PLDAccountant(value_discretization_interval=interval)
     accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(noise)), steps)
     return accountant._pld
 
@@ -169,6 +171,17 @@ def test_large_losses_are_certain_detection_rather_than_an_overflow() -> None:
     found = risk(events.repeat(events.gaussian(0.02), 100), DELTA)
     assert found.advantage == pytest.approx(1.0)
     assert found.tpr_at_01pct == pytest.approx(1.0)
+
+
+def test_a_library_that_fails_at_a_curve_leaves_the_quoted_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise IndexError
+
+    monkeypatch.setattr(pld, "profile", fail)
+    event = events.repeat(events.poisson_sampled(0.02, events.gaussian(1.9)), 500)
+    assert risk(event, DELTA) == risk_of_point(epsilon(event, DELTA).epsilon, DELTA)
+    infinite = events.compose(events.gaussian(5), events.gaussian(5), events.best_of(events.gaussian(2), Poisson(1e4)))
+    assert risk(infinite, DELTA).advantage == pytest.approx(1)
 
 
 def test_delta_far_below_rounding_is_still_bounded() -> None:
