@@ -74,6 +74,8 @@ from .privacy.events import poisson_sampled as poisson_sampled
 from .privacy.events import pure as pure
 from .privacy.events import repeat as repeat
 from .privacy.holdout import held_out as held_out
+from .privacy.risk import Risk as Risk
+from .privacy.risk import risk as risk
 from .privacy.run_counts import CappedGeometric as CappedGeometric
 from .privacy.run_counts import Poisson as Poisson
 from .privacy.run_counts import RunCount as RunCount

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import ROUND_CEILING, Context
 from typing import Any
 
 MAX_LINE = 300
@@ -86,6 +87,12 @@ def varying_names(settings: Sequence[Mapping[str, str]]) -> list[str]:
 def value_text(value: Any) -> str:
     """A parameter's value as it is shown: a text as it is, anything else as JSON."""
     return value if isinstance(value, str) else compact_json(value)
+
+
+def rounded_up(value: float, digits: int) -> str:
+    """Return a number ≥ 0 with so many significant digits, never below it but for rounding errors."""
+    cautious = Context(prec=digits, rounding=ROUND_CEILING)
+    return f"{cautious.create_decimal_from_float(value * (1 - 1e-9)):f}"
 
 
 def compact_json(value: Any) -> str:

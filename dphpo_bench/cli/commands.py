@@ -1,5 +1,4 @@
-"""The command line: run, plan, list, describe, data, sweep, results, show, explain, account, leaderboard, audit, check,
-new.
+"""The command line, with its commands `run`, `plan`, `data`, `sweep` and `check`; others have files of their own.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
 standard error. Imports wait until a command needs them.
@@ -30,6 +29,7 @@ from dphpo_bench.cli.new import app as new_app
 from dphpo_bench.cli.output import complain, say, show, show_json
 from dphpo_bench.cli.results import results_command
 from dphpo_bench.cli.show import show_command
+from dphpo_bench.cli.statement import statement_command
 
 
 def _show_version(asked: bool) -> None:
@@ -191,6 +191,7 @@ app.command("list")(list_command)
 app.command("describe")(describe_command)
 app.command("results")(results_command)
 app.command("show")(show_command)
+app.command("statement")(statement_command)
 
 
 @app.command("sweep")

@@ -39,7 +39,9 @@ def build_command(
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write README.md, leaderboard.csv, index.html and plots from all records; ε is computed again from the ledgers.
+    """Write README.md, leaderboard.csv, index.html and plots from all records.
+
+    ε and risk are computed again from the ledgers; risks.csv keeps the latter, which differ a little between machines.
 
     The same records give the same files, byte by byte. Records that do not pass are listed with the reason. Findings in
     findings.toml whose figures are not those of the board are named, and left out.
@@ -49,15 +51,17 @@ def build_command(
     require_extra("leaderboard", "Drawing the leaderboard needs", "jinja2")
     from dphpo_bench.leaderboard.build import render, stale, with_written, write
     from dphpo_bench.leaderboard.replays import read_checked
+    from dphpo_bench.leaderboard.risks import FILE as RISKS
+    from dphpo_bench.leaderboard.risks import settled
     from dphpo_bench.leaderboard.scoring import score
     from dphpo_bench.leaderboard.standard import Standard
 
     progress = make_progress(quiet)
-    submissions = read_checked([folder / "results"], _cache(), progress)
+    submissions, risks = settled(read_checked([folder / "results"], _cache(), progress), folder)
     suite = folder / STANDARD
     standard = Standard.of_suite(suite) if suite.is_file() else Standard.builtin()
     board, wrong = with_written(score(submissions, standard), folder)
-    files = render(board, folder)
+    files = render(board, folder) | {RISKS: risks}
     for line in wrong:
         say(f"Wrong: {line}")
     if check:
@@ -87,7 +91,7 @@ def validate_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Check records as the leaderboard will: types, sizes, place, and ε computed again from the ledger.
+    """Check records as the leaderboard will: types, sizes, place, and ε and risk computed again from the ledger.
 
     The place is what a file's last two folders say: <task>/<method>/<key>.json. Whether a run took place cannot be
     checked, but by --rerun: it repeats a run of each method, then a second one, the cheapest first, and compares

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count
+from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_json, risk_rows
 from dphpo_bench.records.measure import Measure
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from dphpo_bench.audit.sizes import Size
     from dphpo_bench.harness.plan import CheckedPlan
     from dphpo_bench.harness.run import RunResult
+    from dphpo_bench.privacy.risk import Risk
 
 
 def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
@@ -36,6 +38,7 @@ def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
         "accountant": checked.epsilon.quoted,
         "epsilon_by_accountant": dict(checked.epsilon.by_accountant),
         "tuning_share": checked.tuning_share,
+        "risk": risk_json(checked.risk),
         "parameters": made.to_json()["parameters"],
         "releases": [asdict(release) for release in made.releases],
         "cost": asdict(made.cost),
@@ -56,6 +59,7 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     epsilon = _bounds_text(checked.epsilon.by_accountant, checked.epsilon.quoted)
     summary.add_row("ε of the whole procedure", epsilon)
     summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
+    _add_risk(summary, checked.risk)
     for name, value in _flat(made.to_json()["parameters"] or {}):
         summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
     runs = count(made.cost.runs, "run")
@@ -103,6 +107,7 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
             table.add_row("ε recomputed from the ledger", _bounds_text(recomputed.by_accountant, recomputed.accountant))
         table.add_row("ε to quote", f"{privacy.epsilon:.6g}")
         table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
+        _add_risk(table, record_risk(record))
     if record.cost:
         table.add_row("steps", f"{record.cost.steps:,}")
     table.add_row("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items()))
@@ -114,6 +119,14 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     if saved:
         table.add_row("model", str(saved))
     return table
+
+
+def _add_risk(table: "Table", found: "Risk | None") -> None:
+    """Add the rows of a risk, and say below the table what kind of number they hold."""
+    for label, texts in risk_rows(found):
+        for text in texts:
+            table.add_row(label if text is texts[0] else "", text)
+    table.caption, table.caption_justify = NOT_WHAT_LEAKS if found else None, "left"
 
 
 def audit_table(found: "Audit", title: str, path: Path) -> "Table":

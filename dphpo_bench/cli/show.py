@@ -22,7 +22,7 @@ def show_command(
 ) -> None:
     """Show one run: what it chose, its path, where ε went, the oracle's choice beside it, the command that repeats it.
 
-    The oracle's run is looked for in the same folder of results. Nothing is computed again. --task-file says where a
+    The oracle's run is looked for in the same folder of results. No run is repeated. --task-file says where a
     task of your own lies, which the command needs that repeats the run.
     """
     from dphpo_bench.cli.show_tables import record_json, record_lines

@@ -9,11 +9,11 @@ from typing import Any
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, one_line, value_text
 from dphpo_bench.cli.plots import bar, step_plot
-from dphpo_bench.privacy.event_texts import describe
-from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.cli.risk_text import record_risk, risk_json, risk_rows
 from dphpo_bench.records.choices import chosen, is_number, series, tried
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import Privacy, RunRecord
+from dphpo_bench.records.statement import releases
 
 WIDEST = 100
 PLOT_HEIGHT = 6
@@ -49,7 +49,8 @@ def _told(record: RunRecord) -> dict[str, Any]:
         "tried": tried(record.released),
         "epsilon_quoted": privacy and privacy.epsilon,
         "tuning_share": privacy and privacy.tuning_share,
-        "releases": _releases(privacy) if privacy else [],
+        "risk": risk_json(record_risk(record)),
+        "releases": releases(privacy) if privacy else [],
     }
 
 
@@ -143,11 +144,13 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
         yield f"ε = {privacy.epsilon:.6g} of {record.identity.epsilon:g}, {by}{'' if share else ': all for training'}"
         if share:
             yield f"  tuning {share:.2%} {bar(share, BAR_WIDTH)} training {1 - share:.2%}"
-    releases = _releases(privacy)
-    for text in releases[:MAX_RELEASES]:
+    for label, told in risk_rows(record_risk(record)):
+        yield from wrap(f"{label}: {', '.join(told)}", width, initial_indent="  ", subsequent_indent="    ")
+    texts = releases(privacy)
+    for text in texts[:MAX_RELEASES]:
         yield from wrap(one_line(text, 3 * width), width, initial_indent="  ", subsequent_indent="    ")
-    if len(releases) > MAX_RELEASES:
-        yield f"  and {len(releases) - MAX_RELEASES:,} other kinds of releases"
+    if len(texts) > MAX_RELEASES:
+        yield f"  and {len(texts) - MAX_RELEASES:,} other kinds of releases"
     if record.audit:
         audit = record.audit
         attack = one_line(audit.attack, MAX_VALUE)
@@ -156,12 +159,6 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
             yield f"With all guesses right it would have shown ε ≥ {audit.ceiling:.3g}."
         if audit.refuted:
             yield "It refutes the claim."
-
-
-def _releases(privacy: Privacy) -> list[str]:
-    """What the ledger holds, such as "112 × Poisson(q=0.356; Gaussian σ=2.07)", the most frequent first."""
-    entries = sorted(Ledger.from_json(privacy.ledger).entries, key=lambda entry: -entry[1])
-    return [describe(event) if times == 1 else f"{times:,} × {describe(event)}" for event, times in entries]
 
 
 def _work(record: RunRecord) -> Iterator[str]:

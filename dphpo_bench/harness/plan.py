@@ -4,6 +4,7 @@ import math
 import warnings
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, PlanOverBudgetError, SealedDataError
@@ -16,6 +17,7 @@ from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.risk import CERTAIN, Risk, risk
 from dphpo_bench.recipes.trial import Trial
 
 if TYPE_CHECKING:
@@ -46,6 +48,11 @@ class CheckedPlan:
     epsilon: EpsilonReport
     tuning_share: float
     end_to_end_private: bool
+
+    @cached_property
+    def risk(self) -> Risk:
+        """What an attack on one record can achieve against the whole procedure."""
+        return risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
 
 
 def plan(

@@ -25,6 +25,7 @@ from dphpo_bench.harness.reasons import MAX_REASON, reason_of
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, worst
 from dphpo_bench.records.record import (
     MAX_RECORD_BYTES,
     CostRecord,
@@ -33,6 +34,7 @@ from dphpo_bench.records.record import (
     Privacy,
     RunRecord,
 )
+from dphpo_bench.records.risks import recorded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -109,6 +111,8 @@ def record_of(
 ) -> RunRecord:
     """The record of a run, or that of a failed run if no record can hold the released values."""
 
+    proven = _risk_of(checked, attempt)
+
     def made(attempt: Attempt, metrics: Mapping[str, float]) -> RunRecord:
         recomputed = attempt.recomputed
         return RunRecord(
@@ -124,6 +128,7 @@ def record_of(
                 tuning_share=checked.tuning_share,
                 end_to_end_private=checked.end_to_end_private,
                 ledger=attempt.ledger.to_json(),
+                risk=recorded(proven),
             ),
             cost=CostRecord(**asdict(checked.plan.cost)),
             seconds=dict(seconds),
@@ -178,6 +183,13 @@ def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
         yield
     finally:
         seconds[phase] = time.perf_counter() - start
+
+
+def _risk_of(checked: CheckedPlan, attempt: Attempt) -> Risk:
+    """Return the worse risk of plan and ledger: a run that stops early is as private as its plan."""
+    if attempt.recomputed is None or not checked.end_to_end_private:
+        return CERTAIN
+    return worst([checked.risk, risk(attempt.ledger.event, checked.plan.budget.delta)])
 
 
 def _epsilon_record(report: EpsilonReport) -> Epsilon:

@@ -15,6 +15,7 @@ from dphpo_bench.leaderboard.values import Contestant as Contestant
 from dphpo_bench.leaderboard.values import Estimate as Estimate
 from dphpo_bench.leaderboard.values import PathPoint as PathPoint
 from dphpo_bench.leaderboard.values import Ranks as Ranks
+from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.measure import Measure
 
 FEW_SEEDS = 3
@@ -75,6 +76,8 @@ class Row(Standing):
             None if no run could say.
         accountant: whose bound it is.
         audited: the largest lower bound on ε that an attack has shown, if there was one.
+        risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
+            None if no run could say.
         path: what the run of the smallest seed released while it trained, thinned out; often empty.
         lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
         lost_to_choice: what a worse choice of values cost.
@@ -90,6 +93,7 @@ class Row(Standing):
     epsilon: float | None
     accountant: str
     audited: float | None
+    risk: Risk | None = None
     path: tuple[PathPoint, ...] = ()
     lost_to_noise: Estimate | None = None
     lost_to_choice: Estimate | None = None

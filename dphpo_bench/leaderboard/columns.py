@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dphpo_bench.base.text import rounded_up
 from dphpo_bench.leaderboard.board import Estimate, OverallRow, Ranks, Row
+from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.measure import Measure
 
 NOTHING = "–"
@@ -129,6 +131,11 @@ def audited_text(audited: float | None) -> str:
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
+def risk_text(risk: Risk | None) -> str:
+    """Return the proven true positives at 1 % false positives in percent, rounded up."""
+    return NOTHING if risk is None else rounded_up(100 * risk.tpr_at_1pct, 3)
+
+
 def _mean(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.mean
 
@@ -165,6 +172,7 @@ _CELLS: dict[str, Cells] = {
     "epsilon_ratio": (lambda row: epsilon_text(row.epsilon_ratio), lambda row: row.epsilon_ratio),
     "accountant": (lambda row: _accountants(row) or NOTHING, _accountants),
     "audited": (lambda row: audited_text(row.audited), lambda row: row.audited),
+    "risk": (lambda row: risk_text(row.risk), lambda row: row.risk and row.risk.tpr_at_1pct),
     "tuning_share": (lambda row: f"{100 * row.tuning_share:.1f}", lambda row: row.tuning_share),
     "runs": (lambda row: _figure(row.runs), lambda row: row.runs),
     "examples": (lambda row: _figure(row.examples, ".0f", 1000), lambda row: row.examples),
@@ -240,6 +248,11 @@ def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column
             "epsilon": ("ε recomputed", "ε of tuning and training, from the ledger of releases; never rounded down."),
             "accountant": ("by", "Accountant of this ε."),
             "audited": ("audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it."),
+            "risk": (
+                "found at 1 % false alarms, % ≤",
+                "Most present records that any attack finds while it takes 1 % of absent ones for present: proven from "
+                "the ledger, rounded up; what leaks may be far less.",
+            ),
             "tuning_share": ("on tuning, % of ε", "Share of ε that finding hyperparameters takes."),
             "runs": ("runs", "Training runs, in expectation."),
             "examples": ("examples, k", "Thousands of examples processed, in expectation."),

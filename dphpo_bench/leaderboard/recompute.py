@@ -1,4 +1,4 @@
-"""ε of many ledgers, on all cores, each different one once; the results are kept on disk."""
+"""ε and risk of many ledgers, on all cores, each different one once; the results are kept on disk."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from dphpo_bench.base.errors import DphpoBenchError
@@ -19,6 +19,7 @@ from dphpo_bench.base.progress import Progress
 from dphpo_bench.harness.plan_cache import engine_hash
 from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.risk import Risk, risk
 from dphpo_bench.sweep.processes import no_main_module
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ CPU_SECONDS = 60
 MEMORY_BYTES = 4 * 2**30
 """The limits of one ledger. Those of the built-in methods take less than a second, and little memory."""
 
-MAX_KEPT_BYTES = 100
+MAX_KEPT_BYTES = 400
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,20 @@ class Claim:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -> Mapping[Claim, float | str]:
-    """ε of each claim, or why there is none; `cache` is a folder of this machine's earlier results, if there is one."""
-    found: dict[Claim, float | str] = {}
+@dataclass(frozen=True)
+class Cost:
+    """What a ledger costs: ε by the claim's accountant, and the risk to one record."""
+
+    epsilon: float
+    risk: Risk
+
+
+def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -> Mapping[Claim, Cost | str]:
+    """Return the cost of each claim, or why there is none.
+
+    `cache` is a folder of this machine's earlier results, if there is one.
+    """
+    found: dict[Claim, Cost | str] = {}
     missing = []
     for claim in dict.fromkeys(claims):
         kept = _read(cache, claim)
@@ -64,7 +76,7 @@ def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -
     return found
 
 
-def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, float | str]]:
+def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Cost | str]]:
     """Compute in processes with limited time and memory. Claims that may have killed their process are tried alone."""
     killed = []
     with _pool(min(len(os.sched_getaffinity(0)), len(claims))) as pool:
@@ -80,7 +92,7 @@ def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, float | str]]
             try:
                 with no_main_module():
                     future = pool.submit(_compute, claim)
-                value = future.result()
+                value: Cost | str = future.result()
             except BrokenProcessPool:
                 value = "recomputing its ε killed the process"
         yield claim, value
@@ -100,14 +112,15 @@ class _TooLongError(Exception):
     """The processor time is used up."""
 
 
-def _compute(claim: Claim) -> float | str:
+def _compute(claim: Claim) -> Cost | str:
     def stop(*_: object) -> None:
         raise _TooLongError
 
     signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
     try:
-        return epsilon_by(Ledger.from_json(json.loads(claim.ledger)).event, claim.delta, claim.accountant)
+        event = Ledger.from_json(json.loads(claim.ledger)).event
+        return Cost(epsilon_by(event, claim.delta, claim.accountant), risk(event, claim.delta))
     except _TooLongError:
         return f"recomputing its ε takes more than {CPU_SECONDS} seconds"
     except DphpoBenchError as error:
@@ -121,21 +134,22 @@ def _compute(claim: Claim) -> float | str:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _read(cache: Path | None, claim: Claim) -> float | None:
+def _read(cache: Path | None, claim: Claim) -> Cost | None:
     if cache is None:
         return None
     try:
-        kept = json.loads(read_whole(cache / f"{claim.key}.json", MAX_KEPT_BYTES))
-    except (OSError, ValueError, RecursionError):
+        epsilon, *bounds = json.loads(read_whole(cache / f"{claim.key}.json", MAX_KEPT_BYTES))
+        kept = Cost(epsilon, Risk(*bounds))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return kept if isinstance(kept, float) and kept >= 0 else None
+    return kept if all(isinstance(one, float) and one >= 0 for one in (epsilon, *bounds)) else None
 
 
-def _keep(cache: Path | None, claim: Claim, value: float | str) -> None:
-    """Keep an ε, but not a failure, which may be this machine's."""
+def _keep(cache: Path | None, claim: Claim, value: Cost | str) -> None:
+    """Keep a cost, but not a failure, which may be this machine's."""
     if cache is None or isinstance(value, str):
         return
     try:
-        write_whole(cache / f"{claim.key}.json", json.dumps(value))
+        write_whole(cache / f"{claim.key}.json", json.dumps([value.epsilon, *astuple(value.risk)]))
     except OSError as error:
         logger.warning("Cannot keep a recomputed ε: %s", error)

@@ -13,6 +13,7 @@ from dphpo_bench.contract import registry
 from dphpo_bench.contract.task import MAX_DELTA
 from dphpo_bench.leaderboard.split import REPLAY
 from dphpo_bench.privacy.holdout import is_holdout
+from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import Audit, Identity, Privacy
 
@@ -86,6 +87,19 @@ def check_claim(identity: Identity, privacy: Privacy) -> None:
     )
     for partition, part in _parts(privacy.ledger["entries"]):
         require(is_holdout(partition, part), f"no session divides records into parts {partition!r}, {part!r}")
+
+
+def check_risk(claimed: Risk, found: Risk) -> None:
+    """Reject a risk below what the ledger costs. A worse plan may fit its Gaussian better, so its fit is its own."""
+    names = ["advantage", "tpr_at_1pct", "tpr_at_01pct", "mu"]
+    if claimed.mu <= found.mu * (1 + ROUNDING):
+        names.append("mu_fit")
+    for name in names:
+        least, told = getattr(found, name), getattr(claimed, name)
+        slack = ROUNDING if name == "mu_fit" else ROUNDING * told
+        require(
+            least <= told + slack, f"its ledger has a risk of {name} = {least:.6g}, more than the {told:.6g} it claims"
+        )
 
 
 def is_own(method: str, method_version: int, target: float) -> bool:

@@ -30,6 +30,7 @@ from dphpo_bench.leaderboard.split import REPLAY, Split
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import mean_interval, metric_mean, middle_ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Submissions
+from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:
@@ -119,6 +120,7 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
         epsilon=epsilon if entry.contestant.end_to_end_private else math.inf,
         accountant=accountant if entry.contestant.end_to_end_private else "",
         audited=max((run.audited for run in finished if run.audited is not None), default=None),
+        risk=_risk(entry),
         lacks_seeds=entry.lacks,
         contradicted=any(
             run.refuted or (run.audited and run.epsilon is not None and run.audited > run.epsilon) for run in finished
@@ -133,6 +135,13 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
         records=tuple((run.seed, run.path) for run in by_seed),
         command=command_of(by_seed[0]),
     )
+
+
+def _risk(entry: Entry) -> Risk | None:
+    if not entry.contestant.end_to_end_private:
+        return CERTAIN
+    told = [run.risk for run in entry.runs.values() if run.risk]
+    return worst(told) if told else None
 
 
 def _difference(better: Entry | None, worse: Entry | None) -> Estimate | None:

@@ -17,7 +17,7 @@ from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.text import compact_json, escaped, one_line
 from dphpo_bench.leaderboard.board import PathPoint, Refused
 from dphpo_bench.leaderboard.kinds import kinds_of
-from dphpo_bench.leaderboard.recompute import Claim, recompute
+from dphpo_bench.leaderboard.recompute import Claim, Cost, recompute
 from dphpo_bench.leaderboard.requirements import (
     MAX_METRIC,
     MAX_NUMBER,
@@ -27,14 +27,17 @@ from dphpo_bench.leaderboard.requirements import (
     check_audit,
     check_claim,
     check_identity,
+    check_risk,
     check_value,
     is_own,
     require,
 )
+from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
 from dphpo_bench.records.reading import path_text, record_files
 from dphpo_bench.records.record import CostRecord, Identity
+from dphpo_bench.records.risks import stated
 from dphpo_bench.records.store import read_record
 
 logger = logging.getLogger(__name__)
@@ -87,6 +90,8 @@ class Run:
         key: of its identity.
         values: what it released, or was given, of the hyperparameters of a run of DP-SGD; compact JSON.
         refuted: whether its audit refuted the claim, as the record says.
+        risk: to one record: what the ledger costs, or more if the record says so; None for a run that failed before it
+            could say.
     """
 
     path: str
@@ -112,6 +117,7 @@ class Run:
     values: str = "{}"
     cross_entropy: float | None = None
     refuted: bool = False
+    risk: Risk | None = None
 
 
 @dataclass(frozen=True)
@@ -267,12 +273,13 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
         values=_values(identity.parameters, record.released),
         cross_entropy=_cross_entropy(record.metrics) if value is not None else None,
         refuted=bool(record.audit and record.audit.refuted),
+        risk=stated(privacy, identity.delta) if privacy else None,
     )
     if privacy is None or claimed is None:
         return run, None
     require(privacy.ledger["refused"] is None, "it asked for more than its plan covers")
     if not privacy.end_to_end_private:
-        return replace(run, epsilon=math.inf, accountant=""), None
+        return replace(run, epsilon=math.inf, accountant="", risk=CERTAIN), None
     check_claim(identity, privacy)
     return run, Claim(compact_json(privacy.ledger), identity.delta, claimed.accountant)
 
@@ -282,15 +289,16 @@ def _values(parameters: Mapping[str, Any], released: Mapping[str, Any]) -> str:
     return compact_json({name: value for name, value in told.items() if isinstance(value, str | int | float)})
 
 
-def _verified(run: Run, recomputed: float | str) -> Run:
+def _verified(run: Run, found: Cost | str) -> Run:
     """The run, if its ledger confirms its claim, else it is rejected.
 
     What is shown is the claim and the most by which two machines may differ, up to the target: the same everywhere, and
     on none of them less than what the ledger costs, but for that much of a claim at the target.
     """
-    if isinstance(recomputed, str):
-        raise RejectedError(recomputed)
+    if isinstance(found, str):
+        raise RejectedError(found)
     assert run.epsilon is not None
+    recomputed = found.epsilon
     require(
         recomputed <= run.epsilon * (1 + ROUNDING),
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), more than the {run.epsilon:.6g} it claims",
@@ -303,7 +311,13 @@ def _verified(run: Run, recomputed: float | str) -> Run:
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), and {run.method} releases all of the "
         f"{run.epsilon:.6g} that it plans",
     )
-    return replace(run, epsilon=min(run.epsilon * (1 + ROUNDING), max(run.epsilon, run.target)))
+    if run.risk:
+        check_risk(run.risk, found.risk)
+    return replace(
+        run,
+        epsilon=min(run.epsilon * (1 + ROUNDING), max(run.epsilon, run.target)),
+        risk=worst([found.risk, run.risk]) if run.risk else found.risk,
+    )
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:

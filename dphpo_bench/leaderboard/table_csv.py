@@ -10,6 +10,8 @@ from dphpo_bench.records.tables import value_at
 DIGITS = 6
 """Significant digits of sizes, and decimals of shares: the last bits of a float differ between machines."""
 
+RISK_DIGITS = 4
+
 ROUNDING = 1e-9
 """Relative differences up to this are rounding errors, which are not rounded up."""
 
@@ -74,18 +76,28 @@ WHY = {
 }
 """The columns that follow these on a board with extra runs, which tell why somebody lost."""
 
+RISK = {
+    "tpr_at_1pct": ("risk", "row.risk.tpr_at_1pct"),
+    "tpr_at_01pct": ("risk", "row.risk.tpr_at_01pct"),
+    "advantage": ("risk", "row.risk.advantage"),
+    "mu": ("risk", "row.risk.mu"),
+    "mu_fit": ("share", "row.risk.mu_fit"),
+}
+"""The last columns: what an attack on one record can achieve at most, as far as it is proven."""
+
 
 def to_csv(board: Board) -> str:
     """The content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
 
-    Shares and their gaps have six decimals, other numbers six significant digits. ε is rounded up, its audited lower
-    bound down. A text that a spreadsheet would take for a formula has an apostrophe in front.
+    Shares and their gaps have six decimals, other numbers six significant digits, risks four. ε and risks are rounded
+    up, the audited lower bound of ε down. A text that a spreadsheet would take for a formula has an apostrophe in
+    front.
     """
     import pandas as pd
 
     lines = [_Line(table, row) for table in board.tables for row in table.everyone]
     columns = {}
-    for name, (kind, place) in (COLUMNS | WHY if board.explains else COLUMNS).items():
+    for name, (kind, place) in (COLUMNS | (WHY if board.explains else {}) | RISK).items():
         values = [value_at(line, place) for line in lines]
         if kind in ("string", "Int64", "boolean"):
             columns[name] = pd.Series(values, dtype=kind)
@@ -105,5 +117,6 @@ def _rounded(value: float | None, kind: str, line: _Line) -> float | None:
     if kind == "size":
         return float(f"{value:.{DIGITS}g}") + 0.0
     # In the cautious direction, unless what is cut off is a rounding error.
-    rounding, toward = (ROUND_CEILING, -ROUNDING) if kind == "bound" else (ROUND_FLOOR, ROUNDING)
-    return float(Context(prec=DIGITS, rounding=rounding).create_decimal_from_float(value * (1 + toward)))
+    rounding, toward = (ROUND_FLOOR, ROUNDING) if kind == "lower bound" else (ROUND_CEILING, -ROUNDING)
+    digits = RISK_DIGITS if kind == "risk" else DIGITS
+    return float(Context(prec=digits, rounding=rounding).create_decimal_from_float(value * (1 + toward)))

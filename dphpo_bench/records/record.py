@@ -25,7 +25,12 @@ from pydantic import (
 from dphpo_bench.base.text import finite_json
 from dphpo_bench.privacy.ledger import Ledger
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
+"""Of new records. Those of version 2 have no risk, and are read as well."""
+
+IDENTITY_VERSION: Final = 2
+"""Part of every key, hence of every published record's name."""
+
 MAX_RECORD_BYTES = 4 * 2**20
 MAX_KEPT_LEDGER = 2**16
 """Ledgers of more characters are checked each time they occur, rather than kept in memory."""
@@ -86,7 +91,7 @@ class Identity(_Part):
     def key(self) -> str:
         """A versioned hash of names and values, 16 hexadecimal digits."""
         values = self.model_dump(exclude={"run"} if self.run is None else None)
-        text = json.dumps({"identity_version": SCHEMA_VERSION, **values}, sort_keys=True)
+        text = json.dumps({"identity_version": IDENTITY_VERSION, **values}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -96,6 +101,16 @@ class Epsilon(_Part):
     epsilon: NonNegative
     accountant: Name
     by_accountant: dict[str, NonNegative]
+
+
+class ProvenRisk(_Part):
+    """Upper bounds of what an attack on one record can achieve; see `privacy.risk.Risk`."""
+
+    advantage: Annotated[float, Field(ge=0, le=1)]
+    tpr_at_1pct: Annotated[float, Field(ge=0, le=1)]
+    tpr_at_01pct: Annotated[float, Field(ge=0, le=1)]
+    mu: NonNegative
+    mu_fit: Annotated[float, Field(ge=0, le=1)]
 
 
 class Privacy(_Part):
@@ -109,6 +124,7 @@ class Privacy(_Part):
         tuning_share: 1 − ε(training releases alone) / ε(all releases).
         end_to_end_private: whether ε covers tuning.
         ledger: everything that was released.
+        risk: what an attack on one record can achieve, the worse of plan and ledger; None in records of version 2.
     """
 
     planned: Epsilon
@@ -117,6 +133,14 @@ class Privacy(_Part):
     tuning_share: Annotated[float, Field(ge=0, le=1)]
     end_to_end_private: bool
     ledger: dict[str, Any]
+    risk: ProvenRisk | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = write(self)
+        if self.risk is None:  # older versions read such a record, as long as it has no new name
+            del values["risk"]
+        return values
 
     @field_validator("ledger")
     @classmethod
@@ -178,7 +202,7 @@ class RunRecord(_Part):
         audit: None if nobody attacked the run.
     """
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[2, 3] = SCHEMA_VERSION
     identity: Identity
     status: Status
     error: str | None = None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dphpo_bench.base.text import count, plainly, unknown_name_message
+from dphpo_bench.base.text import count, plainly, rounded_up, unknown_name_message
 
 AVAILABLE = ["cifar10", "digits", "fashion_mnist", "mnist"]
 
@@ -38,6 +38,21 @@ def test_nothing_available() -> None:
 )
 def test_what_a_value_should_be_is_said_plainly(theirs: str, ours: str) -> None:
     assert plainly(theirs) == ours
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.0, 3, "0"),
+        (7.36826, 3, "7.37"),
+        (7.3601, 3, "7.37"),
+        (7.36, 3, "7.36"),
+        (100.0, 3, "100"),
+        (1e-7, 2, "0.00000010"),
+    ],
+)
+def test_a_bound_is_rounded_up(value: float, digits: int, text: str) -> None:
+    assert rounded_up(value, digits) == text
 
 
 def test_one_is_singular() -> None:

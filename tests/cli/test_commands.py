@@ -1,6 +1,7 @@
 """The command line, run as a user runs it: output, one-line errors, exit codes."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -43,6 +44,9 @@ def test_run_prints_a_table_and_writes_a_record(tmp_path: Path, main_here: Any) 
         "(pld, quoted)",
         "(rdp)",
         "share spent on tuning",
+        "of records found at 1 % false alarms",
+        "as Gaussian DP",
+        "Risk is what no attack can exceed; what leaks may be far less.",
         "steps",
         "seconds",
         "peak memory",
@@ -84,6 +88,16 @@ def test_plan_json(main_here: Any) -> None:
     assert 0.99 * 3 <= plan["epsilon"] <= 3
     assert 0 < plan["tuning_share"] < 0.5
     assert plan["event"]["type"] == "composed"
+    assert 0.01 < plan["risk"]["tpr_at_1pct"] < 0.01 * math.exp(3) + 1e-3
+    assert plan["risk"]["advantage"] < math.tanh(3 / 2)
+    assert 0 < plan["risk"]["mu"] < 1
+
+
+def test_plan_of_a_reference_bounds_no_risk(main_here: Any) -> None:
+    out = main_here("plan", "-m", "nonprivate", "-t", "digits")[1]
+    assert "unbounded: an attack may be certain" in out
+    plan = json.loads(main_here("plan", "-m", "nonprivate", "-t", "digits", "--json")[1])
+    assert plan["risk"] == {"advantage": 1, "tpr_at_1pct": 1, "tpr_at_01pct": 1, "mu": "Infinity", "mu_fit": 0}
 
 
 def test_help_breaks_lines_only_where_the_terminal_ends(tmp_path: Path) -> None:

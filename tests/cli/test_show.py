@@ -49,6 +49,7 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
     (share,) = (line for line in lines if line.startswith("  tuning"))
     assert "█" in share
     assert any("× Poisson(" in line for line in lines)
+    assert any(line.startswith("  proven risk, at most: ") for line in lines)
     assert max(len(line) for line in lines if not line.startswith("Again: ")) <= 100
 
     # The command makes the same record.
@@ -66,6 +67,7 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
     assert told["oracle"]["chosen"]["learning_rate"] > 0
     assert told["chosen"]["learning_rate"] == told["paths"]["learning_rate"][-1][1]
     assert told["command"] == again
+    assert told["risk"] == read_record(path).privacy.risk.model_dump()
 
 
 def test_a_record_may_lie_in_a_top_level_folder(made: Any, main_here: Any) -> None:

@@ -90,6 +90,7 @@ def test_verification_does_not_rely_on_the_ledgers_own_refusal(fixed_noise, tiny
 def test_fewer_releases_than_planned_quote_the_plan(fixed_noise, plain_run) -> None:
     privacy = plain_run(fixed_noise(extra_steps=-3)).record.privacy
     assert privacy.recomputed.epsilon < privacy.planned.epsilon == privacy.epsilon
+    assert privacy.risk == plain_run(fixed_noise()).record.privacy.risk
 
 
 @pytest.mark.parametrize(

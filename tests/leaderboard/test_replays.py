@@ -13,7 +13,7 @@ from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.questions import Question
 from dphpo_bench.leaderboard.scoring import score
-from dphpo_bench.leaderboard.table_csv import COLUMNS, WHY, to_csv
+from dphpo_bench.leaderboard.table_csv import COLUMNS, RISK, WHY, to_csv
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.boards import sample_board
@@ -201,7 +201,7 @@ def test_page_readme_and_csv_show_the_columns_where_there_are_extra_runs() -> No
     for page in (to_markdown(told, []), to_html(told)):
         for text in (*headers, "1.23 ± 0.23", "−4.56"):
             assert text.replace(" ", "") in page.replace("\u00a0", "").replace(" ", "").replace("`", "")
-    assert to_csv(told).splitlines()[0].split(",") == [*COLUMNS, *WHY]
+    assert to_csv(told).splitlines()[0].split(",") == [*COLUMNS, *WHY, *RISK]
     for page in (to_markdown(sample, []), to_html(sample), to_csv(sample)):
         assert "lost to noise" not in page
         assert "lost_to" not in page

@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,12 @@ from scipy.stats import norm
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.harness.plan_cache import engine_hash
 from dphpo_bench.leaderboard import recompute, submissions
+from dphpo_bench.leaderboard.requirements import RejectedError, check_risk
 from dphpo_bench.leaderboard.submissions import MAX_PATH_POINTS, Run, read_submissions
 from dphpo_bench.privacy.event_texts import to_json
 from dphpo_bench.privacy.events import best_of, gaussian, pure
 from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.risk import CERTAIN, Risk, risk
 from dphpo_bench.privacy.run_counts import Poisson
 from dphpo_bench.records.record import Audit, Identity, RunRecord
 from tests.leaderboard.submitted import DELTA, NOISE, make_record, read, submit
@@ -97,6 +99,10 @@ def _ledger(*entries: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
 
 def _part(event: dict[str, Any], part: str) -> dict[str, Any]:
     return {"type": "part", "partition": "p", "part": part, "event": event}
+
+
+RISK = {"advantage": 0.107, "tpr_at_1pct": 0.0198, "tpr_at_01pct": 0.0024, "mu": 0.268, "mu_fit": 0.0}
+"""A little above that of the ledger."""
 
 
 def _failed(obj: dict[str, Any]) -> None:
@@ -172,7 +178,12 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         ),
         "its ledger costs ε = inf",
     ),
-    "another schema": (_set("schema_version", to=3), "schema_version 3"),
+    "a risk below that of its ledger": (
+        _set("privacy", "risk", to={**RISK, "tpr_at_1pct": 0.0197}),
+        "its ledger has a risk of tpr_at_1pct = 0.019735, more than the 0.0197 it claims",
+    ),
+    "a risk that is no probability": (_set("privacy", "risk", to={**RISK, "advantage": 2}), "risk.advantage"),
+    "another schema": (_set("schema_version", to=4), "schema_version 4"),
     "an old schema": (_set("schema_version", to=1), "of schema_version 1, whose identity does not say all"),
     "extra field": (_set("identity", "trust_me", to=True), "identity.trust_me"),
     "other epsilon than its place says": (_set("identity", "epsilon", to=8.0), "does not lie in"),
@@ -336,6 +347,31 @@ def test_what_is_not_private_is_infinite_whatever_it_claims(tmp_path: Path) -> N
     assert (run.epsilon, run.end_to_end_private) == (math.inf, False)
 
 
+def test_a_risk_is_that_of_the_ledger_or_the_larger_one_that_is_claimed(tmp_path: Path) -> None:
+    (path,) = submit(tmp_path, make_record())
+    (run,) = read(tmp_path).runs
+    assert run.risk == risk(gaussian(3.744), DELTA)
+    obj = json.loads(path.read_text())
+    _set("privacy", "risk", to=RISK)(obj)
+    path.write_text(json.dumps(obj))
+    (run,) = read(tmp_path).runs
+    assert run.risk == Risk(**RISK)
+
+
+def test_a_fit_is_checked_where_mu_is_that_of_the_ledger() -> None:
+    found = Risk(0.1, 0.02, 0.003, 0.3, 0.01)
+    check_risk(found, found)
+    check_risk(Risk(0.1, 0.02, 0.003, 0.4, 0.0), found)
+    with pytest.raises(RejectedError, match=r"mu_fit = 0\.01, more than the 0 it claims"):
+        check_risk(Risk(0.1, 0.02, 0.003, 0.3, 0.0), found)
+
+
+def test_a_reference_has_every_risk(tmp_path: Path) -> None:
+    submit(tmp_path, make_record("nonprivate", private=False))
+    (run,) = read(tmp_path).runs
+    assert run.risk == CERTAIN
+
+
 def test_a_claim_shaved_by_what_machines_may_differ_by_is_shown_above_the_ledger(tmp_path: Path) -> None:
     (path,) = submit(tmp_path, make_record())
     honest = make_record().privacy.epsilon
@@ -352,7 +388,7 @@ def test_what_is_shown_depends_on_no_machine(claim: float, tmp_path: Path) -> No
     submit(tmp_path, make_record())
     (run,) = read(tmp_path).runs
     shown = {
-        submissions._verified(replace(run, epsilon=claim, target=1.0), claim * factor).epsilon
+        submissions._verified(replace(run, epsilon=claim, target=1.0), recompute.Cost(claim * factor, run.risk)).epsilon
         for factor in (1 - 2e-7, 1, 1 + 2e-7, 1 + 9e-7)
     }
     assert len(shown) == 1
@@ -379,17 +415,23 @@ def test_kept_epsilons_are_of_this_code_alone() -> None:
 MORE = [pytest.param(text, marks=pytest.mark.slow) for text in ("[1]", "null", "NaN", '"too long"')]
 
 
-@pytest.mark.parametrize("damaged", ["", "{", "-5.0", "0.1", *MORE])
+LOW = "[0.1, 1.0, 1.0, 1.0, Infinity, 0.0]"
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[-5.0, 1.0, 1.0, 1.0, 1.0, 0.0]", "0.1", *MORE])
 def test_kept_epsilons_are_used_unless_they_cannot_be(damaged: str, tmp_path: Path) -> None:
     submit(tmp_path / "records", make_record("strange"))
     cache = tmp_path / "cache"
     first = read_submissions([tmp_path / "records"], cache)
     (kept,) = cache.iterdir()
-    assert json.loads(kept.read_text()) == pytest.approx(first.runs[0].epsilon)
+    whole = kept.read_text()
+    assert json.loads(whole) == pytest.approx([first.runs[0].epsilon, *astuple(first.runs[0].risk)])
     kept.write_text(damaged)
     assert read_submissions([tmp_path / "records"], cache) == first
-    # What is a number is taken for one, and cannot lower what is claimed; the rest is computed again.
-    assert kept.read_text() == "0.1" or json.loads(kept.read_text()) == pytest.approx(first.runs[0].epsilon)
+    assert kept.read_text() == whole
+    kept.write_text(LOW)  # taken for what it says, which cannot lower an ε that is claimed
+    (run,) = read_submissions([tmp_path / "records"], cache).runs
+    assert (run.epsilon, run.risk) == (first.runs[0].epsilon, CERTAIN)
 
 
 @pytest.mark.slow

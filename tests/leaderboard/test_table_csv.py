@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dphpo_bench.leaderboard.board import Board, Estimate, Row
-from dphpo_bench.leaderboard.table_csv import COLUMNS, to_csv
+from dphpo_bench.leaderboard.table_csv import COLUMNS, RISK, to_csv
+from dphpo_bench.privacy.risk import CERTAIN, Risk
 from tests.leaderboard.boards import HOSTILE, SETTINGS, board, empty_board, hostile_board, sample_board, table
 
 
@@ -32,7 +33,7 @@ def single(**changes: object) -> pd.Series:
 def test_every_row_is_a_line_with_what_the_board_says() -> None:
     sample = sample_board()
     data = read(to_csv(sample))
-    assert list(data.columns) == list(COLUMNS)
+    assert list(data.columns) == list(COLUMNS | RISK)
     rows = rows_of(sample)
     assert data["label"].tolist() == [row.contestant.label for row in rows]
     assert data["reference"].tolist() == [row.contestant.reference for row in rows]
@@ -65,7 +66,15 @@ def test_what_is_unknown_is_empty_and_infinity_is_inf() -> None:
 
 
 def test_an_empty_board_is_a_header() -> None:
-    assert to_csv(empty_board()) == ",".join(COLUMNS) + "\n"
+    assert to_csv(empty_board()) == ",".join(COLUMNS | RISK) + "\n"
+
+
+def test_risks_are_rounded_up_to_four_digits() -> None:
+    shown = single(risk=Risk(0.382925, 0.0923623, 0.0182991, 1.0, 3e-9))
+    told = (shown[name] for name in ("advantage", "tpr_at_1pct", "tpr_at_01pct", "mu", "mu_fit"))
+    assert tuple(told) == (0.383, 0.09237, 0.0183, 1.0, 0.0)
+    assert single(risk=CERTAIN)["mu"] == math.inf
+    assert single(risk=None)[["advantage", "mu"]].isna().all()
 
 
 @settings(max_examples=20, deadline=None)

@@ -10,7 +10,9 @@ import pytest
 
 from dphpo_bench import read_record
 from dphpo_bench.base.errors import OtherRunError, RecordError
-from dphpo_bench.records.record import MAX_RECORD_BYTES, Audit, RunRecord
+from dphpo_bench.privacy.risk import CERTAIN, risk, risk_of_point
+from dphpo_bench.records.record import MAX_RECORD_BYTES, Audit, ProvenRisk, RunRecord
+from dphpo_bench.records.risks import risk_of, stated
 from dphpo_bench.records.store import RecordStore
 
 
@@ -48,6 +50,46 @@ def test_round_trip(record: RunRecord, tmp_path: Path) -> None:
     assert read_record(path).to_json() == record.to_json()
 
 
+PUBLISHED = Path(__file__).parents[2] / "leaderboard" / "results" / "digits"
+
+
+@pytest.mark.parametrize("method", ["dp_sgd", "papernot_steinke", "grid_oracle"])
+def test_a_published_record_of_version_2_keeps_its_bytes_and_its_name(method: str) -> None:
+    path = min((PUBLISHED / method).glob("*.json"))
+    record = read_record(path)
+    assert (record.schema_version, record.privacy.risk) == (2, None)
+    assert record.to_json() == path.read_text()
+    assert record.identity.key == path.stem
+
+
+def test_a_new_record_states_its_risk(record: RunRecord, fixed_noise, tiny_task, budget) -> None:
+    event = fixed_noise().plan(tiny_task.facts, budget).event
+    assert record.schema_version == 3
+    assert stated(record.privacy, budget.delta) == risk(event, budget.delta) == risk_of(record.privacy, budget.delta)
+
+
+def test_an_old_record_has_the_risk_of_its_ledger(record: RunRecord, budget) -> None:
+    old = record.privacy.model_copy(update={"risk": None})
+    assert risk_of(old, budget.delta) == stated(record.privacy, budget.delta)
+
+
+def test_a_record_cannot_understate_the_risk_of_its_ledger(record: RunRecord, budget) -> None:
+    little = ProvenRisk(advantage=0.01, tpr_at_1pct=0.01, tpr_at_01pct=0.001, mu=0.01, mu_fit=0.0)
+    altered = record.privacy.model_copy(update={"risk": little})
+    assert risk_of(altered, budget.delta) == stated(record.privacy, budget.delta)
+
+
+def test_of_an_old_record_that_stopped_early_the_planned_epsilon_counts(record: RunRecord, budget) -> None:
+    planned = record.privacy.planned.model_copy(update={"epsilon": 2.0})
+    stopped = record.privacy.model_copy(update={"risk": None, "planned": planned})
+    assert risk_of(stopped, budget.delta) == risk_of_point(2.0, budget.delta)
+
+
+def test_a_reference_that_is_not_private_has_no_bound(record: RunRecord, budget) -> None:
+    for changes in ({"end_to_end_private": False}, {"recomputed": None}):
+        assert risk_of(record.privacy.model_copy(update=changes), budget.delta) == CERTAIN
+
+
 def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
     planned = record.privacy.planned.model_copy(update={"epsilon": math.inf})
     privacy = record.privacy.model_copy(update={"planned": planned, "epsilon": math.inf})
@@ -59,8 +101,8 @@ def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "reason"),
     [
-        (("schema_version",), 1, "of schema_version 1, whose identity does not say all of what ran; this is 2. Run it"),
-        (("schema_version",), 3, "has schema_version 3, and this is 2. Update dphpo-bench"),
+        (("schema_version",), 1, "of schema_version 1, whose identity does not say all of what ran; this is 3. Run it"),
+        (("schema_version",), 4, "has schema_version 4, and this is 3. Update dphpo-bench"),
         (("schema_version",), "x" * 9000, "Update dphpo-bench"),
         (("identity", "method_version"), 0, "identity.method_version"),
         (("identity", "task_version"), True, "identity.task_version"),
@@ -71,6 +113,9 @@ def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
         (("privacy", "epsilon"), "NaN", "privacy.epsilon"),
         (("privacy", "recomputed"), None, "has a recomputed epsilon"),
         (("privacy", "tuning_share"), 1.5, "tuning_share"),
+        (("privacy", "risk", "advantage"), 1.5, "risk.advantage"),
+        (("privacy", "risk", "mu"), "NaN", "risk.mu"),
+        (("privacy", "risk", "more"), 0.5, "risk.more"),
         (("privacy", "ledger"), {"version": 1, "entries": [{"type": "os.system"}]}, "ledger"),
         (("identity", "epsilon"), "Infinity", "identity.epsilon"),
         (("identity", "extra"), 1, "identity.extra"),

@@ -1,8 +1,9 @@
 """From a tree of events to its privacy loss distribution, with one rule for each kind of event."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -80,9 +81,9 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
     return epsilon_for_delta(distribution, rules.delta - composed.own_rounding)
 
 
-def profile(event: DpEvent, rules: Rules) -> Profile:
+def profile(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) -> Profile:
     """The profile of a simplified tree. Raises what `epsilon` does, and `LossesTooLargeError`."""
-    return _Composition.of(event, rules).profile()
+    return _Composition.of(event, rules).profile(rough_epsilon)
 
 
 @dataclass(frozen=True)
@@ -224,11 +225,11 @@ class _Composition:
     def _largest_sum(self) -> float:
         return sum(n * self.mechanisms[part].largest for part, n in self.counts.items())
 
-    def profile(self) -> Profile:
+    def profile(self, rough_epsilon: float | None = None) -> Profile:
         """The profile of the whole."""
         if self.only is not None and self.only.profile is not None:
             return self.only.profile()
-        return profiles.from_distribution(self.distribution(), self.own_rounding)
+        return profiles.from_distribution(self.distribution(rough_epsilon), self.own_rounding)
 
     def distribution(self, rough_epsilon: float | None = None) -> PrivacyLossDistribution:
         """The privacy loss distribution of the whole, unless its losses cannot be represented."""
@@ -239,10 +240,10 @@ class _Composition:
         often = {part: native.pop(part) for part in [*native] if _is_slow(part, native[part])}
         total = None
         if native:
-            total = _native(native, interval)
+            total = _native(tuple(sorted(native.items(), key=repr)), interval)
         for part in sorted(self.counts.keys() - native.keys(), key=repr):
             if part in often:
-                one = composed_often(_native({part: 1}, interval), self.counts[part])
+                one = composed_often(_native(((part, 1),), interval), self.counts[part])
             else:
                 one = self_composed(self._one_distribution(part, interval), self.counts[part])
             if _is_boundless(one):  # nothing finite is left to compose
@@ -283,14 +284,15 @@ class _Composition:
         return max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4, 1e-7)
 
 
-def _native(counts: Mapping[DpEvent, int], interval: float) -> PrivacyLossDistribution:
-    """The distribution of events, to the last bit as the PLD accountant of `dp_accounting` composes them.
+@lru_cache(maxsize=8)  # risk and each bound of a selection start from the distributions that ε was read from
+def _native(counts: tuple[tuple[DpEvent, int], ...], interval: float) -> PrivacyLossDistribution:
+    """The distribution of events with counts, to the last bit as the PLD accountant of `dp_accounting` composes them.
 
     That accountant says nothing of how many points it will ask for.
     """
     total = privacy_loss_distribution.identity(interval)
-    for event in sorted(counts, key=repr):
-        total = composed(total, _repeated(event, counts[event], interval))
+    for event, count in counts:
+        total = composed(total, _repeated(event, count, interval))
     return total
 
 

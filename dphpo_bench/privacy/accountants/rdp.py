@@ -73,6 +73,14 @@ def largest_divergence(order: float, epsilon: float, delta: float) -> float:
     return epsilon + sum(terms) - 1e-12 * (epsilon + sum(map(abs, terms)))
 
 
+def deltas(event: DpEvent, epsilons: Array) -> Array:
+    """Bound δ of a simplified tree at each ε ≥ 0, shape (n,), by few orders; refused if a part has no Rényi curve."""
+    with _quiet_absl():
+        curve = _curve(event, np.array(ROUGH_ORDERS, dtype=float))
+    compute = rdp.rdp_privacy_accountant.compute_delta
+    return np.array([compute(ROUGH_ORDERS, curve, float(at))[0] for at in epsilons])
+
+
 def _curve(event: DpEvent, orders: Array) -> Array:
     """ε(α) of a tree at each order α > 1."""
     counts = event_rules.multiset(event)

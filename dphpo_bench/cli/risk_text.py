@@ -1,0 +1,44 @@
+"""Risk in words, the same in every command."""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from dphpo_bench.base.errors import DphpoBenchError
+from dphpo_bench.base.text import rounded_up
+from dphpo_bench.privacy.risk import Risk
+from dphpo_bench.records.record import RunRecord
+from dphpo_bench.records.risks import risk_of
+
+NOT_WHAT_LEAKS = "Risk is what no attack can exceed; what leaks may be far less."
+
+
+def record_risk(record: RunRecord) -> Risk | None:
+    """Return the risk of a recorded run; None if its privacy is not known, or no accountant bounds its ledger."""
+    try:
+        return risk_of(record.privacy, record.identity.delta) if record.privacy else None
+    except DphpoBenchError:
+        return None
+
+
+def risk_json(found: Risk | None) -> dict[str, Any] | None:
+    """Return the risk as JSON values."""
+    return asdict(found) if found else None
+
+
+def risk_rows(found: Risk | None) -> list[tuple[str, list[str]]]:
+    """Return labels, each with one or two short texts; bounds are rounded up."""
+    if found is None:
+        return []
+    if found.mu == math.inf:
+        return [("proven risk", ["unbounded: an attack may be certain"])]
+    hits, rare, advantage = (
+        f"{rounded_up(100 * share, 3)} %" for share in (found.tpr_at_1pct, found.tpr_at_01pct, found.advantage)
+    )
+    return [
+        (
+            "proven risk, at most",
+            [f"{hits} of records found at 1 % false alarms", f"{rare} at 0.1 %; advantage {advantage}"],
+        ),
+        ("as Gaussian DP", [f"μ = {rounded_up(found.mu, 4)}, off by {rounded_up(found.mu_fit, 2)}"]),
+    ]

@@ -1,0 +1,40 @@
+"""The risk of a recorded run, also of records that are older than this number."""
+
+from dataclasses import asdict
+
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, risk_of_point, worst
+from dphpo_bench.records.record import Privacy, ProvenRisk
+
+_ROUNDING = 1e-9
+"""Rounding of two evaluations of one event, far below the resolution of any accountant."""
+
+
+def recorded(found: Risk) -> ProvenRisk:
+    """Return the risk as a part of a record."""
+    return ProvenRisk(**asdict(found))
+
+
+def stated(privacy: Privacy, delta: float) -> Risk | None:
+    """Return what a record says of its risk beyond its ledger; None if nothing.
+
+    The plan counts as well, since a run that stops early is as private as its plan. Where a record states no risk, and
+    its ledger costs less than its plan, nothing is known of the plan but its ε at δ.
+    """
+    if privacy.risk:
+        return Risk(**privacy.risk.model_dump())
+    if privacy.recomputed and privacy.planned.epsilon > privacy.recomputed.epsilon + _ROUNDING:
+        return risk_of_point(privacy.planned.epsilon, delta)
+    return None
+
+
+def risk_of(privacy: Privacy, delta: float) -> Risk:
+    """Return the worse of what a record states and what its ledger costs.
+
+    Raises:
+        UnsupportedEventError: if no accountant bounds the ledger.
+    """
+    if not privacy.end_to_end_private or privacy.recomputed is None:
+        return CERTAIN
+    found, also = risk(Ledger.from_json(privacy.ledger).event, delta), stated(privacy, delta)
+    return worst([found, also]) if also else found

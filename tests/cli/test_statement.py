@@ -1,0 +1,54 @@
+"""The command `statement`, on published records and on files that are none."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dphpo_bench import read_record
+from dphpo_bench.privacy.ledger import Ledger
+from dphpo_bench.privacy.risk import risk
+
+PUBLISHED = Path(__file__).parents[2] / "leaderboard" / "results" / "digits"
+TRAINED = PUBLISHED / "hyfreedp" / "0caaeb9d6a6459d8.json"
+REFERENCE = PUBLISHED / "grid_oracle" / "09e44592f7b8da06.json"
+
+
+def test_a_page_of_text(main_here: Any) -> None:
+    code, out, err = main_here("statement", str(TRAINED))
+    assert (code, err) == (0, "")
+    assert out.startswith("Privacy statement: hyfreedp (version 10) on digits (linear)")
+    assert "ε = 7.9998 (natural logarithm) and δ = 0.000337" in out
+    assert len(out.splitlines()) < 90
+    for heading in ("Guarantee", "What is not protected", "Accounting", "Sampling and noise", "Tuning"):
+        assert heading in out.splitlines()
+
+
+def test_json_has_the_risk_of_the_ledger_of_an_old_record(main_here: Any) -> None:
+    told = json.loads(main_here("statement", str(TRAINED), "--json")[1])
+    record = read_record(TRAINED)
+    assert record.schema_version == 2
+    assert record.privacy is not None
+    found = risk(Ledger.from_json(record.privacy.ledger).event, record.identity.delta)
+    assert told["risk"]["mu"] == found.mu
+    assert told["epsilon"] == record.privacy.epsilon
+    assert told["sections"]["Tuning"]
+
+
+def test_a_reference_has_no_guarantee(main_here: Any) -> None:
+    out = main_here("statement", str(REFERENCE))[1]
+    assert "None: the run is a reference that is not private from end to end." in " ".join(out.split())
+    told = json.loads(main_here("statement", str(REFERENCE), "--json")[1])
+    assert told["epsilon"] is None
+    assert told["risk"]["mu"] == "Infinity"
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"schema_version": 9}', b"\xff"])
+def test_what_is_no_record_is_one_line(main_here: Any, tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "x.json").write_bytes(content)
+    code, out, err = main_here("statement", "x.json")
+    assert (code, out) == (2, "")
+    assert "x.json" in err
+    assert len(err.splitlines()) == 1
