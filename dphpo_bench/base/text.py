@@ -64,15 +64,6 @@ def plainly(reason: str) -> str:
     return reason
 
 
-def at_least(value: float, digits: int = 3) -> str:
-    """Return a number that bounds from above, with this many significant digits, never rounded down."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
-    text = f"{value:.{digits}g}"
-    return text if float(text) >= value else f"{float(text) + unit:.{digits}g}"
-
-
 def count(number: int, noun: str) -> str:
     """Such as "1 record" and "1,200 records"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

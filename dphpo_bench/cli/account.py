@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.text import at_least
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import say, show, show_json
 
@@ -59,9 +58,11 @@ def account_command(
 def _table(report: "AccountReport") -> "Table":
     from rich.table import Table
 
+    from dphpo_bench.harness.account_report import bound_text
+
     table = Table("run", "date", "what", "method", "task", "ε", "δ", "per", "ended", title=f"Account {report.name}")
     for index, one in enumerate(report.releases, start=1):
         task = f"{one.task} ({one.model})"
-        budget = at_least(one.epsilon, 4), f"{one.delta:.3g}"
+        budget = bound_text(one.epsilon, 4), f"{one.delta:.3g}"
         table.add_row(str(index), one.date, one.what, one.method, task, *budget, one.unit, one.status)
     return table

@@ -1,31 +1,42 @@
-"""The command `statement`: the privacy of one run, as a page of text."""
+"""The command `statement`: the privacy of one run, or of all runs on the same records, as a page of text."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import say, show_json
 
+if TYPE_CHECKING:
+    from dphpo_bench.records.record import RunRecord
+
 
 def statement_command(
-    record: Annotated[Path, typer.Argument(metavar="RECORD", help="A record, such as `run` writes.")],
+    record: Annotated[
+        Path,
+        typer.Argument(metavar="RECORD", help="A record, such as `run` writes; or a folder of results: its account."),
+    ],
+    account: options.AccountOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """State what a run guarantees, for a paper or a data protection officer: one page of text.
 
     Unit and neighbours, ε, δ, μ and risk; what is protected and what is not; accounting, sampling, noise, tuning. A run
-    that is not private, or failed, is stated as such.
+    that is not private, or failed, is stated as such. Of a folder of results: what all runs on the same private records
+    guarantee together.
     """
+    if record.is_dir():
+        _state_account(record, account, as_json)
+        return
     from dphpo_bench.cli.risk_text import record_risk, risk_json
     from dphpo_bench.records.statement import lines, sections, title
     from dphpo_bench.records.store import read_record
 
     found = read_record(record)
-    risk = record_risk(found)
+    risk, others = record_risk(found), _others(record, found)
     if not as_json:
-        for line in lines(found, risk):
+        for line in lines(found, risk, others):
             say(line)
         return
     privacy = found.privacy
@@ -35,6 +46,35 @@ def statement_command(
             "epsilon": privacy.epsilon if privacy and privacy.end_to_end_private else None,
             "delta": found.identity.delta,
             "risk": risk_json(risk),
-            "sections": dict(sections(found, risk)),
+            "sections": dict(sections(found, risk, others)),
         }
     )
+
+
+def _others(path: Path, record: "RunRecord") -> str | None:
+    """What the account that counts a record says, if the record lies in its folder of results."""
+    folders = path.absolute().parents
+    if len(folders) < 3 or not (folders[2] / ".accounts").is_dir():
+        return None
+    from dphpo_bench.harness.account import accounts_in
+    from dphpo_bench.harness.account_report import report_of
+
+    for book in accounts_in(folders[2]):
+        if any(one.record == record.identity.key for one in book.read()[1]):
+            return f"The account {book.name} counts this run. By now: {report_of(book)}"
+    return None
+
+
+def _state_account(folder: Path, name: str | None, as_json: bool) -> None:
+    from dphpo_bench.harness.account import DEFAULT
+    from dphpo_bench.harness.account_report import account
+    from dphpo_bench.harness.account_statement import account_sections, account_title
+    from dphpo_bench.records.statement import page
+
+    report = account(folder, name or DEFAULT)
+    title, sections = account_title(report), account_sections(report)
+    if as_json:
+        show_json({"title": title, "account": report.to_json(), "sections": [list(section) for section in sections]})
+        return
+    for line in page(title, sections):
+        say(line)

@@ -279,6 +279,11 @@ class Account:
         )
 
 
+def accounts_in(root: Path) -> list[Account]:
+    """Return all accounts of a folder of results."""
+    return [Account(root, path.stem) for path in sorted((root / ".accounts").glob("*.jsonl"))]
+
+
 def _parsed(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | None, tuple[Entry, ...]]:
     cap: Cap | None = None
     releases: dict[str, Entry] = {}

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, UnsupportedEventError
-from dphpo_bench.base.text import at_least, count
+from dphpo_bench.base.text import count, rounded_up
 from dphpo_bench.contract.registry import tasks
-from dphpo_bench.harness.account import DEFAULT, Account, Cap, Entry
+from dphpo_bench.harness.account import DEFAULT, Account, Cap, Entry, accounts_in
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.runs_together import adaptively, together
 from dphpo_bench.records.reading import read_results
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _SMALL = ("no", "one", "both", "all three", "all four", "all five", "all six", "all seven", "all eight", "all nine")
 _TOLERANCE = 1e-9
 """Of two evaluations of one event."""
+
+
+def bound_text(epsilon: float, digits: int = 3) -> str:
+    """Return an ε, rounded up."""
+    return "∞" if epsilon == math.inf else rounded_up(epsilon, digits)
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,10 @@ class Total:
         """Return both numbers, each with its condition."""
         if self.together is None:
             return f"ε is not known: {self.unknown}"
-        text = f"ε = {at_least(self.together)} at δ = {self.delta:.3g}"
+        text = f"ε = {bound_text(self.together)} at δ = {self.delta:.3g}"
         if self.releases == 1:
             return text
-        later = "not known" if self.adaptively is None else at_least(self.adaptively)
+        later = "not known" if self.adaptively is None else bound_text(self.adaptively)
         return f"{text} (with later settings chosen after looking at earlier results: {later})"
 
 
@@ -190,8 +195,7 @@ def total_of(releases: Sequence[Entry]) -> Total:
 
 def _uncounted(root: Path) -> "list[tuple[str, RunRecord]]":
     """The records of runs on private records that no account of the folder counts."""
-    books = [Account(root, path.stem) for path in sorted((root / ".accounts").glob("*.jsonl"))]
-    counted = {one.record for book in books for one in book.read()[1]}
+    counted = {one.record for book in accounts_in(root) for one in book.read()[1]}
     results, _ = read_results(root)
     return [
         (result.path, result.record)

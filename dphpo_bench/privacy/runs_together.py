@@ -40,7 +40,7 @@ def together(runs: Sequence[DpEvent], delta: float) -> EpsilonReport:
         UnsupportedEventError: if no accountant supports all runs.
     """
     counts = _counted(runs)
-    whole, delta = _composed(counts), inside("delta", delta)
+    whole, delta = _joint(counts), inside("delta", delta)
     coarseness = _coarseness(whole)
     if coarseness == math.inf:
         try:
@@ -65,11 +65,21 @@ def adaptively(runs: Sequence[DpEvent], delta: float) -> float:
         UnsupportedEventError: if a run has no Rényi curve.
     """
     counts = _counted(runs)
-    whole, delta = _composed(counts), inside("delta", delta)
+    whole, delta = _joint(counts), inside("delta", delta)
     coarseness = _coarseness(whole)
     if coarseness == math.inf:
         return _at_few_orders(counts, delta)
     return epsilon(whole, delta, accountant="rdp", coarseness=coarseness).epsilon
+
+
+def composed(runs: Sequence[DpEvent]) -> DpEvent:
+    """Return the runs, all fixed before the first one, as one event; each divides the records by coins of its own."""
+    return _joint(_counted(runs))
+
+
+def is_quick(runs: Sequence[DpEvent]) -> bool:
+    """Return whether the runs are so few and alike that all accountants together take about a second for them."""
+    return _coarseness(composed(runs)) == 1.0
 
 
 @dataclass(frozen=True)
@@ -173,7 +183,7 @@ def _counted(runs: Iterable[DpEvent]) -> Counter[DpEvent]:
     return Counter(map(event_rules.frozen, runs))
 
 
-def _composed(counts: Mapping[DpEvent, int]) -> DpEvent:
+def _joint(counts: Mapping[DpEvent, int]) -> DpEvent:
     """The runs as one event, in which no two runs share a partition.
 
     Each run divides the records by coins of its own, also where the names of the parts are the same. So a record in

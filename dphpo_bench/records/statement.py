@@ -51,7 +51,7 @@ def sections(record: RunRecord, risk: Risk | None, account: str | None = None) -
         ]
     return [
         ("Guarantee", [*_failure(record), *_guarantee(record, privacy)]),
-        ("What an attacker can learn at most", _attack(risk, _unit(record))),
+        ("What an attacker can learn at most", attack(risk, _unit(record))),
         ("What is protected", _protected(record)),
         ("What is not protected", [*_unprotected(record)]),
         ("Accounting", [*_accounting(record, privacy)]),
@@ -74,8 +74,13 @@ def title(record: RunRecord) -> str:
 
 def lines(record: RunRecord, risk: Risk | None, account: str | None = None) -> Iterator[str]:
     """Yield the page, line by line; the arguments are those of `sections`."""
-    yield from wrap(title(record), WIDTH)
-    for heading, paragraphs in sections(record, risk, account):
+    yield from page(title(record), sections(record, risk, account))
+
+
+def page(title: str, sections: list[Section]) -> Iterator[str]:
+    """Yield a page, line by line."""
+    yield from wrap(title, WIDTH)
+    for heading, paragraphs in sections:
         yield ""
         yield heading
         for paragraph in paragraphs:
@@ -87,9 +92,12 @@ def _is_private(privacy: Privacy) -> bool:
 
 
 def _unit(record: RunRecord) -> str:
-    """Return what is protected as a whole: a record, unless the task's facts name another unit."""
-    unit = record.identity.facts.get("unit", "record")
-    return "one record" if unit == "record" else f"one {one_line(str(unit), 80)} with all its records"
+    return unit_text(str(record.identity.facts.get("unit", "record")))
+
+
+def unit_text(unit: str) -> str:
+    """Return what is protected as a whole, in words: a record, unless the task's facts name another unit."""
+    return "one record" if unit == "record" else f"one {one_line(unit, 80)} with all its records"
 
 
 def _failure(record: RunRecord) -> list[str]:
@@ -129,9 +137,10 @@ def _guarantee(record: RunRecord, privacy: Privacy) -> Iterator[str]:
     )
 
 
-def _attack(risk: Risk | None, unit: str) -> list[str]:
+def attack(risk: Risk | None, unit: str) -> list[str]:
+    """Return what an attacker can learn at most, in paragraphs; `unit` is such as "one record"."""
     if risk is None:
-        return ["Not computed: no accountant bounds the ledger."]
+        return ["Not computed: no accountant bounds what was released."]
     hits, rare, advantage = (
         f"{rounded_up(100 * share, 3)}%" for share in (risk.tpr_at_1pct, risk.tpr_at_01pct, risk.advantage)
     )

@@ -1,0 +1,90 @@
+"""A page of text on all runs on one set of private records, for a paper or a data protection officer."""
+
+import math
+
+from dphpo_bench.base.errors import DphpoBenchError
+from dphpo_bench.base.text import count, one_line
+from dphpo_bench.harness.account import OPEN
+from dphpo_bench.harness.account_report import AccountReport, Total, bound_text
+from dphpo_bench.privacy.risk import Risk, risk
+from dphpo_bench.privacy.runs_together import composed, is_quick
+from dphpo_bench.records.statement import Section, attack, unit_text
+
+
+def account_title(report: AccountReport) -> str:
+    """Return the account in one line."""
+    return f"Privacy statement: account {report.name}, {count(len(report.releases) + len(report.uncounted), 'run')}"
+
+
+def account_sections(report: AccountReport) -> list[Section]:
+    """Return what is to be said of all runs on the records of an account."""
+    return [
+        ("Guarantee", _guarantee(report)),
+        *[
+            ("What an attacker can learn at most", attack(total_risk(report, one), unit_text(one.unit)))
+            for one in report.totals
+        ],
+        ("What is counted", _counted(report)),
+        ("Runs", [_run(index, report) for index in range(len(report.releases))]),
+        ("To verify", ["dphpo-bench account RESULTS computes the totals again from the events of the runs' plans."]),
+    ]
+
+
+def total_risk(report: AccountReport, total: Total) -> Risk | None:
+    """Return the risk of all runs of a unit, if their settings were fixed in advance; None if it is not known."""
+    events = [one.dp_event for one in report.releases if one.unit == total.unit]
+    if total.together is None or len(events) < total.releases or not is_quick(events):
+        return None
+    try:
+        return risk(composed(events), total.delta)
+    except DphpoBenchError:
+        return None
+
+
+def _guarantee(report: AccountReport) -> list[str]:
+    told = [] if report.totals else ["Nothing has been released."]
+    for total in report.totals:
+        unit = unit_text(total.unit)
+        if total.together is None:
+            told.append(f"For {unit}: none that is known. {total.unknown}.")
+        elif total.together == math.inf:
+            told.append(f"For {unit}: none. Some run had no privacy, and its output has to stay inside.")
+        else:
+            told.append(
+                f"All runs together are (ε, δ)-differentially private with ε = {bound_text(total.together, 5)} and δ = "
+                f"{total.delta:.3g}, if their settings were fixed before the first. Neighbouring data sets differ by "
+                f"{unit}, added or removed."
+            )
+        if total.releases > 1 and total.adaptively is not None and total.adaptively < math.inf:
+            told.append(
+                f"If later settings were chosen after looking at earlier results, ε = "
+                f"{bound_text(total.adaptively, 5)} holds on condition that this total was planned beforehand, whatever the results."
+            )
+    if report.cap:
+        epsilon, delta = report.cap
+        told.append(
+            f"A cap was set before the first run: whatever runs are chosen by, all of them together are (ε, "
+            f"δ)-differentially private with ε = {epsilon:g} and δ = {delta:g}. The harness refuses a run that does not fit."
+        )
+    return told
+
+
+def _counted(report: AccountReport) -> list[str]:
+    told = [
+        "Every run on these records in this folder of results, by the event of its plan, written before the records "
+        "were read: also runs that failed or were killed. Runs elsewhere are not known here.",
+    ]
+    if report.uncounted:
+        told.append(f"{count(len(report.uncounted), 'record')} that no account counted when it ran, by its ledger.")
+    if report.changed:
+        told.append("The records changed between runs; all runs are counted as if they had been the same.")
+    return told
+
+
+def _run(index: int, report: AccountReport) -> str:
+    one = report.releases[index]
+    ended = "not ended, or killed" if one.status == OPEN else one.status
+    return one_line(
+        f"{index + 1}. {one.date}, {one.what}: {one.method} on {one.task} ({one.model}), ε = "
+        f"{bound_text(one.epsilon, 4)}, δ = {one.delta:.3g}, per {one.unit}; {ended}."
+    )
