@@ -58,15 +58,15 @@ def _guarantee(report: AccountReport) -> list[str]:
         if total.releases > 1 and total.adaptively is not None and total.adaptively < math.inf:
             told.append(
                 f"If later settings were chosen after looking at earlier results, ε = "
-                f"{bound_text(total.adaptively, 5)} holds on condition that this total was planned beforehand, whatever the "
-                "results."
+                f"{bound_text(total.adaptively, 5)} holds on condition that this total was planned beforehand, "
+                "whatever the results."
             )
     if report.cap:
         epsilon, delta = report.cap
         told.append(
             f"A cap was set before the first run: whatever runs are chosen by, all of them together are (ε, "
-            f"δ)-differentially private with ε = {epsilon:g} and δ = {delta:g}. The harness refuses a run that does not "
-            "fit."
+            f"δ)-differentially private with ε = {epsilon:g} and δ = {delta:g}. The harness refuses a run that does "
+            "not fit."
         )
     return told
 
