@@ -1,6 +1,7 @@
 """Cells: the single runs of a sweep, which depend on nothing but their identity."""
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -210,6 +211,8 @@ class Job:
         secret = Secret(**job["secret"])
         self.counted = Counted(Journal.holding(secret.values), secret.event) if secret.event else None
         self.key = bytes.fromhex(secret.key)
+        logging.basicConfig()  # writes to the cell's log, tracebacks included
+        logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
     @cached_property
     def _unpacked(self) -> Luggage:

@@ -272,7 +272,7 @@ def test_data_are_prepared_and_then_loaded(blobs, source, store, monkeypatch) ->
             return works[name](one, source)
 
         monkeypatch.setattr(task, name, called)
-    assert prepare_data(job_of(cell, source)) == ""
+    assert json.loads(prepare_data(job_of(cell, source))) == {"error": "", "digest": ""}
     assert calls == ["prepare", "load_train", "load_test"]
 
     def refused(*_):

@@ -28,6 +28,7 @@ own = bench.ArrayTask("own_rows", (X, (X[:, 0] > 0).long()), nn.Linear(4, 2), (X
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def own_task(**changes) -> bench.ArrayTask:
@@ -124,11 +125,11 @@ def command(monkeypatch, capsys, *arguments: str) -> tuple[int, str, str]:
 
 
 def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> None:
-    Path("own.py").write_text(TASK_FILE)
+    Path("numbered_rows.py").write_text(TASK_FILE)
     Path("suite.toml").write_text(
         'methods = ["dp_sgd"]\ntasks = ["own_rows", "digits"]\nepsilons = [2]\nseeds = [0, 1]\ndelta = 1e-4\n'
     )
-    arguments = ["sweep", "suite.toml", "--task-file", "own.py", "--only", "task=own_rows", "--workers", "1"]
+    arguments = ["sweep", "suite.toml", "--task-file", "numbered_rows.py", "--only", "task=own_rows", "--workers", "1"]
     code, _, err = command(monkeypatch, capsys, *arguments)
     assert code == 0
     assert "On private records: 2 runs, together ε = " in err
@@ -176,12 +177,12 @@ def test_a_cap_is_opened_by_a_command(monkeypatch, capsys) -> None:
 
 
 def test_explain_on_private_records_is_asked_for_and_counted(monkeypatch, capsys) -> None:
-    Path("own.py").write_text(TASK_FILE)
-    runs = ["-t", "own_rows", "--task-file", "own.py", "--epsilon", "2", "--delta", "1e-4", "--seed", "0", "-q"]
+    Path("explained_rows.py").write_text(TASK_FILE)
+    runs = ["-t", "own_rows", "--task-file", "explained_rows.py", "--epsilon", "2", "--delta", "1e-4", "--seed", "0", "-q"]
     for method in (["hyfreedp"], ["grid_oracle", "--not-private"]):
         code, _, err = command(monkeypatch, capsys, "run", "-m", *method, *runs)
         assert code == 0, err
-    explain = ["explain", "results/own_rows/hyfreedp", "--task-file", "own.py", "--workers", "1", "-q"]
+    explain = ["explain", "results/own_rows/hyfreedp", "--task-file", "explained_rows.py", "--workers", "1", "-q"]
     code, _, err = command(monkeypatch, capsys, *explain)
     assert code == 2
     assert "The data of task own_rows are private" in err
@@ -196,7 +197,7 @@ def test_explain_on_private_records_is_asked_for_and_counted(monkeypatch, capsys
 
 
 def test_an_audit_of_private_records_is_asked_for_and_counted(monkeypatch, capsys) -> None:
-    Path("own.py").write_text(TASK_FILE)
+    Path("audited_rows.py").write_text(TASK_FILE)
     audit = [
         "audit",
         "-m",
@@ -204,7 +205,7 @@ def test_an_audit_of_private_records_is_asked_for_and_counted(monkeypatch, capsy
         "-t",
         "own_rows",
         "--task-file",
-        "own.py",
+        "audited_rows.py",
         "--epsilon",
         "2",
         "--delta",
