@@ -17,7 +17,8 @@ Two attacks:
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,13 +28,15 @@ from dphpo_bench.audit.bounds import LowerBound, best_bounds
 from dphpo_bench.audit.canaries import GRADIENTS, LABELS, MODEL, SETUPS
 from dphpo_bench.audit.curves import Curve, claimed_curve
 from dphpo_bench.audit.sizes import FEWEST, Size, default_size, size_for_curve, size_for_epsilon
-from dphpo_bench.base.errors import AuditError, UnsupportedEventError
+from dphpo_bench.base.errors import AccountError, AuditError, UnsupportedEventError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import Account, Entry
 from dphpo_bench.harness.attempt import execute
+from dphpo_bench.harness.entry import account_of, refuse_no_privacy
+from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
@@ -85,7 +88,7 @@ class Audit:
 
     @property
     def refutes(self) -> bool:
-        """Whether the bound is above the claim, or the guesses refute the claim's curve."""
+        """Return whether the bound is above the claim, or the guesses refute the claim's curve."""
         return self.bound.epsilon > self.claimed or any(bound.refutes for bound in self.by_attack.values())
 
     @property
@@ -95,7 +98,7 @@ class Audit:
 
     @property
     def can_refute(self) -> bool:
-        """Whether right guesses would have refuted the claim. If not, the audit says nothing about it."""
+        """Return whether right guesses would have refuted the claim. If not, the audit says nothing about it."""
         return self.ceiling > self.claimed or any(bound.refutable for bound in self.by_attack.values())
 
     def to_record(self) -> "AuditRecord":
@@ -222,9 +225,17 @@ def audit(
     canaries, runs = size.canaries, size.runs
     progress = progress or TerminalProgress()
     device = resolve_device(device)
-    seed = secrets.randbits(128) if seed is None else seed
+    is_seeded, seed = seed is not None, secrets.randbits(128) if seed is None else seed
     source = source or DataSource.resolve(progress=progress)
-    counted = _counted(plan(method, task, budget, plans=plans), len(attacks) * runs, account) if account else ""
+    numbers: list[str] = []
+    if not task.public:
+        entry = Entry.of(plan(method, task, budget, plans=plans), 0, "audit")
+        refuse_no_privacy(entry, allowed=False)
+        if account is None:
+            account_of(task, None, None)  # warns
+        else:
+            account.check([entry] * (len(attacks) * runs))
+            numbers.append(_counted(entry, account))  # the first, before the data are read
     task.prepare(source)
     train = task.load_train(source)
     shown: dict[str, list[tuple[NDArray[np.float64], NDArray[np.bool_]]]] = {}  # scores and coins by attack
@@ -239,17 +250,20 @@ def audit(
                 if checked is None:
                     checked = plan(method, experiment.task, budget, plans=plans)
                     curve = _curve(checked, _largest_error(attacks, confidence))
-                    if account and Entry.of(checked, 0).event != counted:  # the canaries' inputs changed the plan
-                        _counted(checked, runs, account)
                 meter.total = meter.total or len(attacks) * runs * checked.plan.cost.examples
                 claimed = max(claimed, checked.epsilon.epsilon)
+                own_seed = streams.derive("run")
                 setup = Setup(
-                    streams.derive("run"),
+                    own_seed if is_seeded else None,  # without a seed, errors and numbers of trials stay hidden
+                    journal=Journal.holding({"seed": own_seed}),
+                    identity=f"{method.name} {task.version} {task.facts!r}",
                     device=device,
                     progress=progress,
                     meter=meter,
                     observer=experiment.transcript,
                 )
+                if account and (index or name != attacks[0] or Entry.of(checked, 0).event != entry.event):
+                    numbers.append(_counted(Entry.of(checked, 0, "audit"), account))
                 attempt = execute(checked, experiment.task, experiment.records, setup)
                 if attempt.outcome is None:
                     raise AuditError(
@@ -259,6 +273,10 @@ def audit(
                     shown.setdefault(what, []).append((scores, experiment.members))
                     curves[what] = curve
                 advance()
+    if account:
+        for number in numbers:
+            with suppress(AccountError):
+                account.note(number, status="ok")
     weights = _weights(attacks)
     bounds = best_bounds(
         [
@@ -285,11 +303,11 @@ def audit(
     )
 
 
-def _counted(checked: "CheckedPlan", runs: int, account: Account) -> str:
-    """Count the runs of an audit, and return the event that was counted for each."""
-    entries = [Entry.of(checked, secrets.randbits(64), "audit") for _ in range(runs)]
-    account.count(entries)
-    return entries[0].event
+def _counted(entry: Entry, account: Account) -> str:
+    """Count a run of an audit, and return the number of its entry."""
+    number = f"{secrets.randbits(64):016x}"
+    account.count([replace(entry, number=number)])
+    return number
 
 
 def size_of(

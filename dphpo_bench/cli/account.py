@@ -33,15 +33,15 @@ def account_command(
 
     Exit code: 0 done, 2 a mistake in the call, or an account that is damaged or cannot be written.
     """
-    from dphpo_bench.harness.account import DEFAULT, Account
+    from dphpo_bench.harness.account import DEFAULT
     from dphpo_bench.harness.account_report import account as report_of
+    from dphpo_bench.harness.account_report import open_account
 
     if len({open_, epsilon is not None, delta is not None}) > 1:
         raise InvalidValueError("Expected --open with --epsilon and --delta, or none of the three.")
-    name = account or DEFAULT
+    name = DEFAULT if account is None else account
     if open_ and epsilon is not None and delta is not None:
-        results.mkdir(parents=True, exist_ok=True)
-        Account(results, name).open_with_cap(epsilon, delta)
+        open_account(results, epsilon, delta, name)
     report = report_of(results, name)
     if as_json:
         show_json(report.to_json())
@@ -52,7 +52,7 @@ def account_command(
         say(f"Not counted when it ran, added here: {path}")
     if report.cap:
         say(f"Cap: ε = {report.cap[0]:g} at δ = {report.cap[1]:g} for all runs together, whatever they are chosen by.")
-    say(f"Account {report.name}: {report}")
+    say(f"Account {report.name}: {report.summary()}")
 
 
 def _table(report: "AccountReport") -> "Table":

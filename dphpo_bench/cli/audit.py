@@ -80,6 +80,8 @@ def audit_command(
     from dphpo_bench.base.terminal import make_progress
     from dphpo_bench.cli.run_tables import audit_table, audit_verdict
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.account import Entry
+    from dphpo_bench.harness.account_report import report_of
     from dphpo_bench.harness.entry import account_of
     from dphpo_bench.harness.plan import plan
     from dphpo_bench.harness.plan_cache import PlanCache
@@ -92,7 +94,8 @@ def audit_command(
     store = RecordStore(results_dir)
     made_seed = options.parse_seed(seed, default_seed(made_task))
     with progress.track(f"Planning {made_method.name} on {made_task.name}", 0):
-        work = plan(made_method, made_task, budget, plans=plans).plan.cost.examples
+        checked = plan(made_method, made_task, budget, plans=plans)
+        work = checked.plan.cost.examples
         size = size_of(
             made_method,
             made_task,
@@ -104,6 +107,9 @@ def audit_command(
             plans=plans,
         )
     attacked = len(attacks) * size.runs * work
+    book = account_of(made_task, store, account)
+    if book:
+        book.check([Entry.of(checked, 0)] * (1 + len(attacks) * size.runs))
     with progress.whole(Meter(work + attacked, "the bound")) as meter:
         record = recorded(
             made_method,
@@ -131,13 +137,15 @@ def audit_command(
             source=source,
             device=device,
             progress=progress,
-            account=account_of(made_task, store, account),
+            account=book,
         )
     path = store.write(record.model_copy(update={"audit": found.to_record()}))
     if as_json:
         show_json({**found.to_json(), "record": str(path)})
     else:
         show(audit_table(found, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
+    if book and not quiet:
+        complain(f"Account {book.name}: {report_of(book).summary()}")
     if found.refutes:
         complain(audit_verdict(found))
         raise typer.Exit(REFUTED)

@@ -133,6 +133,8 @@ def run_command(
         sys.stdout.write(result.record.to_json())
     else:
         show(run_table(result, saved))
+        if result.account:
+            say(f"Account {result.account.name}: {result.account}")
         if saved:
             say(f"In Python: dphpo_bench.load_model({str(saved)!r}, {made_task.name!r})")
     if result.record.error:
@@ -266,7 +268,7 @@ def sweep_command(
         if not dry_run:
             for task, identity in {cell.identity.task: (cell.task, cell.identity) for cell in cells}.values():
                 check_declared_data(store.root, task, identity, source)
-            private = PrivateCells(store, account or DEFAULT, not_private)
+            private = PrivateCells(store, DEFAULT if account is None else account, not_private)
             code = run_sweep(
                 cells, store, made, source, tasks.places, retry_failed=retry_failed, quiet=quiet, private=private
             )

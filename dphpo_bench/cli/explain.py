@@ -75,7 +75,7 @@ def explain_command(
     cells = [cell for question in asked for cell in question.cells]
     if cells:
         check_may_spend([cell.task for cell in cells], private_records, "extra runs that have no privacy (ε = ∞)")
-        private = PrivateCells(store, account or DEFAULT, not_private=True, what="extra run")
+        private = PrivateCells(store, DEFAULT if account is None else account, not_private=True, what="extra run")
         with portable(cells) as ready, closing(make_executor(executor, workers, None, ready)) as made:
             run_cells(ready, store, made, source, retry_failed=retry_failed, quiet=quiet, private=private)
     splits = []

@@ -26,8 +26,8 @@ def risk_json(found: Risk | None) -> dict[str, Any] | None:
     return asdict(found) if found else None
 
 
-def risk_rows(found: Risk | None) -> list[tuple[str, list[str]]]:
-    """Return labels, each with one or two short texts; bounds are rounded up."""
+def risk_rows(found: Risk | None, unit: str) -> list[tuple[str, list[str]]]:
+    """Return labels, each with one or two short texts; bounds are rounded up. `unit` is whose presence ε is about."""
     if found is None:
         return []
     if found.mu == math.inf:
@@ -35,10 +35,11 @@ def risk_rows(found: Risk | None) -> list[tuple[str, list[str]]]:
     hits, rare, advantage = (
         f"{rounded_up(100 * share, 3)} %" for share in (found.tpr_at_1pct, found.tpr_at_01pct, found.advantage)
     )
+    who = "records" if unit == "record" else "units"
     return [
         (
             "proven risk, at most",
-            [f"{hits} of records found at 1 % false alarms", f"{rare} at 0.1 %; advantage {advantage}"],
+            [f"{hits} of {who} found at 1 % false alarms", f"{rare} at 0.1 %; advantage {advantage}"],
         ),
         ("as Gaussian DP", [f"μ = {rounded_up(found.mu, 4)}, off by {rounded_up(found.mu_fit, 2)}"]),
     ]

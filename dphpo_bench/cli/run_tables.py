@@ -59,7 +59,7 @@ def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     epsilon = _bounds_text(checked.epsilon.by_accountant, checked.epsilon.quoted)
     summary.add_row("ε of the whole procedure", epsilon)
     summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
-    _add_risk(summary, checked.risk)
+    _add_risk(summary, checked.risk, facts.unit)
     for name, value in _flat(made.to_json()["parameters"] or {}):
         summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
     runs = count(made.cost.runs, "run")
@@ -107,23 +107,21 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
             table.add_row("ε recomputed from the ledger", _bounds_text(recomputed.by_accountant, recomputed.accountant))
         table.add_row("ε to quote", f"{privacy.epsilon:.6g}")
         table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
-        _add_risk(table, record_risk(record))
+        _add_risk(table, record_risk(record), str(identity.facts.get("unit", "record")))
     if record.cost:
         table.add_row("steps", f"{record.cost.steps:,}")
     table.add_row("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items()))
     if record.peak_memory_bytes is not None:
         table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
     table.add_row("record", str(result.path))
-    if result.account:
-        table.add_row("account", str(result.account))
     if saved:
         table.add_row("model", str(saved))
     return table
 
 
-def _add_risk(table: "Table", found: "Risk | None") -> None:
+def _add_risk(table: "Table", found: "Risk | None", unit: str) -> None:
     """Add the rows of a risk, and say below the table what kind of number they hold."""
-    for label, texts in risk_rows(found):
+    for label, texts in risk_rows(found, unit):
         for text in texts:
             table.add_row(label if text is texts[0] else "", text)
     table.caption, table.caption_justify = NOT_WHAT_LEAKS if found else None, "left"

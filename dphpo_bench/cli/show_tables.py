@@ -144,7 +144,7 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
         yield f"ε = {privacy.epsilon:.6g} of {record.identity.epsilon:g}, {by}{'' if share else ': all for training'}"
         if share:
             yield f"  tuning {share:.2%} {bar(share, BAR_WIDTH)} training {1 - share:.2%}"
-    for label, told in risk_rows(record_risk(record)):
+    for label, told in risk_rows(record_risk(record), str(record.identity.facts.get("unit", "record"))):
         yield from wrap(f"{label}: {', '.join(told)}", width, initial_indent="  ", subsequent_indent="    ")
     texts = releases(privacy)
     for text in texts[:MAX_RELEASES]:

@@ -52,7 +52,7 @@ def statement_command(
 
 
 def _others(path: Path, record: "RunRecord") -> str | None:
-    """What the account that counts a record says, if the record lies in its folder of results."""
+    """Return what the account that counts a record says, if the record lies in its folder of results."""
     folders = path.absolute().parents
     if len(folders) < 3 or not (folders[2] / ".accounts").is_dir():
         return None
@@ -61,7 +61,7 @@ def _others(path: Path, record: "RunRecord") -> str | None:
 
     for book in accounts_in(folders[2]):
         if any(one.record == record.identity.key for one in book.read()[1]):
-            return f"The account {book.name} counts this run. By now: {report_of(book)}"
+            return f"The account {book.name} counts this run. By now: {report_of(book).summary()}"
     return None
 
 
@@ -71,7 +71,7 @@ def _state_account(folder: Path, name: str | None, as_json: bool) -> None:
     from dphpo_bench.harness.account_statement import account_sections, account_title
     from dphpo_bench.records.statement import page
 
-    report = account(folder, name or DEFAULT)
+    report = account(folder, DEFAULT if name is None else name)
     title, sections = account_title(report), account_sections(report)
     if as_json:
         show_json({"title": title, "account": report.to_json(), "sections": [list(section) for section in sections]})

@@ -106,7 +106,7 @@ def compare(
     check_declared_data(store.root, task, cells[0].identity, source)
     if seeds is None:
         cells = unseeded(cells, store)
-    private = PrivateCells(store, account or DEFAULT, not_private)
+    private = PrivateCells(store, DEFAULT if account is None else account, not_private)
     with (
         portable(cells) as ready,
         closing(make_executor("process", workers, None, ready)) as executor,

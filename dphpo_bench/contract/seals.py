@@ -17,7 +17,7 @@ _seals: list[list[str]] = []  # of this process: another thread or context opens
 
 @contextmanager
 def sealed() -> Iterator[list[str]]:
-    """While this lasts, no task of this process gives out its records: neither the private ones nor the test data.
+    """Seal the data: while this lasts, no task of this process gives out its training or its test records.
 
     Yields:
         The complaints: what was asked for all the same, also if the error was swallowed.

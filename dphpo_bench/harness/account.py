@@ -20,13 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from dp_accounting.dp_event import DpEvent
+from filelock import FileLock
+from pydantic import TypeAdapter
 
-from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError, UnsupportedEventError
+from dphpo_bench.base.errors import AccountError, InvalidValueError, UnsupportedEventError
 from dphpo_bench.base.files import read_whole
-from dphpo_bench.base.text import shown
-from dphpo_bench.data.cache import locked
+from dphpo_bench.base.text import count, shown
 from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.events import non_private
 from dphpo_bench.privacy.runs_together import RenyiFilter, together
 
 DEFAULT = "main"
@@ -57,6 +59,7 @@ class Entry:
         record: the key of the run's record; empty without one.
         digest: of the records, under the key of the folder; empty if they were never loaded.
         status: how it ended; "open" if it has not ended, or was killed.
+        joined: whether a second process went on with the run: then nobody can take the entry back.
     """
 
     number: str
@@ -72,15 +75,26 @@ class Entry:
     record: str = ""
     digest: str = ""
     status: str = OPEN
+    joined: bool = False
 
     @classmethod
     def of(cls, checked: CheckedPlan, number: int, what: str = "run", record: str = "") -> "Entry":
-        """Return the release that a checked plan makes, with a random number of 64 bits."""
-        facts, event = checked.facts, json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
-        unit, today = str(facts.to_json().get("unit", "record")), datetime.now(UTC).date().isoformat()
-        epsilon, delta = float(checked.epsilon.epsilon), float(checked.plan.budget.delta)
-        names = checked.method.name, facts.task, facts.model, unit
-        return cls(f"{number:016x}", what, *names, epsilon, delta, event, today, record)
+        """Return the entry of a run by a checked plan, with a number of 64 bits; its ε is ∞ if it is not private."""
+        facts, is_private = checked.facts, checked.end_to_end_private
+        event = event_texts.to_json(checked.plan.event if is_private else non_private())
+        return cls(
+            number=f"{number:016x}",
+            what=what,
+            method=checked.method.name,
+            task=facts.task,
+            model=facts.model,
+            unit=facts.unit,
+            epsilon=float(checked.epsilon.epsilon) if is_private else math.inf,
+            delta=float(checked.plan.budget.delta),
+            event=json.dumps(event, sort_keys=True),
+            date=datetime.now(UTC).date().isoformat(),
+            record=record,
+        )
 
     @property
     def dp_event(self) -> DpEvent:
@@ -145,8 +159,10 @@ class Account:
     """
 
     def __init__(self, root: Path, name: str = DEFAULT) -> None:
-        if not _NAME.fullmatch(name):
-            raise InvalidValueError(f"Expected an account's name of letters, digits, _ . and -, got {shown(name)}.")
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise InvalidValueError(
+                f"Expected an account's name of at most 64 letters, digits, _ . and -, got {shown(name, form=repr)}."
+            )
         self.root, self.name = root, name
         self.path = root / ".accounts" / f"{name}.jsonl"
 
@@ -170,10 +186,10 @@ class Account:
         with self._locked():
             cap, releases = self.read()
             if cap or releases:
-                had = f"a cap of ε = {cap.epsilon:g}" if cap else f"{len(releases)} releases"
+                had = f"a cap of ε = {cap.epsilon:g}, δ = {cap.delta:g}" if cap else count(len(releases), "release")
                 raise AccountError(
-                    f"The account {self.name} in {self.root} has {had} already. A cap holds if it is set before the "
-                    "first release: name another account with --account."
+                    f"The account {self.name} in {self.root} has {had} already, and a cap holds if it is set before "
+                    "the first release. Records of other people may have an account of their own: --account NAME."
                 )
             self._append([{"version": VERSION, "cap": {"epsilon": epsilon, "delta": delta}}])
 
@@ -181,17 +197,25 @@ class Account:
         """Write down releases before the data are read; those with a number that is there already are counted once.
 
         Returns:
-            Whether any of them was not there yet.
+            Whether all of them are new. Others were begun by an earlier process, which may have released something.
 
         Raises:
-            AccountError: if the cap does not cover all of them, and then none is written; or the file cannot be
-                written.
+            AccountError: if the cap does not cover all of them, one was counted with another plan, or the file cannot
+                be written; then none is written.
         """
         with self._locked():
             cap, known = self.read()
-            numbers = {one.number for one in known}
-            new = [one for one in releases if one.number not in numbers]
+            begun = {one.number: one for one in known}
+            new = [one for one in releases if one.number not in begun]
+            again = [one for one in releases if one.number in begun]
+            if any(one.event != begun[one.number].event for one in again):
+                raise AccountError(
+                    "An earlier run of this was interrupted, and it was planned otherwise: the same noise on other "
+                    "questions would show the records. Go on with the same method and version; or remove its file in "
+                    f"{self.root / '.unfinished'} to start anew, which is a second release."
+                )
             lines: list[dict[str, Any]] = [{"release": asdict(one)} for one in new]
+            lines += [{"number": one.number, "joined": True} for one in again]
             if cap and new:
                 if cap.filter is None:
                     made = cap.filter_like(new[0].dp_event)
@@ -199,9 +223,33 @@ class Account:
                     cap = replace(cap, filter=made)
                 self._check_cap(cap, known, new)
             self._append(lines)
-        return bool(new)
+        return not again
 
-    def note(self, number: str, **changes: str) -> None:
+    def event_of(self, number: int) -> str | None:
+        """Return the event that was counted under a number; None if there is none."""
+        return next((one.event for one in self.read()[1] if one.number == f"{number:016x}"), None)
+
+    def write_void(self, entry: Entry) -> None:
+        """Write down a run that never began, so that its record is known to have cost nothing."""
+        with self._locked():
+            self._append([{"release": asdict(replace(entry, status=VOID))}])
+
+    def voided(self) -> set[str]:
+        """Return the keys of records whose runs asked nothing of the data."""
+        return {one.record for one in _entries(self._lines(), self.path)[1] if _is_void(one)}
+
+    def check(self, releases: Sequence[Entry]) -> None:
+        """Check that the cap covers all of these releases; none is written down.
+
+        Raises:
+            AccountError: if it does not, or the account cannot be read.
+        """
+        cap, known = self.read()
+        if cap:
+            cap = cap if cap.filter else replace(cap, filter=cap.filter_like(releases[0].dp_event))
+            self._check_cap(cap, known, releases)
+
+    def note(self, number: str, **changes: Any) -> None:
         """Write down what became of a release: its status, or the digest of the records.
 
         Raises:
@@ -210,23 +258,25 @@ class Account:
         with self._locked():
             self._append([{"number": number, **changes}])
 
-    def void(self, number: str) -> None:
-        """Take a release back: its run ended before it asked anything of the records."""
-        self.note(number, status=VOID)
-
     def _check_cap(self, cap: Cap, known: Sequence[Entry], new: Sequence[Entry]) -> None:
         """Reject what the cap does not cover.
 
         The first releases are a list fixed in advance, for which plain composition holds; later ones may be chosen by
         what earlier ones told.
         """
+        if len(units := {one.unit for one in [*known, *new]}) > 1:
+            raise AccountError(
+                f"The account {self.name} in {self.root} has a cap for one unit, and no theorem adds up runs of "
+                f"different ones ({', '.join(sorted(units))}). Name another account with --account."
+            )
         before, asked = [one.dp_event for one in known], [one.dp_event for one in new]
         if cap.used([*before, *asked]) <= 1 or (not known and together(asked, cap.delta).epsilon <= cap.epsilon):
             return
         what = "this release" if len(new) == 1 else f"these {len(new)} releases"
         raise AccountError(
             f"The account {self.name} in {self.root} is capped at ε = {cap.epsilon:g}, δ = {cap.delta:g} for all runs "
-            f"together, and does not cover {what} after {len(known)} others. {cap.left(before)} No data was read."
+            f"together, and does not cover {what} after {count(len(known), 'earlier one')}. {cap.left(before)} No data "
+            "was read."
         )
 
     def _lines(self) -> "list[dict[str, Any]]":
@@ -242,18 +292,16 @@ class Account:
             if len(data) > MAX_ACCOUNT_BYTES or not all(isinstance(line, dict) for line in lines):
                 raise ValueError
         except (ValueError, RecursionError):
-            raise AccountError(f"{self.path} is damaged, so what it counted is not known. Restore it.") from None
+            raise AccountError(_damaged(self.path)) from None
         return lines
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(self.path):
+            with FileLock(self.path.with_name(f"{self.path.name}.lock")):
                 yield
-        except (OSError, DataError) as error:
-            if isinstance(error, AccountError):
-                raise
+        except OSError as error:
             raise AccountError(self._unwritable(error)) from None
 
     def _append(self, lines: "Sequence[Mapping[str, Any]]") -> None:
@@ -270,9 +318,8 @@ class Account:
                 text = text[file.write(text) :]
             os.fsync(file.fileno())
 
-    def _unwritable(self, error: Exception) -> str:
-        reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    def _unwritable(self, error: OSError) -> str:
+        reason, full = error.strerror or str(error), error.errno in (errno.ENOSPC, errno.EDQUOT)
         return (
             f"Cannot write the account {self.path}: {reason}. No data was read: a run on private records is counted "
             f"first. {'Free some space' if full else 'Name a writable folder of results'}."
@@ -281,25 +328,47 @@ class Account:
 
 def accounts_in(root: Path) -> list[Account]:
     """Return all accounts of a folder of results."""
-    return [Account(root, path.stem) for path in sorted((root / ".accounts").glob("*.jsonl"))]
+    names = sorted(path.stem for path in (root / ".accounts").glob("*.jsonl"))
+    return [Account(root, name) for name in names if _NAME.fullmatch(name)]
 
 
 def _parsed(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | None, tuple[Entry, ...]]:
+    cap, entries = _entries(lines, path)
+    return cap, tuple(one for one in entries if not _is_void(one))
+
+
+def _is_void(entry: Entry) -> bool:
+    return entry.status == VOID and not entry.joined
+
+
+def _entries(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | None, tuple[Entry, ...]]:
+    """The cap and all entries, also those that were taken back."""
     cap: Cap | None = None
-    releases: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     try:
         for line in lines:
             if "cap" in line:
-                cap = Cap(**line["cap"])
+                cap = _LINE_OF[Cap].validate_python(line["cap"])
             elif "filter" in line:
                 cap = replace(cap, filter=RenyiFilter(**line["filter"]))  # type: ignore[type-var]
             elif "release" in line:
-                made = Entry(**line["release"])
-                releases[made.number] = made
+                made = _LINE_OF[Entry].validate_python(line["release"])
+                _event(made.event)
+                entries[made.number] = made
             else:
                 changes = dict(line)
                 number = changes.pop("number")
-                releases[number] = replace(releases[number], **changes)
-    except (KeyError, TypeError, AttributeError, InvalidValueError):
-        raise AccountError(f"{path} is damaged, so what it counted is not known. Restore it.") from None
-    return cap, tuple(one for one in releases.values() if one.status != VOID)
+                entries[number] = _LINE_OF[Entry].validate_python({**asdict(entries[number]), **changes})
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+        raise AccountError(_damaged(path)) from None
+    return cap, tuple(entries.values())
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"{path} is damaged, so what it counted is not known. Restore it from a backup; without one, treat these "
+        "records as spent."
+    )
+
+
+_LINE_OF: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Cap, Entry)}

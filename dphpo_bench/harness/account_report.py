@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, UnsupportedEventError
-from dphpo_bench.base.text import count, rounded_up
+from dphpo_bench.base.errors import AccountError, DphpoBenchError, InvalidValueError, RecordError, UnsupportedEventError
+from dphpo_bench.base.text import count, rounded_up, shown
 from dphpo_bench.contract.registry import tasks
 from dphpo_bench.harness.account import DEFAULT, Account, Cap, Entry, accounts_in
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.privacy.runs_together import adaptively, together
-from dphpo_bench.records.reading import read_results
+from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, together
+from dphpo_bench.records.reading import path_text, record_files
+from dphpo_bench.records.store import RecordStore, read_record
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -74,6 +76,7 @@ class AccountReport:
         cap: (ε, δ) of the cap; None without.
         used: the share of the cap that is used, in Rényi divergence; 1 means that nothing more fits. None without cap.
         changed: whether the records were not the same in all runs.
+        others: names of other accounts in the folder.
     """
 
     name: str
@@ -84,24 +87,37 @@ class AccountReport:
     cap: tuple[float, float] | None
     used: float | None
     changed: bool
+    others: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """Return what the end of a run says, in one line."""
-        n, total = len(self.releases) + len(self.uncounted), self.totals[-1] if self.totals else None
-        if total is None:
-            return "nothing has been released from these records."
+        n = len(self.releases) + len(self.uncounted)
+        return self._text(f"run {n} on these records")
+
+    def summary(self) -> str:
+        """Return the same at any other time."""
+        return self._text(f"{count(len(self.releases) + len(self.uncounted), 'run')} on these records")
+
+    def _text(self, runs: str) -> str:
+        n = len(self.releases) + len(self.uncounted)
+        if not self.totals:
+            return "no run on private records is counted."
         if n == 1:
-            text = f"run 1 on these records: {total.text()}"
+            text = f"{runs}: {self.totals[0].text()}"
         elif len(self.totals) > 1:
             each = "; ".join(f"per {one.unit}, {count(one.releases, 'run')}: {one.text()}" for one in self.totals)
-            text = f"run {n} on these records; {each}. No total covers runs of different units"
+            text = f"{runs}; {each}. No total covers runs of different units"
         else:
-            text = f"run {n} on these records; {_SMALL[n] if n < len(_SMALL) else f'all {n}'} together: {total.text()}"
-        if self.used is not None and self.cap:
+            text = f"{runs}; {_SMALL[n] if n < len(_SMALL) else f'all {n}'} together: {self.totals[0].text()}"
+        if self.cap and self.uncounted:
+            text += f". The cap does not cover {count(len(self.uncounted), 'record')} that no account counted"
+        elif self.used is not None and self.cap:
             used = math.ceil(100 * self.used)
             text += f". Of the cap of ε = {self.cap[0]:g}, {used} % is used, whatever runs are chosen by"
         if self.changed:
-            text += ". The records changed between runs; all are counted together. --account NAME keeps another account"
+            text += ". The records changed between runs; all are counted together"
+        if self.others:
+            text += f". This is account {self.name}; others here: {', '.join(self.others)}"
         return f"{text}."
 
     def to_json(self) -> dict[str, Any]:
@@ -131,20 +147,52 @@ def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
         name: of the account.
 
     Raises:
-        InvalidValueError: if there is no such folder.
+        InvalidValueError: if there is no such folder, or no such account in it.
         AccountError: if the account is damaged.
     """
+    if not isinstance(folder, Path | str) or not Path(folder).is_dir():
+        raise InvalidValueError(
+            f"Expected a folder of results, got {shown(folder, form=repr)}. Name the --results-dir of earlier runs."
+        )
+    book = Account(Path(folder), name)
+    if name != DEFAULT and not book.path.exists():
+        names = ", ".join(one.name for one in accounts_in(book.root)) or "none"
+        raise InvalidValueError(f"There is no account {name} in {folder}. Its accounts: {names}.")
+    return report_of(book)
+
+
+def open_account(folder: Path | str, epsilon: float, delta: float, name: str = DEFAULT) -> None:
+    """Open the account of a folder of results with a cap on all runs on its private records.
+
+    Args:
+        folder: of results; it is made if there is none.
+        epsilon: of the cap.
+        delta: of the cap.
+        name: of the account.
+
+    Raises:
+        AccountError: if the account has a cap or releases, or records of earlier runs lie in the folder.
+        RecordError: if the folder cannot be written to.
+    """
+    RenyiFilter.of(epsilon, delta)
     root = Path(folder)
-    if not root.is_dir():
-        raise InvalidValueError(f"Expected a folder of results, got {root}. Name the --results-dir of earlier runs.")
-    return report_of(Account(root, name), foreign=True)
+    RecordStore(root).check_writable()
+    if found := _uncounted(root):
+        raise AccountError(
+            f"{root} has {count(len(found), 'record')} of private records that no account counts, such as "
+            f"{found[0][0]}. A cap holds if it is set before the first release: name another folder of results."
+        )
+    Account(root, name).open_with_cap(epsilon, delta)
 
 
-def report_of(book: Account, *, foreign: bool = False) -> AccountReport:
-    """Return the report of an account; `foreign` also looks for records that no account of the folder counts."""
+def report_of(book: Account) -> AccountReport:
+    """Return the report of an account; records of the folder that no account counts are added by their ledgers."""
     cap, releases = book.read()
-    found = _uncounted(book.root) if foreign else []
-    digests = {one.digest for one in releases if one.digest}
+    found = _uncounted(book.root)
+    digests: dict[tuple[str, str, str], set[str]] = {}
+    for one in releases:
+        if one.digest:
+            digests.setdefault((one.task, one.model, one.unit), set()).add(one.digest)
     return AccountReport(
         book.name,
         book.path,
@@ -153,7 +201,8 @@ def report_of(book: Account, *, foreign: bool = False) -> AccountReport:
         _totals(releases, [record for _, record in found], cap),
         None if cap is None else (cap.epsilon, cap.delta),
         None if cap is None else min(cap.used([one.dp_event for one in releases]), 1.0),
-        len(digests) > 1,
+        any(len(some) > 1 for some in digests.values()),
+        tuple(one.name for one in accounts_in(book.root) if one.name != book.name),
     )
 
 
@@ -194,20 +243,29 @@ def total_of(releases: Sequence[Entry]) -> Total:
 
 
 def _uncounted(root: Path) -> "list[tuple[str, RunRecord]]":
-    """The records of runs on private records that no account of the folder counts."""
-    counted = {one.record for book in accounts_in(root) for one in book.read()[1]}
-    results, _ = read_results(root)
-    return [
-        (result.path, result.record)
-        for result in results
-        if _is_private(result.record) and result.record.identity.key not in counted
-    ]
+    """Return the records of runs on private records that no account of the folder counts."""
+    books = accounts_in(root)
+    counted = {one.record for book in books for one in book.read()[1]}
+    voided = {key for book in books for key in book.voided()}
+
+    def cost_nothing(record: "RunRecord") -> bool:
+        asked = record.privacy is not None and record.privacy.ledger["entries"]
+        return record.identity.key in voided and record.status != "ok" and not asked
+
+    found = []
+    for path in record_files(root, lambda _: None):
+        if path.stem not in counted:
+            with suppress(RecordError):
+                record = read_record(path)
+                if _is_private(record) and not cost_nothing(record):
+                    found.append((path_text(path.relative_to(root)), record))
+    return found
 
 
 def _is_private(record: "RunRecord") -> bool:
-    """Whether a record is of private records; one without the mark is if it has no seed, unless its task is public."""
+    """Return whether a record is of private records; one of an earlier version has no mark: its task tells."""
     identity = record.identity
-    if "public" in identity.facts or identity.seed is not None:
+    if "public" in identity.facts:
         return identity.facts.get("public") is False
     known = tasks().get(identity.task)
     return known is None or not known.cls.public

@@ -20,14 +20,18 @@ def account_sections(report: AccountReport) -> list[Section]:
     """Return what is to be said of all runs on the records of an account."""
     return [
         ("Guarantee", _guarantee(report)),
-        *[
-            ("What an attacker can learn at most", attack(total_risk(report, one), unit_text(one.unit)))
-            for one in report.totals
-        ],
+        *[("What an attacker can learn at most", _attack(report, one)) for one in report.totals],
         ("What is counted", _counted(report)),
-        ("Runs", [_run(index, report) for index in range(len(report.releases))]),
+        ("Runs", [_run(index, report) for index in range(len(report.releases))] + [*report.uncounted]),
         ("To verify", ["dphpo-bench account RESULTS computes the totals again from the events of the runs' plans."]),
     ]
+
+
+def _attack(report: AccountReport, total: Total) -> list[str]:
+    found = total_risk(report, total)
+    if found is None:
+        return ["Not computed: the runs are too many or too different, or some are known by their ledgers only."]
+    return attack(found, unit_text(total.unit))
 
 
 def total_risk(report: AccountReport, total: Total) -> Risk | None:
@@ -50,8 +54,9 @@ def _guarantee(report: AccountReport) -> list[str]:
         elif total.together == math.inf:
             told.append(f"For {unit}: none. Some run had no privacy, and its output has to stay inside.")
         else:
+            which = "All runs" if len(report.totals) == 1 else f"The {count(total.releases, 'run')} per {total.unit}"
             told.append(
-                f"All runs together are (ε, δ)-differentially private with ε = {bound_text(total.together, 5)} and δ = "
+                f"{which} together are (ε, δ)-differentially private with ε = {bound_text(total.together, 5)} and δ = "
                 f"{total.delta:.3g}, if their settings were fixed before the first. Neighbouring data sets differ by "
                 f"{unit}, added or removed."
             )
@@ -61,7 +66,11 @@ def _guarantee(report: AccountReport) -> list[str]:
                 f"{bound_text(total.adaptively, 5)} holds on condition that this total was planned beforehand, "
                 "whatever the results."
             )
-    if report.cap:
+    if len(report.totals) > 1:
+        told.append("No total covers runs of different units: those of one guarantee nothing known for another.")
+    if report.cap and report.uncounted:
+        told.append("The cap does not cover records that no account counted when they ran.")
+    elif report.cap:
         epsilon, delta = report.cap
         told.append(
             f"A cap was set before the first run: whatever runs are chosen by, all of them together are (ε, "
@@ -73,11 +82,13 @@ def _guarantee(report: AccountReport) -> list[str]:
 
 def _counted(report: AccountReport) -> list[str]:
     told = [
-        "Every run on these records in this folder of results, by the event of its plan, written before the records "
-        "were read: also runs that failed or were killed. Runs elsewhere are not known here.",
+        f"Every run that account {report.name} of this folder of results counted, by the event of its plan, written "
+        "before the records were read: also runs that failed or were killed. Runs elsewhere are not known here.",
     ]
     if report.uncounted:
         told.append(f"{count(len(report.uncounted), 'record')} that no account counted when it ran, by its ledger.")
+    if report.others:
+        told.append(f"Other accounts here, which are not in these numbers: {', '.join(report.others)}.")
     if report.changed:
         told.append("The records changed between runs; all runs are counted as if they had been the same.")
     return told

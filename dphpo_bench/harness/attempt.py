@@ -14,6 +14,7 @@ from dphpo_bench.harness.own_data import records_digest
 from dphpo_bench.harness.plan import CheckedPlan, parameters_of, quoted
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import Setup
+from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
@@ -79,7 +80,8 @@ def _let_run(
         facts.model,
     )
     if not task.public:  # any difference makes other noise: two sums with the same noise would show their difference
-        own += (setup.identity, records_digest(streams.name("records"), train))
+        event = json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
+        own += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))
     hidden = setup.hides_trials(checked.plan.event)
     session = open_session(
         task,

@@ -1,13 +1,16 @@
 """The entry of one run in the account of its private records."""
 
+import hashlib
 import math
 import secrets
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
+from dphpo_bench.base.text import shown
 from dphpo_bench.contract.task import Task
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.attempt import Attempt
@@ -19,7 +22,15 @@ from dphpo_bench.records.record import Identity
 from dphpo_bench.records.store import RecordStore
 
 ENTRY = "entry"
-"""Of a journal: the number of the run's entry, so that a run that goes on after a kill is counted once."""
+"""Of a journal without a seed of its own: the number of the run's entry."""
+
+
+def number_of(seed: int) -> int:
+    """Return the number of the entry of a run that draws from this secret seed.
+
+    So a run that goes on after a kill is counted once, and two seeds are never counted as one run.
+    """
+    return int.from_bytes(hashlib.sha256(f"entry {seed}".encode()).digest()[:8], "big")
 
 
 @dataclass(frozen=True)
@@ -45,13 +56,18 @@ class OpenEntry:
         Raises:
             AccountError: if the cap does not cover it, or the account cannot be written.
         """
+        is_fresh = not setup.journal.values
         setup.streams()  # notes the conditions under which the run may go on, before anything else is drawn
-        try:
+        if setup.unseeded:
+            number = number_of(setup.journal.values["seed"])
+        else:
             number = setup.journal.once(ENTRY, lambda: secrets.randbits(64))
+        try:
             made = Entry.of(checked, number, "run", told_apart(identity, setup.journal).key)
-            return cls(account, made.number, account.count([made]), setup)
+            return cls(account, made.number, account.count([made]) and is_fresh, setup)
         except AccountError:
-            setup.journal.discard()
+            if is_fresh:
+                setup.journal.discard()
             raise
 
     @contextmanager
@@ -61,11 +77,11 @@ class OpenEntry:
             yield
         except BaseException:
             if self.is_new:
-                self.account.void(self.number)
+                self.note(status=VOID)
                 self.setup.journal.discard()
             raise
 
-    def note(self, **changes: str) -> None:
+    def note(self, **changes: Any) -> None:
         """Note more of the run. The entry counts also where that fails, as on a full disk."""
         with suppress(AccountError):
             self.account.note(self.number, **changes)
@@ -111,6 +127,10 @@ def account_of(task: Task, store: RecordStore | None, name: str | None) -> Accou
         if name is not None:
             raise InvalidValueError(f"Expected no account: the data of task {task.name} are public. Leave it out.")
         return None
+    if store is None and name is not None:
+        raise InvalidValueError(
+            f"Expected results_dir with account={shown(name, form=repr)}: an account is kept in a folder of results."
+        )
     if store is None:
         warnings.warn(
             f"Task {task.name} has private data, and no account counts this run: name a folder with results_dir.",
@@ -120,16 +140,16 @@ def account_of(task: Task, store: RecordStore | None, name: str | None) -> Accou
     return Account(store.root, DEFAULT if name is None else name)
 
 
-def refuse_no_privacy(epsilon: float, method: str, task: str, allowed: bool) -> None:
+def refuse_no_privacy(entry: Entry, allowed: bool) -> None:
     """Reject a method without privacy on private records, unless its output stays inside.
 
     Raises:
         InvalidValueError: if it is rejected.
     """
-    if epsilon == math.inf and not allowed:
+    if entry.epsilon == math.inf and allowed is not True:
         raise InvalidValueError(
-            f"Method {method} has no privacy (ε = ∞), and the data of task {task} are private. Use a private method; "
-            "or say with --not-private (not_private=True) that its output stays inside: the account then says ∞."
+            f"Method {entry.method} has no privacy (ε = ∞), and the data of task {entry.task} are private. Use another "
+            "method; or say with --not-private (not_private=True) that its output stays inside; the account says ∞."
         )
 
 

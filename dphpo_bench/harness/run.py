@@ -28,7 +28,7 @@ from dphpo_bench.contract.registry import method_of, task_of
 from dphpo_bench.contract.seals import sealed
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.harness.account import VOID, Account
+from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
 from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy
@@ -137,7 +137,7 @@ def run(
     if counted:
         counted.check(checked)
     elif not task.public:
-        refuse_no_privacy(checked.epsilon.epsilon, method.name, task.name, not_private)
+        refuse_no_privacy(Entry.of(checked, 0), not_private)
     source = source or DataSource.resolve(progress=setup.progress)
 
     def load() -> Records:

@@ -86,6 +86,9 @@ def repeats(
     for run in runs:
         files = (root / run.path if root.is_dir() else root for root in roots)
         record = read_record(next(file for file in files if file.is_file() and file.stem == run.key))
+        if record.identity.facts.get("public") is False:
+            refused.append(Refused(run.path, "Its data are private, and no account would count the run."))
+            continue
         resources = _resources(record)
         if resources.gpus and not visible_gpus():
             refused.append(Refused(run.path, f"It ran on {record.environment['device']}, and there is none here."))

@@ -141,6 +141,8 @@ def attack(risk: Risk | None, unit: str) -> list[str]:
     """Return what an attacker can learn at most, in paragraphs; `unit` is such as "one record"."""
     if risk is None:
         return ["Not computed: no accountant bounds what was released."]
+    if risk.mu == math.inf:
+        return ["Unbounded: an attack may be certain."]
     hits, rare, advantage = (
         f"{rounded_up(100 * share, 3)}%" for share in (risk.tpr_at_1pct, risk.tpr_at_01pct, risk.advantage)
     )
@@ -171,7 +173,7 @@ def _unprotected(record: RunRecord) -> Iterator[str]:
     else:
         yield "Groups of several units: for k of them the guarantee is weaker, about kε."
     yield (
-        "Public facts: the number of records, shapes, classes, every argument of the task, and data of which a public "
+        "Public facts: the number of units, shapes, classes, every argument of the task, and data of which a public "
         "model or a transform was made beforehand."
     )
     if record.metrics:
@@ -245,12 +247,21 @@ def _verification(record: RunRecord) -> Iterator[str]:
     )
     yield f"Computed with {versions or 'unknown versions'}; all of it is open source."
     yield "This page is read from the run's record. A record shows what was released, not that the run took place."
-    yield (
-        "dphpo-bench leaderboard validate RECORD computes ε and the risk again from the ledger; dphpo-bench show "
-        "RECORD has the command that repeats the run."
-    )
+    if record.identity.seed is None:
+        yield (
+            "In Python, dphpo_bench.epsilon and dphpo_bench.risk compute both numbers from the ledger in the record. "
+            "The run cannot be repeated: it had no seed."
+        )
+    else:
+        yield (
+            "dphpo-bench leaderboard validate RECORD computes ε and the risk again from the ledger; dphpo-bench show "
+            "RECORD has the command that repeats the run."
+        )
     if record.audit:
         audit = record.audit
+        if not audit.lower_bound:
+            yield f"An attack ({one_line(audit.attack, 40)}, {audit.canaries:,} canaries) has shown nothing."
+            return
         yield (
             f"An attack ({one_line(audit.attack, 40)}, {audit.canaries:,} canaries) has shown "
             f"ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g}."

@@ -155,7 +155,7 @@ def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:
 
 @dataclass(frozen=True)
 class Secret:
-    """What a process needs for work on private records, and nobody else may know.
+    """Secrets of a worker on private records.
 
     Attributes:
         values: of the run's journal: its noise is drawn from them.

@@ -226,6 +226,7 @@ def _run_all(
             try:
                 secret = None if cell.task.public else private.start(cell)
             except InvalidValueError as error:  # it cannot be planned
+                private.refuse(cell)
                 record = failed_record(cell.identity, str(error), 0.0)
                 store.write(record)
                 claims.give_back(key)

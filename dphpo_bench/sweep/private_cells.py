@@ -5,19 +5,23 @@ import hmac
 import json
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import AccountError, InvalidValueError
 from dphpo_bench.base.text import count
 from dphpo_bench.harness.account import DEFAULT, VOID, Account, Entry
 from dphpo_bench.harness.account_report import report_of, total_of
-from dphpo_bench.harness.entry import ENTRY, refuse_no_privacy
+from dphpo_bench.harness.entry import ENTRY, number_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.own_data import check_same_data, folder_key
+from dphpo_bench.harness.own_data import check_same_data, data_digest, folder_key
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import CONDITIONS, conditions_of
+from dphpo_bench.privacy import event_texts
+from dphpo_bench.privacy.events import compose
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, Job, Secret, device_of, job_of
@@ -69,7 +73,7 @@ class PrivateCells:
     what: str = "run"
     _releases: dict[str, Entry | str] = field(default_factory=dict)  # by plan; or why there is none
     _digests: dict[tuple[str, str], str] = field(default_factory=dict)  # of the records, by task and model
-    _is_first: dict[str, bool] = field(default_factory=dict)  # by cell: whether no earlier try has asked anything
+    _numbers: dict[str, tuple[int, bool]] = field(default_factory=dict)  # by cell; and whether no try came before
 
     @property
     def account(self) -> Account:
@@ -94,10 +98,15 @@ class PrivateCells:
         if not known:
             return ""
         for cell, release in known:
-            refuse_no_privacy(release.epsilon, cell.identity.method, cell.identity.task, self.not_private)
+            refuse_no_privacy(release, self.not_private)
+            task, of_task = cell.task, (cell.identity.task, cell.identity.model)
+            if task.fingerprint_is_declared and of_task not in self._digests:
+                self._digests[of_task] = data_digest(self.store.root, task, task.load_train(source), source)
         cap, before = self.account.read()
         if cap:  # a list fixed in advance may fit where its runs one after the other would not
-            self.account.count([self._numbered(cell, release) for cell, release in known])
+            self.account.count(
+                [self._numbered(cell, release, self._number(cell, self._journal(cell))) for cell, release in known]
+            )
         releases = [release for _, release in known]
         earlier = f", after {len(before)} earlier ones" if before else ""
         units = {release.unit: [one for one in releases if one.unit == release.unit] for release in releases}
@@ -133,32 +142,41 @@ class PrivateCells:
         repeatable = not cell.resources.gpus and journal.values.get(CONDITIONS) == _conditions(cell)
         if STARTED in journal.values and not repeatable:  # the same noise on other sums would show the records
             journal.discard()
-        self._is_first[cell.key] = STARTED not in journal.values
-        self.account.count([self._numbered(cell, release)])
-        journal = self._journal(cell)
+        number = self._number(cell, journal)
+        if self.account.event_of(number) not in (None, release.event):  # so would the same noise on other questions
+            journal.discard()
+            number = self._number(cell, journal)
+        is_first = STARTED not in journal.values
+        self._numbers[cell.key] = number, self.account.count([self._numbered(cell, release, number)]) and is_first
+        journal.once(CONDITIONS, lambda: _conditions(cell))
         journal.once(STARTED, lambda: 1)
         values: dict[str, int] = {}
         if cell.identity.run is not None:
-            values = {"seed": journal.once("seed", lambda: secrets.randbits(128)), "run": int(cell.identity.run, 16)}
+            values = {"seed": journal.values["seed"], "run": int(cell.identity.run, 16)}
         return Secret(values, release.event)
+
+    def refuse(self, cell: Cell) -> None:
+        """Note a cell that cannot be planned: its record has cost nothing."""
+        who, nothing = cell.identity, json.dumps(event_texts.to_json(compose([])))
+        unit, today = str(who.facts.get("unit", "record")), datetime.now(UTC).date().isoformat()
+        names = f"{secrets.randbits(64):016x}", self.what, who.method, who.task, who.model, unit
+        self.account.write_void(Entry(*names, 0.0, who.delta, nothing, today, cell.key))
 
     def end(self, cell: Cell, record: RunRecord) -> None:
         """Note how a cell ended, and forget what its noise was drawn from."""
-        journal = self._journal(cell)
-        if ENTRY in journal.values:
-            asked_nothing = record.privacy is not None and not record.privacy.ledger["entries"]
-            is_void = asked_nothing and record.status != "ok" and self._is_first.get(cell.key, False)
-            status = VOID if is_void else record.status
-            try:
-                digest = self._digests.get((cell.identity.task, cell.identity.model), "")
-                self.account.note(f"{journal.values[ENTRY]:016x}", status=status, digest=digest)
-            except AccountError:
-                pass  # it counts all the same
-            journal.discard()
+        if cell.key not in self._numbers:
+            return
+        number, is_new = self._numbers.pop(cell.key)
+        asked_nothing = record.privacy is not None and not record.privacy.ledger["entries"]
+        status = VOID if is_new and asked_nothing and record.status != "ok" else record.status
+        digest = self._digests.get((cell.identity.task, cell.identity.model), "")
+        with suppress(AccountError):  # it counts all the same
+            self.account.note(f"{number:016x}", status=status, digest=digest)
+        self._journal(cell).discard()
 
     def summary(self) -> str:
         """Return what has been released from the records by now, in one line."""
-        return str(report_of(self.account))
+        return report_of(self.account).summary()
 
     def _release(self, cell: Cell) -> Entry | str:
         return self._releases[_plan_key(cell)]
@@ -166,10 +184,12 @@ class PrivateCells:
     def _journal(self, cell: Cell) -> Journal:
         return Journal(self.store.journal_of(cell.identity))
 
-    def _numbered(self, cell: Cell, release: Entry) -> Entry:
-        journal = self._journal(cell)
-        journal.once(CONDITIONS, lambda: _conditions(cell))
-        number = journal.once(ENTRY, lambda: secrets.randbits(64))
+    def _number(self, cell: Cell, journal: Journal) -> int:
+        if cell.identity.run is None:
+            return journal.once(ENTRY, lambda: secrets.randbits(64))
+        return number_of(journal.once("seed", lambda: secrets.randbits(128)))
+
+    def _numbered(self, cell: Cell, release: Entry, number: int) -> Entry:
         return replace(release, number=f"{number:016x}", record=cell.key, what=self.what)
 
 

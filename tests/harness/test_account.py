@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,10 +16,11 @@ import torch
 import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
 from dphpo_bench.harness.account import Account, Entry
-from dphpo_bench.harness.account_report import bound_text, report_of
+from dphpo_bench.harness.account_report import bound_text, open_account, report_of
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
 from dphpo_bench.privacy.runs_together import RenyiFilter
+from dphpo_bench.records.store import RecordStore
 from tests.conftest import TinyTask
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -177,7 +179,7 @@ def test_two_processes_never_pass_a_cap_together(tmp_path: Path) -> None:
     releases = Account(tmp_path).read()[1]
     assert len(releases) == 5
     assert cap.spent([each.dp_event for each in releases]) <= cap.bound
-    with pytest.raises(AccountError, match=r"capped at ε = 3, δ = 1e-05 .* after 5 others"):
+    with pytest.raises(AccountError, match=r"capped at ε = 3, δ = 1e-05 .* after 5 earlier ones"):
         Account(tmp_path).count([release(999, one)])
 
 
@@ -236,7 +238,7 @@ def test_a_cap_is_set_before_the_first_release_and_holds(fixed_noise, budget, tm
     Account(tmp_path).open_with_cap(alone * 1.0001, budget.delta)
     first = bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)  # alone, it needs all of the cap
     assert "100 % is used" in str(first.account)
-    with pytest.raises(AccountError, match=r"does not cover this release after 1 others\. Nothing more fits"):
+    with pytest.raises(AccountError, match=r"does not cover this release after 1 earlier one\. Nothing more fits"):
         bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
     assert len(bench.account(tmp_path).releases) == 1
     with pytest.raises(AccountError, match=r"has a cap of ε = 0\.32.* already"):
@@ -318,3 +320,141 @@ def test_a_seeded_run_on_private_records_is_counted_too(fixed_noise, budget, tmp
         bench.run(fixed_noise(), PrivateTask(), budget, seed=1, results_dir=tmp_path)
     assert len(bench.account(tmp_path).releases) == 1
     assert torch.is_tensor(PrivateTask().load_train(bench.DataSource.resolve()).targets)
+
+
+INTERRUPTED = """
+import sys, time
+import dphpo_bench as bench
+from pathlib import Path
+from tests.harness.test_account import PrivateTask
+from tests.conftest import FixedNoise
+
+class Waits(PrivateTask):
+    def load_train(self, source):
+        Path(sys.argv[1], "loading").touch()
+        while not Path(sys.argv[1], "released").exists():
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+
+bench.run(FixedNoise(), Waits(), bench.PrivacyBudget(3.0, 1e-4), results_dir=sys.argv[1])
+"""
+
+
+def test_who_joins_a_run_keeps_it_counted(fixed_noise, budget, tmp_path: Path) -> None:
+    """A second process goes on with a run that the first one has only counted; then the first one is interrupted."""
+    command = [sys.executable, "-W", "ignore", "-c", INTERRUPTED, str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    first = subprocess.Popen(command, cwd=Path(__file__).parents[2], env=environment, stderr=subprocess.DEVNULL)
+    try:
+        while not (tmp_path / "loading").exists():
+            assert first.poll() is None
+            time.sleep(0.05)
+        bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
+        (tmp_path / "released").touch()
+        assert first.wait(300) != 0
+    finally:
+        first.kill()
+    assert len(bench.account(tmp_path).releases) == 1
+
+
+def test_a_run_that_is_planned_otherwise_does_not_go_on_with_its_noise(fixed_noise, budget, tmp_path: Path) -> None:
+    class Edited(type(fixed_noise())):  # type: ignore[misc]
+        def plan(self, facts, budget):
+            return super().plan(facts, budget)
+
+        def run(self, plan, session):
+            super().run(plan, session)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(Edited(), PrivateTask(), budget, results_dir=tmp_path)
+    _forget_interrupts()
+    Edited.plan = lambda self, facts, budget: type(self)(noise_multiplier=2.0)._planned(facts, budget)
+    Edited._planned = lambda self, facts, budget: super(Edited, self).plan(facts, budget)
+    with pytest.raises(AccountError, match=r"it was planned otherwise: .*remove its file in"):
+        bench.run(Edited(), PrivateTask(), budget, results_dir=tmp_path)
+    assert len(bench.account(tmp_path).releases) == 1
+    assert len(list((tmp_path / ".unfinished").iterdir())) == 1
+
+
+def _forget_interrupts() -> None:
+    """As a new process does."""
+    from dphpo_bench.harness import journal
+
+    journal._remembered.clear()
+
+
+def test_a_lost_account_does_not_hide_what_a_killed_run_released(fixed_noise, budget, tmp_path: Path) -> None:
+    class Stops(type(fixed_noise())):  # type: ignore[misc]
+        def run(self, plan, session):
+            super().run(plan, session)
+            raise KeyboardInterrupt
+
+    class Gone(PrivateTask):
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            if (tmp_path / "gone").exists():
+                raise DataError("Expected a file.")
+            return super().load_train(source)
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(Stops(), Gone(), budget, results_dir=tmp_path)
+    _forget_interrupts()
+    Account(tmp_path).path.unlink()
+    (tmp_path / "gone").touch()
+    with pytest.raises(DataError):
+        bench.run(Stops(), Gone(), budget, results_dir=tmp_path)
+    assert len(bench.account(tmp_path).releases) == 1
+
+
+def test_a_method_that_says_it_is_not_private_counts_as_without_privacy(fixed_noise, budget, tmp_path: Path) -> None:
+    class Open(type(fixed_noise())):  # type: ignore[misc]
+        end_to_end_private = False
+
+    with pytest.raises(InvalidValueError, match="has no privacy"):
+        bench.run(Open(), PrivateTask(), budget, results_dir=tmp_path)
+    bench.run(Open(), PrivateTask(), budget, results_dir=tmp_path, not_private=True)
+    assert bench.account(tmp_path).totals[0].together == float("inf")
+
+
+def test_a_cap_is_for_one_unit_and_for_a_folder_without_earlier_runs(fixed_noise, budget, tmp_path: Path) -> None:
+    Account(tmp_path).open_with_cap(3.0, 1e-5)
+    Account(tmp_path).count([release(1, gaussian(9.0))])
+    with pytest.raises(AccountError, match=r"no theorem adds up runs of different ones \(patient, record\)"):
+        Account(tmp_path).count([release(2, gaussian(9.0), unit="patient")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        record = bench.run(fixed_noise(), PrivateTask(), budget, seed=0, results_dir=tmp_path / "old").record
+    (tmp_path / "old/.accounts/main.jsonl").unlink()
+    facts = {name: value for name, value in record.identity.facts.items() if name != "public"}
+    old = record.model_copy(update={"identity": record.identity.model_copy(update={"facts": facts})})
+    RecordStore(tmp_path / "old").write(old)  # as earlier versions wrote it: seeded, and without a mark
+    assert len(bench.account(tmp_path / "old").uncounted) == 2
+    with pytest.raises(AccountError, match="has 2 records of private records that no account counts"):
+        open_account(tmp_path / "old", 3.0, 1e-5)
+
+
+def test_a_run_that_asked_nothing_leaves_the_total_known(fixed_noise, budget, tmp_path: Path) -> None:
+    class Fails(type(fixed_noise())):  # type: ignore[misc]
+        def run(self, plan, session):
+            raise ValueError("at once")
+
+    bench.run(Fails(), PrivateTask(), budget, results_dir=tmp_path, check=False)
+    bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
+    report = bench.account(tmp_path)
+    assert not report.uncounted
+    assert report.totals[0].together == pytest.approx(0.326, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "change", [{"event": "garbage"}, {"unit": ["a"]}, {"delta": "x"}, {"event": '{"type": "gaussian"}'}]
+)
+def test_a_line_that_is_none_is_damage(change: dict, tmp_path: Path) -> None:
+    book = Account(tmp_path)
+    book.count([release(1, gaussian(2.0))])
+    line = json.loads(book.path.read_text())
+    book.path.write_text(json.dumps({"release": {**line["release"], **change}}) + "\n")
+    with pytest.raises(AccountError, match="is damaged"):
+        bench.account(tmp_path)
+    (tmp_path / ".accounts/._main.jsonl").write_text("what another system left")
+    book.path.unlink()
+    assert not bench.account(tmp_path).releases

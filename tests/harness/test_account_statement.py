@@ -63,5 +63,5 @@ def test_the_command_states_an_account_and_what_else_ran(fixed_noise, budget, tm
     assert max(map(len, page.splitlines())) <= WIDTH
     assert json.loads(told(str(tmp_path), "--json"))["account"]["totals"][0]["releases"] == 2
     single = " ".join(told(str(first.path)).split())
-    assert "The account main counts this run. By now: run 2 on these records; both together: ε = " in single
+    assert "The account main counts this run. By now: 2 runs on these records; both together: ε = " in single
     assert "every other run on the same records" not in single

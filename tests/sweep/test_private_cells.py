@@ -49,7 +49,7 @@ def test_a_comparison_on_private_records_has_no_seeds_and_says_first_what_it_cos
     err = capsys.readouterr().err
     assert "On private records: 6 runs, together ε = " in err
     assert err.index("On private records: 6 runs") < err.index("Preparing")
-    assert "run 6 on these records; all six together: ε = " in err
+    assert "6 runs on these records; all six together: ε = " in err
     assert "mean of 3 runs ± 95 % interval" in str(table)
     report = bench.account("results")
     assert {one.record for one in report.releases} == {one.identity.key for one in table.records}
@@ -146,7 +146,7 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
     assert code == 0
     assert json.loads(out)["totals"][0]["releases"] == 2
     code, out, _ = command(monkeypatch, capsys, "account", "results")
-    assert "run 2 on these records; both together: ε = " in out
+    assert "2 runs on these records; both together: ε = " in out
     assert "│ dp_sgd │ own_rows (Linear) │ " in out
 
 
@@ -173,12 +173,24 @@ def test_a_cap_is_opened_by_a_command(monkeypatch, capsys) -> None:
     code, out, _ = command(monkeypatch, capsys, "account", "new", "--open", "--epsilon", "3", "--delta", "1e-5")
     assert code == 0
     assert "Cap: ε = 3 at δ = 1e-05 for all runs together" in out
-    assert "nothing has been released from these records" in out
+    assert "no run on private records is counted" in out
 
 
 def test_explain_on_private_records_is_asked_for_and_counted(monkeypatch, capsys) -> None:
     Path("explained_rows.py").write_text(TASK_FILE)
-    runs = ["-t", "own_rows", "--task-file", "explained_rows.py", "--epsilon", "2", "--delta", "1e-4", "--seed", "0", "-q"]
+    runs = [
+        "-t",
+        "own_rows",
+        "--task-file",
+        "explained_rows.py",
+        "--epsilon",
+        "2",
+        "--delta",
+        "1e-4",
+        "--seed",
+        "0",
+        "-q",
+    ]
     for method in (["hyfreedp"], ["grid_oracle", "--not-private"]):
         code, _, err = command(monkeypatch, capsys, "run", "-m", *method, *runs)
         assert code == 0, err
