@@ -244,7 +244,7 @@ def test_a_cap_is_set_before_the_first_release_and_holds(fixed_noise, budget, tm
     with pytest.raises(AccountError, match=r"has a cap of ε = 0\.32.* already"):
         Account(tmp_path).open_with_cap(3.0, 1e-5)
     bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path, account="other")
-    with pytest.raises(AccountError, match="has 1 releases already"):
+    with pytest.raises(AccountError, match="has 1 release already"):
         Account(tmp_path, "other").open_with_cap(3.0, 1e-5)
 
 
