@@ -1,5 +1,6 @@
 """Sweeps on private records: without seeds, counted before they run, told before the first."""
 
+import dataclasses
 import json
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.harness.account import Account
 from dphpo_bench.records.reading import read_results
+from tests.conftest import FixedNoise
 
 X = torch.randn(240, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -233,3 +235,18 @@ def test_an_audit_of_private_records_is_asked_for_and_counted(monkeypatch, capsy
     assert not json.loads(out)["refutes"]
     counted = bench.account("results").releases
     assert [one.what for one in counted] == ["run", "audit", "audit"]
+
+
+def test_a_cell_that_cannot_be_planned_costs_nothing_and_leaves_the_total_known() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Planless(FixedNoise):
+        name = "planless"
+
+        def plan(self, facts, budget):
+            raise ValueError("no plan")
+
+    table = bench.compare(["dp_sgd", Planless()], own_task(), [2], delta=1e-4, quiet=True, workers=2)
+    assert sorted({one.status for one in table.records}) == ["failed", "ok"]
+    report = bench.account("results")
+    assert (len(report.releases), report.uncounted) == (3, ())
+    assert report.totals[0].together is not None
