@@ -26,7 +26,7 @@ def check_arguments(
     """
     most = most_canaries(task)
     if canaries is not None and not 2 <= canaries <= most:
-        raise InvalidValueError(f"Expected 2 <= canaries <= {most}, half of the records, got {canaries}.")
+        raise InvalidValueError(f"Expected 2 <= canaries <= {most}, half of the units, got {canaries}.")
     if runs is not None and runs < 1:
         raise InvalidValueError(f"Expected runs >= 1, got {runs}.")
     if not attacks or set(attacks) - set(ATTACKS):
@@ -42,5 +42,5 @@ def check_arguments(
 
 
 def most_canaries(task: Task) -> int:
-    """Return the most canaries of a run: half of the records."""
+    """Return the most canaries of a run: half of the units."""
     return task.facts.n_records // 2
