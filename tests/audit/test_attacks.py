@@ -221,7 +221,7 @@ def test_what_is_not_private_is_found_out(tiny_task, budget) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"canaries": 301}, "Expected 2 <= canaries <= 300, half of the records, got 301"),
+        ({"canaries": 301}, "Expected 2 <= canaries <= 300, half of the units, got 301"),
         ({"canaries": 1}, "got 1"),
         ({"runs": 0}, "Expected runs >= 1"),
         ({"attacks": ()}, "got none"),
