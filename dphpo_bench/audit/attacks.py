@@ -256,7 +256,7 @@ def audit(
                 setup = Setup(
                     own_seed if is_seeded else None,  # without a seed, errors and numbers of trials stay hidden
                     journal=Journal.holding({"seed": own_seed}),
-                    identity=f"{method.name} {task.version} {task.facts!r}",
+                    identity=f"{checked.method.name} {task.version} {task.facts!r}",
                     device=device,
                     progress=progress,
                     meter=meter,
