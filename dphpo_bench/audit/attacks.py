@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.recording import identity_of, task_identity
 from dphpo_bench.harness.run import resolve_device, run
-from dphpo_bench.harness.seeds import warn_of_seeds
+from dphpo_bench.harness.seeds import default_seed, warn_of_seeds
 from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.training.randomness import Streams
@@ -173,7 +173,7 @@ def audit(
     runs: int | None = None,
     confidence: float = 0.95,
     private_records: bool = False,
-    seed: int | None = 0,
+    seed: int | Literal["default"] | None = "default",
     source: "DataSource | None" = None,
     device: str = "auto",
     progress: Progress | None = None,
@@ -194,7 +194,8 @@ def audit(
         confidence: that the bound is right.
         private_records: whether to audit on records that are not public: each run of the audit releases something about
             them, beside the run that is audited.
-        seed: of canaries, coins and runs; None draws one that is not kept.
+        seed: of canaries, coins and runs; None draws one that is not kept. By default 0 if the records are public, else
+            None.
         source: where data are found; default: environment, then the hub.
         device: "auto", "cpu", "cuda" or another torch device.
         progress: where long work reports to; default: standard error.
@@ -217,6 +218,8 @@ def audit(
         confidence=confidence,
         private_records=private_records,
     )
+    if seed == "default":
+        seed = default_seed(task)
     if seed is not None:
         warn_of_seeds(task, f"seed={seed}")
     size = size_of(

@@ -86,6 +86,11 @@ def rounded_up(value: float, digits: int) -> str:
     return f"{cautious.create_decimal_from_float(value * (1 - 1e-9)):f}"
 
 
+def rounded_down(value: float) -> str:
+    """Return a bound from below with two digits after the point."""
+    return f"{math.floor(value * 100) / 100:.2f}"
+
+
 def compact_json(value: Any) -> str:
     """JSON text without spaces, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import count
+from dphpo_bench.base.text import count, rounded_down
 from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_json, risk_rows
 from dphpo_bench.records.measure import Measure
 
@@ -134,7 +134,9 @@ def audit_table(found: "Audit", title: str, path: Path) -> "Table":
     table = Table("attack", "guesses", "right", "ε at least", "at most shown", title=title, title_justify="left")
     for name, bound in found.by_attack.items():
         guessed = f"{bound.guesses.guessed:,} of {bound.guesses.canaries:,}"
-        table.add_row(name, guessed, f"{bound.guesses.correct:,}", f"{bound.epsilon:.3f}", f"{bound.ceiling:.3f}")
+        table.add_row(
+            name, guessed, f"{bound.guesses.correct:,}", rounded_down(bound.epsilon), rounded_down(bound.ceiling)
+        )
     table.caption = (
         f"Claimed: ε = {found.claimed:.6g} at δ = {found.delta:.3g}. All bounds hold at once with confidence "
         f"{found.bound.confidence:g}. {audit_verdict(found)} Record: {path}"
@@ -157,7 +159,7 @@ def audit_verdict(found: "Audit") -> str:
     else:
         first = "Not refuted, which is no proof of privacy"
         needed = None if found.ceiling > found.claimed else found.needed_for_epsilon
-    most = f"with all guesses right it would show ε ≥ {math.floor(found.ceiling * 100) / 100:.2f}"
+    most = f"with all guesses right it would show ε ≥ {rounded_down(found.ceiling)}"
     if found.ceiling > found.claimed:
         return f"{first}: {most}."
     if needed is None:

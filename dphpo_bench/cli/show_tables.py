@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from dphpo_bench.base.tensors import RECORD
-from dphpo_bench.base.text import count, one_line, value_text
+from dphpo_bench.base.text import count, one_line, rounded_down, value_text
 from dphpo_bench.cli.plots import bar, step_plot
 from dphpo_bench.cli.risk_text import record_risk, risk_json, risk_rows
 from dphpo_bench.records.choices import chosen, is_number, series, tried
@@ -156,7 +156,7 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
         attack = one_line(audit.attack, MAX_VALUE)
         yield f"An audit shows ε ≥ {audit.lower_bound:.3g} with confidence {audit.confidence:g} ({attack})."
         if audit.ceiling is not None:
-            yield f"With all guesses right it would have shown ε ≥ {audit.ceiling:.3g}."
+            yield f"With all guesses right it would have shown ε ≥ {rounded_down(audit.ceiling)}."
         if audit.refuted:
             yield "It refutes the claim."
 
