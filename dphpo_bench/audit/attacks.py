@@ -231,6 +231,7 @@ def audit(
     is_seeded, seed = seed is not None, secrets.randbits(128) if seed is None else seed
     source = source or DataSource.resolve(progress=progress)
     numbers: list[str] = []
+    account = None if task.public else account
     if not task.public:
         entry = Entry.of(plan(method, task, budget, plans=plans), 0, "audit")
         refuse_no_privacy(entry, allowed=False)

@@ -245,7 +245,8 @@ def run_cell(job: str) -> str:
             counted=given.counted,
         )
     except Exception as error:
-        return failed_record(given.identity, reason_of(error), time.monotonic() - start).to_json()
+        reason = reason_of(error, hide=given.counted is not None and given.identity.seed is None)
+        return failed_record(given.identity, reason, time.monotonic() - start).to_json()
     return result.record.to_json()
 
 

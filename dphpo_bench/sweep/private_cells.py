@@ -21,7 +21,7 @@ from dphpo_bench.harness.plan import plan
 from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import CONDITIONS, conditions_of
 from dphpo_bench.privacy import event_texts
-from dphpo_bench.privacy.event_rules import from_multiset
+from dphpo_bench.privacy.events import no_op
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, Job, Secret, device_of, job_of
@@ -157,7 +157,7 @@ class PrivateCells:
 
     def refuse(self, cell: Cell) -> None:
         """Note a cell that cannot be planned: its record has cost nothing."""
-        who, nothing = cell.identity, json.dumps(event_texts.to_json(from_multiset({})))
+        who, nothing = cell.identity, json.dumps(event_texts.to_json(no_op()))
         unit, today = str(who.facts.get("unit", "record")), datetime.now(UTC).date().isoformat()
         names = f"{secrets.randbits(64):016x}", self.what, who.method, who.task, who.model, unit
         self.account.write_void(Entry(*names, 0.0, who.delta, nothing, today, cell.key))

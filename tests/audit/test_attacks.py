@@ -24,6 +24,7 @@ from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.cli.run_tables import audit_verdict
 from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.account import Account
 from dphpo_bench.leaderboard.requirements import MIN_CONFIDENCE
 from dphpo_bench.records.store import read_record
 from dphpo_bench.session import batch as batches
@@ -382,3 +383,8 @@ def test_a_model_that_writes_to_its_inputs_changes_no_canary() -> None:
     assert torch.equal(x, before)
     for found in scores:
         np.testing.assert_allclose(found, scores[2])
+
+
+def test_an_account_counts_no_audit_of_public_records(fixed_noise, tiny_task, budget, tmp_path: Path) -> None:
+    audit(fixed_noise(), tiny_task, budget, canaries=40, attacks=("black_box",), account=Account(tmp_path))
+    assert not Account(tmp_path).read()[1]

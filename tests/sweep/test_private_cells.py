@@ -250,3 +250,33 @@ def test_a_cell_that_cannot_be_planned_costs_nothing_and_leaves_the_total_known(
     report = bench.account("results")
     assert (len(report.releases), report.uncounted) == (3, ())
     assert report.totals[0].together is not None
+
+
+def test_an_error_that_quotes_a_private_record_is_in_no_record(tmp_path: Path) -> None:
+    """The data are read twice, for their preparation and for the run; the second time a record breaks it."""
+
+    class Rows(bench.Task):
+        name = "quoted"
+        summary = "Rows of a file."
+        models = ("linear",)
+
+        @property
+        def facts(self) -> bench.TaskFacts:
+            return bench.TaskFacts("quoted", "linear", 240, bench.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
+
+        def load_train(self, source: bench.DataSource) -> bench.Records:
+            if (tmp_path / "read").exists():
+                raise KeyError("Alice")
+            (tmp_path / "read").touch()
+            return bench.Records(X, Y)
+
+        def load_test(self, source: bench.DataSource) -> bench.Records:
+            return bench.Records(X, Y)
+
+        def build_model(self) -> nn.Module:
+            return nn.Linear(4, 2)
+
+    table = bench.compare(["dp_sgd"], Rows(), [2], delta=1e-4, quiet=True, workers=1)
+    assert [one.status for one in table.records] == ["failed"] * 3
+    assert "KeyError" in str(table.records[0].error)
+    assert "Alice" not in "".join(one.to_json() for one in table.records)
