@@ -1,4 +1,4 @@
-"""How many canaries and runs an audit needs to be able to refute a claim."""
+"""Sizes of audits: the canaries and runs that can refute a claim."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MOST_RUNS = 20
 """By default: a claim that needs more is not audited at any other size than the smallest."""
 
 MARGIN = 2
-"""How far below the error probability the default size brings the p-value of all right guesses."""
+"""Share of the error probability that the p-value of all right guesses keeps to, at the default size."""
 
 LARGEST = 100_000
 """Canaries of all runs, beyond which no size is looked for."""
@@ -25,7 +25,7 @@ LARGEST = 100_000
 
 @dataclass(frozen=True)
 class Size:
-    """Of an audit: canaries of each run, and runs for each attack."""
+    """Size of an audit: canaries of each run, and runs for each attack."""
 
     canaries: int
     runs: int

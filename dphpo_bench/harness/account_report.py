@@ -1,4 +1,4 @@
-"""What an account says: its releases, and ε of all of them together."""
+"""Reports of accounts: the releases, and ε of all of them together."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SMALL = ("no", "one", "both", "all three", "all four", "all five", "all six", "all seven", "all eight", "all nine")
 _TOLERANCE = 1e-9
-"""Of two evaluations of one event."""
+"""Rounding of two evaluations of one event."""
 
 
 def bound_text(epsilon: float, digits: int = 3) -> str:

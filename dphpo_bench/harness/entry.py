@@ -22,7 +22,7 @@ from dphpo_bench.records.record import Identity
 from dphpo_bench.records.store import RecordStore
 
 ENTRY = "entry"
-"""Of a journal without a seed of its own: the number of the run's entry."""
+"""Key of a journal without a seed of its own: the number of the run's entry."""
 
 
 def number_of(seed: int) -> int:

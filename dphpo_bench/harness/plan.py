@@ -51,7 +51,7 @@ class CheckedPlan:
 
     @cached_property
     def risk(self) -> Risk:
-        """What an attack on one record can achieve against the whole procedure."""
+        """Return what an attack on one unit can achieve against the whole procedure."""
         return risk(self.plan.event, self.plan.budget.delta) if self.end_to_end_private else CERTAIN
 
 

@@ -48,7 +48,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a ledger costs: ε by the claim's accountant, and the risk to one record."""
+    """Cost of a ledger: ε by the claim's accountant, and the risk to one record."""
 
     epsilon: float
     risk: Risk

@@ -199,7 +199,7 @@ def _joint(counts: Mapping[DpEvent, int]) -> DpEvent:
 
 
 def _coarseness(event: DpEvent) -> float:
-    """How coarse grids have to be for an answer in about a second; infinite where no grid is coarse enough."""
+    """Return how coarse grids have to be for an answer in about a second; infinite where none is coarse enough."""
     releases = [release for tree in event_rules.exposures(event) for release in event_rules.multiset(tree)]
     cost = sum(_COMPLEX if _is_complex(release) else 1 for release in releases)
     return 1.0 if cost <= _FINE else _COARSENESS if cost <= _COARSE else math.inf

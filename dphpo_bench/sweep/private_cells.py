@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dphpo_bench.sweep.executors import Executor
 
 STARTED = "started"
-"""Of a journal: the run has begun, and may have drawn noise."""
+"""Key of a journal: the run has begun, and may have drawn noise."""
 
 
 def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
