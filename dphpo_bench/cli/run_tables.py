@@ -98,7 +98,7 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
         table.add_row(f"test {measure.title}", measure.text(value))
     if record.released.get("winner", record) is None:
         table.add_row("trials", "none finished, so that nothing was trained: these are the initial weights")
-    _add_unit(table, identity.facts.get("unit", RECORD), identity.facts.get("n_records"))
+    _add_unit(table, identity.unit, identity.facts.get("n_records"))
     table.add_row("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}")
     if privacy:
         planned, recomputed = privacy.planned, privacy.recomputed
@@ -107,7 +107,7 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
             table.add_row("ε recomputed from the ledger", _bounds_text(recomputed.by_accountant, recomputed.accountant))
         table.add_row("ε to quote", f"{privacy.epsilon:.6g}")
         table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
-        _add_risk(table, record_risk(record), str(identity.facts.get("unit", "record")))
+        _add_risk(table, record_risk(record), identity.unit)
     if record.cost:
         table.add_row("steps", f"{record.cost.steps:,}")
     table.add_row("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items()))

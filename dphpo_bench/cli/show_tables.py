@@ -40,7 +40,7 @@ def _told(record: RunRecord) -> dict[str, Any]:
     return {
         "key": identity.key,
         **{name: getattr(identity, name) for name in names},
-        "unit": identity.facts.get("unit", RECORD),
+        "unit": identity.unit,
         "status": record.status,
         "error": record.error,
         "metrics": record.metrics,
@@ -63,7 +63,7 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Ite
         f"{identity.method} on {identity.task} ({identity.model}), ε = {identity.epsilon:g} "
         f"at δ = {identity.delta:.3g}, {seed}: {record.status}"
     )
-    if (unit := identity.facts.get("unit", RECORD)) != RECORD:
+    if (unit := identity.unit) != RECORD:
         yield one_line(f"Protected unit: {unit}, each with all its records")
     if record.error:
         yield one_line(record.error)
@@ -144,7 +144,7 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
         yield f"ε = {privacy.epsilon:.6g} of {record.identity.epsilon:g}, {by}{'' if share else ': all for training'}"
         if share:
             yield f"  tuning {share:.2%} {bar(share, BAR_WIDTH)} training {1 - share:.2%}"
-    for label, told in risk_rows(record_risk(record), str(record.identity.facts.get("unit", "record"))):
+    for label, told in risk_rows(record_risk(record), record.identity.unit):
         yield from wrap(f"{label}: {', '.join(told)}", width, initial_indent="  ", subsequent_indent="    ")
     texts = releases(privacy)
     for text in texts[:MAX_RELEASES]:

@@ -213,7 +213,7 @@ def _totals(releases: Sequence[Entry], foreign: "Sequence[RunRecord]", cap: Cap 
         events.append(one.dp_event)
         deltas.append(one.delta)
     for record in foreign:
-        events, deltas = units.setdefault(str(record.identity.facts.get("unit", "record")), ([], []))
+        events, deltas = units.setdefault(record.identity.unit, ([], []))
         events.append(_event_of(record))
         deltas.append(record.identity.delta)
     return tuple(

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import finite_json
 from dphpo_bench.privacy.ledger import Ledger
 
@@ -86,6 +87,11 @@ class Identity(_Part):
         if self.seed is not None and self.run is not None:
             raise ValueError("a run with a seed has no number of its own")
         return self
+
+    @property
+    def unit(self) -> str:
+        """What is protected as a whole: "record", unless the task's facts name another unit."""
+        return str(self.facts.get("unit", RECORD))
 
     @property
     def key(self) -> str:

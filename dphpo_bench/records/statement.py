@@ -92,7 +92,7 @@ def _is_private(privacy: Privacy) -> bool:
 
 
 def _unit(record: RunRecord) -> str:
-    return unit_text(str(record.identity.facts.get("unit", "record")))
+    return unit_text(record.identity.unit)
 
 
 def unit_text(unit: str) -> str:

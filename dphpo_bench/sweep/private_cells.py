@@ -158,8 +158,8 @@ class PrivateCells:
     def refuse(self, cell: Cell) -> None:
         """Note a cell that cannot be planned: its record has cost nothing."""
         who, nothing = cell.identity, json.dumps(event_texts.to_json(no_op()))
-        unit, today = str(who.facts.get("unit", "record")), datetime.now(UTC).date().isoformat()
-        names = f"{secrets.randbits(64):016x}", self.what, who.method, who.task, who.model, unit
+        today = datetime.now(UTC).date().isoformat()
+        names = f"{secrets.randbits(64):016x}", self.what, who.method, who.task, who.model, who.unit
         self.account.write_void(Entry(*names, 0.0, who.delta, nothing, today, cell.key))
 
     def end(self, cell: Cell, record: RunRecord) -> None:
