@@ -24,19 +24,21 @@ class Metric:
         higher_is_better: the direction.
         compute: (outputs, targets) of all test records, on the CPU → the number. It gets copies, and raises or returns
             NaN where it is undefined, such as the area under the curve of a single class.
+        is_share: whether the number is a share in [0, 1], which tables and the board show in per cent.
     """
 
     name: str
     higher_is_better: bool
     compute: Callable[[Any, Any], float] = field(compare=False, repr=False)
+    is_share: bool = field(default=False, kw_only=True)
 
     def of(self, outputs: Any, targets: Any) -> float:
-        """Compute it.
+        """Compute the metric.
 
         Raises:
-            InvalidValueError: if it is undefined.
+            InvalidValueError: if the metric is undefined, or a share outside of [0, 1].
         """
-        return _number(self.name, lambda: self.compute(each(gathered, outputs), each(gathered, targets)))
+        return _number(self, lambda: self.compute(each(gathered, outputs), each(gathered, targets)))
 
 
 @dataclass(frozen=True)
@@ -48,22 +50,25 @@ class ModelMetric:
         higher_is_better: the direction.
         compute: (model, test records as `Task.load_test` gives them) → the number. The model is on its device, the
             records are on the CPU; both are copies. It raises or returns NaN where it is undefined.
+        is_share: as for `Metric`.
     """
 
     name: str
     higher_is_better: bool
     compute: "Callable[[nn.Module, Records], float]" = field(compare=False, repr=False)
+    is_share: bool = field(default=False, kw_only=True)
 
     def of(self, model: "nn.Module", test: Records) -> float:
-        """Compute it.
+        """Compute the metric.
 
         Raises:
-            InvalidValueError: if it is undefined.
+            InvalidValueError: if the metric is undefined, or a share outside of [0, 1].
         """
-        return _number(self.name, lambda: self.compute(copy.deepcopy(model), test.copied()))
+        return _number(self, lambda: self.compute(copy.deepcopy(model), test.copied()))
 
 
-def _number(name: str, compute: Callable[[], float]) -> float:
+def _number(metric: Metric | ModelMetric, compute: Callable[[], float]) -> float:
+    name = metric.name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where scikit-learn warns it returns NaN, which is refused below
         try:
@@ -73,6 +78,10 @@ def _number(name: str, compute: Callable[[], float]) -> float:
             raise InvalidValueError(f"The metric {name} cannot be computed: {reason}.") from None
     if math.isnan(value):
         raise InvalidValueError(f"The metric {name} is no number on these test records.")
+    if metric.is_share and not 0 <= value <= 1:
+        raise InvalidValueError(
+            f"The metric {name} is a share: expected 0 <= value <= 1, got {value:g}. Divide it, or leave out is_share."
+        )
     return value
 
 
@@ -175,13 +184,13 @@ def _perplexity(outputs: Any, targets: Any) -> float:
     return math.exp(mean) if mean < 700 else math.inf if mean > 0 else math.nan
 
 
-ACCURACY = Metric("accuracy", True, _accuracy)
+ACCURACY = Metric("accuracy", True, _accuracy, is_share=True)
 """Share of right classes, labels or tokens. An output that is not finite is wrong."""
-BALANCED_ACCURACY = Metric("balanced_accuracy", True, _balanced_accuracy)
+BALANCED_ACCURACY = Metric("balanced_accuracy", True, _balanced_accuracy, is_share=True)
 """Mean over the classes of the share of their records that are right."""
-F1 = Metric("f1", True, _f1)
+F1 = Metric("f1", True, _f1, is_share=True)
 """F1 of the positive class, the second of two; of more classes, or of labels, the mean."""
-ROC_AUC = Metric("roc_auc", True, _roc_auc)
+ROC_AUC = Metric("roc_auc", True, _roc_auc, is_share=True)
 """Area under the ROC curve; of several classes the mean of one against the rest, of labels the mean."""
 R2 = Metric("r2", True, _r2)
 """Coefficient of determination."""

@@ -1,12 +1,12 @@
 """The metric that tables and the board show, and its direction."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "roc_auc", "token_accuracy", "several metrics"})
-"""Metrics between 0 and 1, which are shown in percent."""
+"""Shares whose records hold name and direction alone. Those of all other shares say so: see `Measure.to_json`."""
 
 LOGARITHMIC = frozenset({"perplexity"})
 """Metrics of which ratios mean something, not differences: those of logarithms of a perplexity are in nats."""
@@ -17,15 +17,23 @@ TITLES = {"f1": "F1", "r2": "R²", "roc_auc": "ROC-AUC"}
 
 @dataclass(frozen=True, order=True, slots=True)
 class Measure:
-    """A metric by its name in records, such as "accuracy", and its direction."""
+    """A metric by its name in records, such as "accuracy", with its direction and its scale.
+
+    Attributes:
+        share: whether values lie between 0 and 1, and are shown in per cent.
+    """
 
     name: str = "accuracy"
     higher_is_better: bool = True
+    share: bool = False
 
-    @property
-    def share(self) -> bool:
-        """Whether its values lie between 0 and 1."""
-        return self.name in SHARES
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "share", self.share or self.name in SHARES)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry among the metrics of a record's facts."""
+        values = {"name": self.name, "higher_is_better": self.higher_is_better}
+        return {**values, "is_share": True} if self.share and self.name not in SHARES else values
 
     @property
     def logarithmic(self) -> bool:
@@ -96,9 +104,22 @@ def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Mea
         facts: of the run's identity. Their `metrics` are a list of names and directions.
         measured: names of the measured metrics. Unless the facts say otherwise, higher is better.
     """
-    told = facts.get("metrics") or [facts.get("metric")]
-    match told:
-        case [{"name": str(name), "higher_is_better": bool(higher)}, *_]:
-            return Measure(name, higher)
+    first = next(_declared(facts), None)
+    if first:
+        return first
     names = list(measured)
     return ACCURACY if "accuracy" in names or not names else Measure(names[0])
+
+
+def measure_named(name: str, facts: Mapping[str, Any]) -> Measure:
+    """Return a metric by its name, as the facts of a run's identity declare it; unless they do, higher is better."""
+    return next((measure for measure in _declared(facts) if measure.name == name), Measure(name))
+
+
+def _declared(facts: Mapping[str, Any]) -> Iterator[Measure]:
+    """Yield the metrics that facts declare; a stranger's facts may hold anything."""
+    entries = facts.get("metrics") or [facts.get("metric")]
+    for entry in entries if isinstance(entries, list) else ():
+        match entry:
+            case {"name": str(name), "higher_is_better": bool(higher)}:
+                yield Measure(name, higher, entry.get("is_share") is True)
