@@ -240,7 +240,7 @@ def test_private_records_are_audited_only_by_who_says_so(monkeypatch, fixed_nois
     """Nothing is read before; and a seed, from which the noise follows, causes a warning."""
     monkeypatch.setattr(type(tiny_task), "public", False)
     monkeypatch.setattr(auditing, "execute", lambda *_: pytest.fail("it was trained"))
-    with pytest.raises(InvalidValueError, match=r"The records of task tiny are private, .* pass private_records=True"):
+    with pytest.raises(InvalidValueError, match=r"The data of task tiny are private, .* \(private_records=True\)"):
         audit(fixed_noise(), tiny_task, budget, canaries=40)
     monkeypatch.undo()
     monkeypatch.setattr(type(tiny_task), "public", False)
