@@ -1,4 +1,4 @@
-"""What is measured on test data, mostly by scikit-learn. It is not private, and no search sees it."""
+"""Metrics on test data, mostly by scikit-learn. They are not private, and no search sees them."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number about a model's outputs on the test records.
+    """A number about a model's outputs on the test records.
 
     Attributes:
         name: such as "accuracy".
@@ -43,7 +43,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class ModelMetric:
-    """One number about a model that its outputs on the test records do not tell, such as how good its texts are.
+    """A number about a model beyond its outputs on the test records, such as the quality of its texts.
 
     Attributes:
         name: such as "bleu".
@@ -86,20 +86,20 @@ def _number(metric: Metric | ModelMetric, compute: Callable[[], float]) -> float
 
 
 def _predictions(outputs: Any, targets: Any) -> "tuple[NDArray[Any], NDArray[Any]]":
-    """Predicted and true classes, or labels or tokens, flat; −1 is predicted where an output is not finite."""
+    """Return predicted and true classes, labels or tokens, flat; the prediction is −1 if an output is not finite."""
     import torch
 
     from dphpo_bench.training.losses import IGNORED, logits, matched
 
-    found = matched(outputs, targets)
-    if found.shape == targets.shape:
-        predicted, true = (found > 0).long(), (targets > 0.5).long()
-        finite = found.isfinite()
+    values = matched(outputs, targets)
+    if values.shape == targets.shape:
+        predicted, true = (values > 0).long(), (targets > 0.5).long()
+        finite = values.isfinite()
     else:
         predicted, true = logits(outputs).argmax(-1), targets
-        finite = found.isfinite().all(-1)
+        finite = values.isfinite().all(-1)
     if predicted.shape != true.shape:
-        raise InvalidValueError(f"outputs of shape {tuple(found.shape)} for targets of {tuple(targets.shape)}")
+        raise InvalidValueError(f"outputs of shape {tuple(values.shape)} for targets of {tuple(targets.shape)}")
     counts = true != IGNORED
     return torch.where(finite, predicted, -1)[counts].numpy(), true[counts].numpy()
 
@@ -127,8 +127,8 @@ def _f1(outputs: Any, targets: Any) -> float:
         both = list(zip(outputs.T, targets.T, strict=True))
         return math.fsum(_f1(column, target) for column, target in both) / len(both)
     predicted, true = _predictions(outputs, targets)
-    found = matched(outputs, targets)
-    two = found.shape == targets.shape or found.shape[-1] == 2
+    values = matched(outputs, targets)
+    two = values.shape == targets.shape or values.shape[-1] == 2
     return float(f1_score(true, predicted, average="binary" if two else "macro", zero_division=math.nan))
 
 
@@ -137,12 +137,12 @@ def _roc_auc(outputs: Any, targets: Any) -> float:
 
     from dphpo_bench.training.losses import logits, matched
 
-    found = matched(outputs, targets).double()
-    if found.shape == targets.shape:
-        return float(roc_auc_score(targets.numpy(), found.numpy(), average="macro"))
+    values = matched(outputs, targets).double()
+    if values.shape == targets.shape:
+        return float(roc_auc_score(targets.numpy(), values.numpy(), average="macro"))
     chances = logits(outputs).double().softmax(-1)
     if chances.shape[-1] == 2:
-        return float(roc_auc_score(targets.numpy(), (found[:, 1] - found[:, 0]).numpy()))
+        return float(roc_auc_score(targets.numpy(), (values[:, 1] - values[:, 0]).numpy()))
     return float(roc_auc_score(targets.numpy(), chances.numpy(), multi_class="ovr"))
 
 
@@ -151,8 +151,8 @@ def _r2(outputs: Any, targets: Any) -> float:
 
     from dphpo_bench.training.losses import matched
 
-    found = matched(outputs, targets).double().numpy()
-    value = float(r2_score(targets.double().numpy(), found, force_finite=False))
+    values = matched(outputs, targets).double().numpy()
+    value = float(r2_score(targets.double().numpy(), values, force_finite=False))
     return value if math.isfinite(value) else math.nan  # all targets are the same
 
 
@@ -165,14 +165,14 @@ def _mean_squared_error(outputs: Any, targets: Any) -> float:
 
 
 def _cross_entropy(outputs: Any, targets: Any) -> float:
-    """The mean over records, labels or tokens in nats; infinite where an output is not finite."""
+    """Return the mean over records, labels or tokens in nats; infinite where an output is not finite."""
     from torch.nn import functional
 
     from dphpo_bench.training.losses import IGNORED, logits, matched
 
-    found = matched(outputs, targets)
-    if found.shape == targets.shape:
-        losses = functional.binary_cross_entropy_with_logits(found, targets.to(found.dtype), reduction="none")
+    values = matched(outputs, targets)
+    if values.shape == targets.shape:
+        losses = functional.binary_cross_entropy_with_logits(values, targets.to(values.dtype), reduction="none")
     else:
         flat = logits(outputs).flatten(0, -2), targets.flatten()
         losses = functional.cross_entropy(*flat, reduction="none", ignore_index=IGNORED)[flat[1] != IGNORED]
@@ -201,7 +201,7 @@ PERPLEXITY = Metric("perplexity", False, _perplexity)
 """exp of the cross-entropy of all tokens together."""
 
 OF_CLASSES = (ACCURACY, BALANCED_ACCURACY, F1, ROC_AUC, CROSS_ENTROPY, PERPLEXITY)
-"""Those that are about classes, labels or tokens, and mean nothing of a regression."""
+"""Metrics of classes, labels or tokens, which mean nothing for a regression."""
 
 READY: dict[str, tuple[Metric, ...]] = {
     "classification": (ACCURACY, CROSS_ENTROPY),
@@ -210,4 +210,4 @@ READY: dict[str, tuple[Metric, ...]] = {
     "regression": (R2, MEAN_SQUARED_ERROR),
     "tokens": (PERPLEXITY, ACCURACY),
 }
-"""By kind of task."""
+"""Metrics by kind of task."""

@@ -1,4 +1,4 @@
-"""Exponential moving average of weights: free, since it is computed from released weights."""
+"""Exponential moving average of weights: it costs no privacy, since released weights are all that it needs."""
 
 from collections.abc import Iterable
 

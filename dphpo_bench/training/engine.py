@@ -1,7 +1,6 @@
-"""What every way to compute a sum of clipped gradients has in common.
+"""Base of the gradient engines: batches in micro-batches, sums of clipped gradients, losses.
 
-An engine cuts a batch into micro-batches, which bounds memory, and adds up what a back-end computes for each.
-No result depends on how the batch is cut, beyond rounding.
+Micro-batches bound memory. No result depends on how a batch is cut, beyond rounding.
 """
 
 from abc import ABC, abstractmethod
@@ -62,7 +61,7 @@ class GradientEngine(ABC):
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> list[Tensor]:
-        """Sum of factor(‖g_i‖) · g_i over the batch, one tensor for each trainable parameter; private without noise.
+        """Return the sum of factor(‖g_i‖) · g_i over the batch, a tensor for each trainable parameter, without noise.
 
         The sum is in float64: in less, one record would move the rounding of all others by more than its clipped
         gradient. A record whose gradient is not finite adds exactly zero.
@@ -94,7 +93,7 @@ class GradientEngine(ABC):
         return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
-        """Each record's loss at the current weights, in the dtype of the model, shape (n,); no gradient."""
+        """Return each record's loss at the current weights, in the dtype of the model, shape (n,)."""
         (losses,) = self._losses_at([None], inputs, targets, indices)
         return losses
 
@@ -106,9 +105,9 @@ class GradientEngine(ABC):
         steps: Sequence[float],
         indices: Tensor | None = None,
     ) -> Tensor:
-        """Each record's loss at w - h · direction, for each h of `steps`: shape (len(steps), n).
+        """Return each record's loss at w - h · direction, for each h of `steps`: shape (len(steps), n).
 
-        The weights are left exactly as they were. `direction` has one tensor for each parameter that is trained.
+        The weights stay exactly as they were. `direction` has a tensor for each trained parameter.
         """
         self.check_direction(direction)
         with torch.no_grad():
@@ -131,25 +130,22 @@ class GradientEngine(ABC):
     def _losses_at(
         self, moves: Sequence[Callable[[], None] | None], inputs: Tensors, targets: Tensors, indices: Tensor | None
     ) -> list[Tensor]:
-        """Each record's loss at each of several weights, each set by a function; None leaves them as they are.
-
-        Micro-batches are taken once for all weights.
-        """
+        """Return each record's loss at several weights, set by functions; None leaves the weights as they are."""
         self._refuse_mixing()
         losses: list[list[Tensor]] = [[] for _ in moves]
         order: list[Tensor] = []
         with torch.no_grad():
             for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
                 x = self._fast_layout(x)
-                for number, (move, own) in enumerate(zip(moves, losses, strict=True), start=1):
+                for number, (move, pieces) in enumerate(zip(moves, losses, strict=True), start=1):
                     if move:
                         move()
-                    # A model or a loss may write to what it gets: each pass but the last has copies of its own.
+                    # A model or a loss may write to its arguments: each pass but the last gets copies.
                     some = (x, y) if number == len(moves) else [each(Tensor.clone, part) for part in (x, y)]
-                    own.append(self._per_sample_loss(*some))
+                    pieces.append(self._per_sample_loss(*some))
                 order += [] if places is None else [places]
         sorting = torch.cat(order).argsort().to(self._device) if order else None
-        return [found if sorting is None else found[sorting] for found in map(self._join, losses)]
+        return [joined if sorting is None else joined[sorting] for joined in map(self._join, losses)]
 
     @abstractmethod
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
@@ -166,15 +162,15 @@ class GradientEngine(ABC):
 
         Args:
             inputs: equally many records of each unit, unit after unit.
-            targets: likewise.
-            sizes: how many of its records count, ascending, int64 of shape (units,), on the CPU.
-            sums: one for each parameter, float64 of shape (units, numel).
+            targets: of these records.
+            sizes: number of records of each unit that count, ascending, int64 of shape (units,), on the CPU.
+            sums: for each parameter, float64 of shape (units, numel).
         """
 
     def _units_by_length(
         self, inputs: Tensors, targets: Tensors, members: list[tuple[Tensor, Tensor]]
     ) -> Iterator[tuple[Tensor, Tensor, int | None]]:
-        """Yield rows and sizes of units, and what their records are cut to: a unit's longest decides for it alone."""
+        """Yield rows and sizes of units, and the length of their records: that of the longest record of a unit."""
         for rows, sizes in members:
             if not says_lengths(self.model, inputs):
                 yield rows, sizes, None
@@ -190,7 +186,7 @@ class GradientEngine(ABC):
         return self._converted(x), self._converted(y)
 
     def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
-        """The batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
+        """Yield the batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
         n = length(inputs) if indices is None else len(indices)
         for start in range(0, n, rows):
             piece = slice(start, min(start + rows, n))
@@ -199,9 +195,9 @@ class GradientEngine(ABC):
     def _pieces(
         self, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int
     ) -> Iterator[tuple[Tensor | None, Tensors, Tensors]]:
-        """Micro-batches on the device, each with the places of its records in the batch; None: one after the other.
+        """Yield micro-batches on the device, each with the places of its records in the batch; None: in order.
 
-        The model and the loss may write to them: they are copies, except for inputs that only torch's code sees.
+        They are copies, to which the model and the loss may write, except for inputs that only torch's code sees.
         """
         if not says_lengths(self.model, inputs):
             copy = not only_reads(self.model)
@@ -231,14 +227,14 @@ class GradientEngine(ABC):
         return losses
 
     def _fast_layout(self, images: Tensors) -> Tensors:
-        """Images with channels last in memory, if the model can take them.
+        """Return images with channels last in memory, if the model can take them.
 
-        On a CPU pooling is 3 to 8 times faster that way. The values are the same, but a model that calls `view` on
-        feature maps fails, so one record is tried first.
+        On a CPU pooling is 3 to 8 times faster that way. A model that calls `view` on feature maps fails, so the first
+        record is tried.
         """
-        if not isinstance(images, Tensor) or images.dim() != 4:
+        if not (isinstance(images, Tensor) and images.dim() == 4 and images.is_floating_point()):
             return images
-        if images.device.type != "cpu" or not images.is_floating_point():
+        if images.device.type != "cpu":
             return images
         if self._channels_last is None:
             try:
@@ -250,7 +246,7 @@ class GradientEngine(ABC):
         return _channels_last(images) if self._channels_last else images
 
     def check_direction(self, direction: Sequence[Tensor]) -> None:
-        """Refuse a direction that is not one tensor for each parameter, of its shape and with values."""
+        """Reject a direction without a tensor for each parameter, of its shape and with values."""
         if any(tensor.is_meta for tensor in direction):
             raise InvalidValueError("Expected a direction of tensors with values, got some on the device meta.")
         shapes = [tuple(tensor.shape) for tensor in direction]

@@ -52,7 +52,7 @@ class Units:
 
     @property
     def shares(self) -> Tensor:
-        """1 / (number of records of its unit) for each record, float64 of shape (n,)."""
+        """Reciprocal number of records of a record's unit, float64 of shape (n,)."""
         return self.sizes.double().reciprocal().repeat_interleave(self.sizes)
 
     def alike(self) -> Iterator[tuple[Tensor, Tensor]]:

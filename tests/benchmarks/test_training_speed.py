@@ -23,9 +23,9 @@ from dphpo_bench.training import evaluation
 from dphpo_bench.training import linear as closed_form
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
+from dphpo_bench.training.linear import StackedLinear
 from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.optimizers import UpdateRule
-from dphpo_bench.training.stacked import StackedLinear
 from dphpo_bench.training.units import Units
 from tests.training.models import BACKENDS, engine_by, linear, pictures, tanh_cnn
 

@@ -8,7 +8,6 @@ import logging
 import os
 import signal
 import threading
-import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._device import DeviceContext
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, RecordError, UnknownNameError
@@ -237,19 +235,6 @@ class TestWatchers:
                 gradients_together(batches, models, [Entering(), bench.AutoS()], [1000.0, 1000.0])
         finally:
             mode.__exit__(None, None, None)
-
-    def test_a_default_device_with_code_of_its_own(self, session) -> None:
-        mode = DeviceContext(torch.device("cpu"))
-        with mode:
-            session.score(session.build_model(), 1000.0)
-        model = session.build_model()
-
-        def spy(_: Any, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
-        mode.__torch_function__ = types.MethodType(spy, mode)
-        with mode:
-            self.ask(session, model)
 
     def test_a_trace_of_the_execution_has_neither_sizes_nor_scores(self, session, tmp_path: Path) -> None:
         model, file = session.build_model(), tmp_path / "trace.json"

@@ -16,9 +16,8 @@ from dphpo_bench.training.evaluation import all_outputs, only_reads, total_score
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.lengths import refuse_wrong_lengths
-from dphpo_bench.training.linear import LinearEngine
+from dphpo_bench.training.linear import LinearEngine, StackedLinear
 from dphpo_bench.training.losses import PerRecord, cross_entropy
-from dphpo_bench.training.stacked import StackedLinear
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, linear, vectors
 

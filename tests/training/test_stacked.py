@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
-from dphpo_bench.training.linear import LinearEngine
-from dphpo_bench.training.stacked import StackedLinear
+from dphpo_bench.training.linear import LinearEngine, StackedLinear
 from tests.training.models import cut, flat, flat_linear, linear, mlp, vectors
 
 RULES = (Abadi(1.0), AutoS(), AutoV(), Abadi(0.1), AutoS(1.0))
