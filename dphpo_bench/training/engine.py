@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length
+from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import only_reads, rows_at_once
 from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
@@ -56,6 +56,7 @@ class GradientEngine(ABC):
             if isinstance(module, nn.modules.batchnorm._NormBase)
         ]
         self._channels_last: bool | None = None
+        self._memory = torch.empty(0)
         self._refuse_mixing()
 
     def clipped_sum(
@@ -68,7 +69,7 @@ class GradientEngine(ABC):
         """
         self._refuse_mixing()
         total = self._zeros()
-        for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows)):
+        for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows), overwrite=True):
             self._add_clipped(x, y, clipping, total)
         return total
 
@@ -193,22 +194,40 @@ class GradientEngine(ABC):
             yield piece if indices is None else indices[piece]
 
     def _pieces(
-        self, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int
+        self, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int, overwrite: bool = False
     ) -> Iterator[tuple[Tensor | None, Tensors, Tensors]]:
         """Yield micro-batches on the device, each with the places of its records in the batch; None: in order.
 
-        They are copies, to which the model and the loss may write, except for inputs that only torch's code sees.
+        They are copies, to which the model and the loss may write, except for inputs that only torch's code sees. With
+        `overwrite`, a micro-batch may overwrite the inputs of the one before.
         """
         if not says_lengths(self.model, inputs):
             copy = not only_reads(self.model)
+            overwrite = overwrite and copy and indices is None and isinstance(inputs, Tensor)
             for piece in self._micro_batches(inputs, indices, rows):
-                yield None, self._gather(inputs, piece, copy=copy), self._gather(targets, piece, copy=True)
+                x = self._in_memory(inputs, piece) if overwrite else self._gather(inputs, piece, copy=copy)
+                yield None, x, self._gather(targets, piece, copy=True)
             return
         for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
             yield places, *self._cut(inputs, targets, piece, size)
 
     def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
         return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
+
+    def _in_memory(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
+        """Return some converted rows, always in the same memory, which the next call overwrites.
+
+        To return megabytes to the system and to fetch them anew for each micro-batch can cost as much as its products.
+        """
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        dtype = self._dtype if inputs.is_floating_point() else inputs.dtype
+        if len(self._memory) < n or (self._memory.shape[1:], self._memory.dtype) != (inputs.shape[1:], dtype):
+            with torch.inference_mode(False):  # else it could not be written outside of that mode later
+                self._memory = torch.empty(n, *inputs.shape[1:], dtype=dtype, device=self._device)
+        memory = self._memory[:n]
+        if isinstance(rows, slice) or dtype != inputs.dtype or inputs.device != self._device:
+            return memory.copy_(take(inputs, rows))
+        return torch.index_select(inputs, 0, rows.to(inputs.device), out=memory)
 
     def _converted(self, data: Tensors) -> Any:
         # Features stored in half precision are converted here, record by record, which changes no sensitivity. A

@@ -53,7 +53,6 @@ class LinearEngine(GradientEngine):
             )
         self._layer = layer
         self._norms = _KnownNorms()
-        self._copy = torch.empty(0, layer.in_features, dtype=self._dtype)
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
@@ -124,24 +123,11 @@ class LinearEngine(GradientEngine):
         features = math.prod(inputs.shape[1:])
         if features != self._layer.in_features:
             raise InvalidValueError(f"Expected {self._layer.in_features} features a record, got {features}.")
-        converted = inputs.dtype != self._dtype
-        copied = converted or not isinstance(rows, slice)
-        if not copied or not inputs.is_floating_point() or {inputs.device.type, self._device.type} != {"cpu"}:
-            gathered: Tensor = self._gather(inputs, rows)
-            return gathered.flatten(1)
-        # Always into the same memory: to return these megabytes to the system and fetch them anew for each
-        # micro-batch can cost as much as the products.
-        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        if len(self._copy) < n:
-            with torch.inference_mode(False):  # else it could not be written outside of that mode later
-                self._copy = torch.empty(n, features, dtype=self._dtype)
-        copy = self._copy[:n]
-        records = copy.view(n, *inputs.shape[1:])
-        if converted or isinstance(rows, slice):
-            records.copy_(take(inputs, rows))
-        else:
-            torch.index_select(inputs, 0, rows.to(inputs.device), out=records)
-        return copy
+        copied = inputs.dtype != self._dtype or not isinstance(rows, slice)
+        if copied and inputs.is_floating_point() and inputs.device.type == self._device.type == "cpu":
+            return self._in_memory(inputs, rows).flatten(1)
+        gathered: Tensor = self._gather(inputs, rows)
+        return gathered.flatten(1)
 
     def _row_norms(self, inputs: Tensor) -> Tensor:
         pieces = self._micro_batches(inputs, None, self._rows_at_once(inputs, None))
