@@ -10,7 +10,7 @@ from scipy.optimize import brentq, linprog
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dphpo_bench.audit.bounds import ceiling, lower_bound, p_value
+from dphpo_bench.audit.bounds import ceiling, p_value, refuted_epsilon
 from dphpo_bench.audit.curves import Curve, Guesses, claimed_curve, least_total, refutes
 from dphpo_bench.audit.sizes import MOST_RUNS, Size, default_size, size_for_curve, size_for_epsilon
 
@@ -130,7 +130,7 @@ def test_a_large_delta_hides_less_than_in_the_other_theorem() -> None:
     guesses = Guesses(9000, 4500, 4500)
     assert p_value(guesses, 4.0, 3.4e-4) > 0.05
     assert refutes(guesses, [(7.0, 3.4e-4)], 0.05)
-    assert lower_bound(guesses, 3.4e-4).epsilon > 7
+    assert refuted_epsilon(guesses, 3.4e-4) > 7
 
 
 def test_no_curve_is_not_refuted() -> None:
