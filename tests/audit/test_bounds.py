@@ -9,7 +9,7 @@ from dp_accounting import get_epsilon_gaussian
 from scipy.stats import binom
 
 from dphpo_bench.audit.bounds import SHARES, LowerBound, best_bounds, guess, p_value, refuted_epsilon
-from dphpo_bench.audit.curves import Curve, Guesses
+from dphpo_bench.audit.curves import Curve, Guesses, refutes
 from dphpo_bench.base.errors import InvalidValueError
 
 
@@ -53,7 +53,11 @@ def test_exact_coverage_on_randomised_response(canaries: int, epsilon: float, wr
     """Each coin is reported, and flipped with probability 1 / (1 + e^ε): the number of right guesses is binomial."""
     counts = np.arange(canaries + 1)
     chances = binom.pmf(counts, canaries, 1 / (1 + math.exp(-epsilon)))
-    above = np.array([p_value(Guesses(canaries, canaries, int(v)), epsilon, 0.0) < 0.05 for v in counts])
+    guesses = [Guesses(canaries, canaries, int(v)) for v in counts]
+    above = np.array([p_value(some, epsilon, 0.0) < 0.05 for some in guesses])
+    refuted = [refutes(some, [(epsilon, 0.0)], 0.05) for some in guesses]  # by the other theorem
+    assert refuted == sorted(refuted)
+    assert 0 < chances[np.array(refuted)].sum() <= 0.05
     assert chances[above].sum() == pytest.approx(wrong, abs=6e-5)
     assert chances[above.argmax() - 1 :].sum() > 0.05  # one right guess less would be one too few
 
