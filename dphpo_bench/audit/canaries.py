@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import AuditError
-from dphpo_bench.base.tensors import Records, gathered, single
+from dphpo_bench.base.tensors import Records, single
 from dphpo_bench.contract.task import Input, Task, TaskFacts
-from dphpo_bench.training.evaluation import evaluating
+from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.units import Units
@@ -57,8 +57,7 @@ class Transcript:
     def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float, noise: float) -> None:
         """See `session.Observer`."""
         with torch.no_grad():
-            inputs, labels = single(self._canaries.inputs), single(self._canaries.targets)
-            outputs = _outputs(model, inputs)
+            labels, outputs = single(self._canaries.targets), all_outputs(model, self._canaries)
             slopes = functional.softmax(outputs, dim=1) - functional.one_hot(labels, outputs.shape[1])
             directions = functional.normalize(slopes.nan_to_num(nan=0.0), dim=1)
             along = (self._tags(released).detach().cpu().double().T * directions).sum(dim=1)
@@ -95,12 +94,12 @@ class Experiment:
 
     def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
         """Return by attack a score for each canary, higher if it seems to be in."""
-        inputs, labels = single(self.canaries.inputs), single(self.canaries.targets)
-        losses = functional.cross_entropy(_outputs(model, inputs), labels, reduction="none")
+        labels = single(self.canaries.targets)
+        losses = functional.cross_entropy(all_outputs(model, self.canaries), labels, reduction="none")
         if self.transcript is None:
             return {LABELS: -losses.double().numpy()}
-        without = torch.zeros_like(inputs)  # to see the effect of the canaries' own weights
-        base = functional.cross_entropy(_outputs(model, without), labels, reduction="none")
+        without = Records(torch.zeros_like(single(self.canaries.inputs)), labels)
+        base = functional.cross_entropy(all_outputs(model, without), labels, reduction="none")
         # A run without releases has scores of zero, so that the number of canaries is as planned.
         return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
 
@@ -175,15 +174,6 @@ def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np
         torch.cat([single(some.targets), single(inside.targets)]),
         units=units,
     )
-
-
-def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return the model's outputs on the CPU, in the mode of evaluation."""
-    like = next(model.parameters())
-    with evaluating(model):
-        return torch.cat(
-            [model(gathered(piece, device=like.device, dtype=like.dtype)).cpu() for piece in torch.split(inputs, 1024)]
-        )
 
 
 class _TaggedTask(Task):

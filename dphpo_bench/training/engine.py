@@ -56,7 +56,7 @@ class GradientEngine(ABC):
             if isinstance(module, nn.modules.batchnorm._NormBase)
         ]
         self._channels_last: bool | None = None
-        self._memory = torch.empty(0)
+        self._memory = RowMemory()
         self._refuse_mixing()
 
     def clipped_sum(
@@ -68,7 +68,7 @@ class GradientEngine(ABC):
         gradient. A record whose gradient is not finite adds exactly zero.
         """
         self._refuse_mixing()
-        total = self._zeros()
+        total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
         for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows), overwrite=True):
             self._add_clipped(x, y, clipping, total)
         return total
@@ -203,9 +203,11 @@ class GradientEngine(ABC):
         """
         if not says_lengths(self.model, inputs):
             copy = not only_reads(self.model)
-            overwrite = overwrite and copy and indices is None and isinstance(inputs, Tensor)
             for piece in self._micro_batches(inputs, indices, rows):
-                x = self._in_memory(inputs, piece) if overwrite else self._gather(inputs, piece, copy=copy)
+                if overwrite and copy and indices is None and isinstance(inputs, Tensor):
+                    x = self._memory.of(inputs, piece, self._device, self._dtype)
+                else:
+                    x = self._gather(inputs, piece, copy=copy)
                 yield None, x, self._gather(targets, piece, copy=True)
             return
         for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
@@ -214,28 +216,10 @@ class GradientEngine(ABC):
     def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
         return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
 
-    def _in_memory(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
-        """Return some converted rows, always in the same memory, which the next call overwrites.
-
-        To return megabytes to the system and to fetch them anew for each micro-batch can cost as much as its products.
-        """
-        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        dtype = self._dtype if inputs.is_floating_point() else inputs.dtype
-        if len(self._memory) < n or (self._memory.shape[1:], self._memory.dtype) != (inputs.shape[1:], dtype):
-            with torch.inference_mode(False):  # else it could not be written outside of that mode later
-                self._memory = torch.empty(n, *inputs.shape[1:], dtype=dtype, device=self._device)
-        memory = self._memory[:n]
-        if isinstance(rows, slice) or dtype != inputs.dtype or inputs.device != self._device:
-            return memory.copy_(take(inputs, rows))
-        return torch.index_select(inputs, 0, rows.to(inputs.device), out=memory)
-
     def _converted(self, data: Tensors) -> Any:
         # Features stored in half precision are converted here, record by record, which changes no sensitivity. A
         # product in half precision would round the *sum*, and the bound on one record's share would be lost.
         return each(lambda tensor: converted(tensor, self._device, self._dtype), data)
-
-    def _zeros(self) -> list[Tensor]:
-        return [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
 
     def _join(self, losses: list[Tensor]) -> Tensor:
         return torch.cat(losses) if losses else torch.empty(0, device=self._device, dtype=self._dtype)
@@ -283,6 +267,28 @@ class GradientEngine(ABC):
                     f"Expected layers that treat each record alone; {name!r} ({type(layer).__name__}) "
                     "computes statistics of the batch. Replace it with GroupNorm, or freeze it with eval()."
                 )
+
+
+class RowMemory:
+    """Memory for rows of a dataset, which the next rows overwrite.
+
+    To return megabytes to the system and to fetch them anew for each micro-batch can cost as much as its products.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def of(self, tensor: Tensor, rows: slice | Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return some rows, converted as by `base.tensors.converted`."""
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        dtype = dtype if tensor.is_floating_point() else tensor.dtype
+        if len(self._memory) < n or (self._memory.shape[1:], self._memory.dtype) != (tensor.shape[1:], dtype):
+            with torch.inference_mode(False):  # else it could not be written outside of that mode later
+                self._memory = torch.empty(n, *tensor.shape[1:], dtype=dtype, device=device)
+        memory = self._memory[:n]
+        if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
+            return memory.copy_(take(tensor, rows))
+        return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
 
 
 def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:

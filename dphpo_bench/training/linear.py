@@ -125,7 +125,7 @@ class LinearEngine(GradientEngine):
             raise InvalidValueError(f"Expected {self._layer.in_features} features a record, got {features}.")
         copied = inputs.dtype != self._dtype or not isinstance(rows, slice)
         if copied and inputs.is_floating_point() and inputs.device.type == self._device.type == "cpu":
-            return self._in_memory(inputs, rows).flatten(1)
+            return self._memory.of(inputs, rows, self._device, self._dtype).flatten(1)
         gathered: Tensor = self._gather(inputs, rows)
         return gathered.flatten(1)
 

@@ -4,15 +4,14 @@ Floating-point noise has gaps, which depend on the value that it was added to, s
 out (Mironov 2012). Here values are rounded to a public grid of spacing g, a power of two, and noise is a whole number
 of grid steps. OpenDP draws it exactly from OpenSSL's generator, which the operating system seeds.
 
-Two differences from the mechanism of the accountant are paid for (docs/accounting.md, secure noise):
+Two differences from the mechanism of the accountant are paid for, with proofs in docs/accounting.md (secure noise):
 
-1. *Rounding.* Each of d coordinates moves by at most g/2, so the L2 sensitivity of the rounded vector is at most
-   Δ + g √d. The noise grows with it, so the noise multiplier that was charged stays the same.
+1. *Rounding.* The L2 sensitivity of d rounded coordinates is at most Δ + g √d. The noise grows with it, so the noise
+   multiplier that was charged stays the same.
 2. *Discrete instead of rounded.* Rounding a Gaussian is post-processing. The discrete Gaussian of standard deviation
    s ≥ 2^48 grid steps differs from the rounded one by less than 1/(8 s²) ≤ 2^-99 in total variation.
 
-Two things remain: sums are rounded to float64, which errs by less than a millionth of the sensitivity
-(docs/accounting.md, sums over records), and the time that drawing takes depends on what is drawn.
+Two things remain: sums are rounded to float64, and the time of a draw depends on its value.
 """
 
 import hashlib
@@ -98,9 +97,8 @@ def require_opendp() -> str:
 def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tuple[int, float]:
     """Return the grid for a Gaussian mechanism, and the standard deviation that pays for rounding to it.
 
-    Let x and x' be the sums of neighbouring datasets, ‖x − x'‖₂ ≤ Δ, and r rounding to the grid, |r(a) − a| ≤ g/2
-    in each of d coordinates. Then ‖r(x) − r(x')‖₂ ≤ Δ + ‖r(x) − x‖₂ + ‖r(x') − x'‖₂ ≤ Δ + g √d. Noise of standard
-    deviation σ (Δ + g √d) on r(x) is thus a Gaussian mechanism of multiplier at least σ, the one that is charged.
+    Rounded sums of neighbouring datasets differ by ‖r(x) − r(x')‖₂ ≤ Δ + g √d. Noise of standard deviation σ (Δ + g √d)
+    on r(x) is thus a Gaussian mechanism of multiplier at least σ, which is charged.
 
     Returns:
         The exponent of g = 2^exponent, with g ≤ 2^-48 σ Δ; and σ (Δ + g √d)/g, rounded up.
@@ -144,10 +142,9 @@ def add_discrete_gaussian(values: Sequence[Tensor], noise_multiplier: float, sen
 def laplace_grid(sensitivity: float, epsilon: float) -> tuple[int, float]:
     """Return the grid for an AboveThreshold (Dwork and Roth 2014, Theorem 3.23) in integers, ε-DP with no added δ.
 
-    The proof shifts the noise on the threshold by Δ and that on the last answer by 2Δ. Discrete Laplace noise of scale
-    b has probabilities that change by a factor of at most e^(k/b) under a shift by an integer k, so the proof holds
-    unchanged if Δ is an integer. In grid steps, values that differ by at most D differ by at most ⌊D⌋ + 1 once rounded.
-    One step more pays for float64 arithmetic in the values. Thresholds are public and rounded alike.
+    Discrete Laplace noise of scale b has probabilities that change by a factor of at most e^(k/b) under a shift by an
+    integer k, so the theorem's proof holds for an integer Δ. In grid steps, values that differ by at most D differ by
+    at most ⌊D⌋ + 1 once rounded. One step more pays for float64 arithmetic in the values.
 
     Returns:
         The exponent of the spacing g = 2^exponent ≤ 2^-30 Δ; and Δ/ε in steps, rounded up.

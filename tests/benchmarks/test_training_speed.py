@@ -252,7 +252,7 @@ def records_themselves() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (any_engine, evaluation):
             patch.setattr(module, "gathered", lambda *args, **kwargs: gathered(*args, **{**kwargs, "copy": False}))
-        patch.setattr(any_engine.GradientEngine, "_in_memory", any_engine.GradientEngine._gather)
+        patch.setattr(any_engine.RowMemory, "of", lambda _, tensor, rows, *to: gathered(tensor, rows, *to, copy=False))
         yield
 
 
