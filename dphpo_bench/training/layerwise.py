@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, length
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine
+from dphpo_bench.training.engine import GradientEngine, call_with
 from dphpo_bench.training.layers import Arena, ByName, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import row_norms
@@ -94,12 +94,10 @@ class LayerwiseEngine(GradientEngine):
         """Return the records' gradients with respect to each parameter, a part for each use of it."""
         self._arena.clear()
         weights = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
-        named, x = isinstance(inputs, Mapping), self._fast_layout(inputs)
         one_pass = _Pass(length(inputs), [[] for _ in self.parameters], self._arena)
         with torch.enable_grad():
             with self._attached(one_pass), one_pass.measured() if self._unmeasured else nullcontext():
-                outputs = functional_call(self.model, weights, () if named else (x,), dict(x) if named else {})
-                losses = self.loss(outputs, targets)
+                losses = self.loss(call_with(self.model, weights, self._fast_layout(inputs)), targets)
             check_one_each(losses, length(inputs), "loss")
             if one_pass.starts and losses.requires_grad:
                 torch.autograd.grad(losses.sum(), one_pass.starts, allow_unused=True)

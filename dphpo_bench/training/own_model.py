@@ -7,7 +7,6 @@ private records.
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +25,7 @@ from dphpo_bench.training.model_checks import (
     refuse_watchers,
     zeros_and_ones,
 )
+from dphpo_bench.training.structure import content, named_tensors
 
 _MOST_ENGINES = 4
 
@@ -134,7 +134,7 @@ class OwnModel:
 
     def _take(self, theirs: nn.Module) -> None:
         refuse_watchers(self.model)
-        ours, values = _tensors(self.model), {name: plain(tensor) for name, tensor in _tensors(theirs).items()}
+        ours, values = dict(named_tensors(self.model)), {name: plain(tensor) for name, tensor in named_tensors(theirs)}
         if _structure(ours) != _structure(values):
             raise InvalidValueError(
                 f"Expected a model as the task builds it, {shown(_structure(ours), 200)}, got "
@@ -148,19 +148,10 @@ class OwnModel:
                     tensor.requires_grad_(values[name].requires_grad)
                 elif name not in self._buffers or not torch.equal(tensor, values[name].to(tensor.device)):
                     tensor.copy_(values[name])
-                    self._buffers[name] = _content(tensor)
+                    self._buffers[name] = hashlib.sha256(content(tensor)).digest()
         modes = {name: module.training is True for name, module in theirs.named_modules()}
         for name, module in self.model.named_modules():
             module.training = modes.get(name, module.training)
-
-
-def _content(tensor: Tensor) -> bytes:
-    """Return a hash of the numbers."""
-    return hashlib.sha256(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()).digest()
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return dict(chain(model.named_parameters(), model.named_buffers()))
 
 
 def _structure(tensors: dict[str, Tensor]) -> dict[str, str]:

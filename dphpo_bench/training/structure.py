@@ -24,21 +24,29 @@ def structure_hash(model: nn.Module) -> str:
         [name, _full_name(type(module)), _ADDRESS.sub("", module.extra_repr()), _settings(module)]
         for name, module in model.named_modules()
     ]
-    tensors = [[name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad] for name, tensor in _tensors(model)]
+    tensors = [
+        [name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad] for name, tensor in named_tensors(model)
+    ]
     return hashlib.sha256(json.dumps([modules, tensors], sort_keys=True).encode()).hexdigest()
 
 
 def weights_hash(model: nn.Module) -> str:
     """Return a hash of the values of all parameters and buffers, 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    for name, tensor in _tensors(model):
+    for name, tensor in named_tensors(model):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(content(tensor))
     return digest.hexdigest()
 
 
-def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return all parameters and buffers with their names."""
     return [*model.named_parameters(), *model.named_buffers()]
+
+
+def content(tensor: Tensor) -> bytes:
+    """Return the bytes of all numbers."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _full_name(named: Any) -> str:

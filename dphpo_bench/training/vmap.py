@@ -3,15 +3,13 @@
 Each record is a batch of its own, so nothing in the model can mix records.
 """
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine, add_clipped
+from dphpo_bench.training.engine import GradientEngine, add_clipped, call_with
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import add_by_unit
 
@@ -57,11 +55,7 @@ class VmapEngine(GradientEngine):
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors
     ) -> Tensor:
         inputs, targets = (each(lambda tensor: tensor[None], tensors) for tensors in (record, target))
-        named = isinstance(inputs, Mapping)
-        outputs = functional_call(
-            self.model, (weights, constants), () if named else (inputs,), dict(inputs) if named else {}
-        )
-        losses = self.loss(outputs, targets)
+        losses = self.loss(call_with(self.model, (weights, constants), inputs), targets)
         check_one_each(losses, 1, "loss")
         return losses.squeeze(0)
 
