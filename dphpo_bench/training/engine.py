@@ -184,8 +184,11 @@ class GradientEngine(ABC):
     def _cut(self, inputs: Tensors, targets: Tensors, rows: Tensor, length_: int | None) -> tuple[Any, Any]:
         if length_ is None:
             return self._gather(inputs, rows), self._gather(targets, rows)
+        # Features stored in half precision are converted here, record by record, which changes no sensitivity. A
+        # product in half precision would round the *sum*, and the bound on one record's share would be lost.
+        convert = partial(converted, device=self._device, dtype=self._dtype)
         x, y = cut(inputs, targets, rows, length_)
-        return self._converted(x), self._converted(y)
+        return each(convert, x), each(convert, y)
 
     def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
         """Yield the batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
@@ -216,11 +219,6 @@ class GradientEngine(ABC):
 
     def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
         return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
-
-    def _converted(self, data: Tensors) -> Any:
-        # Features stored in half precision are converted here, record by record, which changes no sensitivity. A
-        # product in half precision would round the *sum*, and the bound on one record's share would be lost.
-        return each(lambda tensor: converted(tensor, self._device, self._dtype), data)
 
     def _join(self, losses: list[Tensor]) -> Tensor:
         return torch.cat(losses) if losses else torch.empty(0, device=self._device, dtype=self._dtype)

@@ -31,47 +31,31 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
-    """Yield outputs and targets of the records, or of some `rows` of them, in pieces, on the device of the model.
+def outputs_of(
+    model: nn.Module, records: Records, rows: Tensor | None = None, *, whole: bool = False
+) -> Iterator[tuple[slice | Tensor, Any, Tensors]]:
+    """Yield outputs and targets of pieces of the records, or of some `rows`, each with its places among all of them.
 
-    The model must have parameters and is in the mode of evaluation. Inputs and targets are copies, to which the model
-    and the caller may write, except for inputs that only torch's code sees.
+    They are on the device of the model, which must have parameters and is in the mode of evaluation. Inputs and targets
+    are copies, to which the model and the caller may write, except for inputs that only torch's code sees. If the model
+    says how long records are, pieces come in any order and without padding, unless they are to be `whole`.
     """
-    like = next(model.parameters())
-    count = len(records) if rows is None else len(rows)
-    at_once, copy = rows_at_once(model, ROWS), not only_reads(model)
-    for start in range(0, count, at_once):
-        piece = slice(start, start + at_once)
-        taken = partial(gathered, rows=piece if rows is None else rows[piece], device=like.device, dtype=like.dtype)
+    like, at_once = next(model.parameters()), rows_at_once(model, ROWS)
+    if says_lengths(model, records.inputs) and not whole:
+        for chosen, piece, size in by_length(model, records.inputs, records.targets, rows, at_once):
+            some = Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
+            with evaluating(model):
+                outputs = call(model, some.inputs)
+            yield chosen, outputs, some.targets
+        return
+    copy = not only_reads(model)
+    for start in range(0, len(records) if rows is None else len(rows), at_once):
+        places = slice(start, start + at_once)
+        taken = partial(gathered, rows=places if rows is None else rows[places], device=like.device, dtype=like.dtype)
         inputs = each(partial(taken, copy=copy), records.inputs)
         with evaluating(model):
             outputs = call(model, inputs)
-        yield outputs, each(taken, records.targets)
-
-
-def outputs_by_length(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
-    """Yield `outputs_of` in any order, without the padding of records if the model says how long they are."""
-    for _, outputs, targets in _placed_outputs(model, records, rows):
-        yield outputs, targets
-
-
-def _placed_outputs(
-    model: nn.Module, records: Records, rows: Tensor | None
-) -> Iterator[tuple[slice | Tensor, Any, Tensors]]:
-    """Yield `outputs_by_length`, each piece with its places among all of them."""
-    if not says_lengths(model, records.inputs):
-        start = 0
-        for outputs, targets in outputs_of(model, records, rows):
-            end = start + length(targets)
-            yield slice(start, end), outputs, targets
-            start = end
-        return
-    like = next(model.parameters())
-    for places, piece, size in by_length(model, records.inputs, records.targets, rows, rows_at_once(model, ROWS)):
-        some = Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
-        with evaluating(model):
-            outputs = call(model, some.inputs)
-        yield places, outputs, some.targets
+        yield places, outputs, each(taken, records.targets)
 
 
 def rows_at_once(model: nn.Module, most: int) -> int:
@@ -102,7 +86,7 @@ def only_reads(model: nn.Module) -> bool:
 
 def all_outputs(model: nn.Module, records: Records) -> Any:
     """Return the outputs for at least one record, on the CPU; of several by name, those that are tensors."""
-    pieces: list[Any] = [each(Tensor.cpu, tensors_of(outputs)) for outputs, _ in outputs_of(model, records)]
+    pieces: list[Any] = [each(Tensor.cpu, tensors_of(some)) for _, some, _ in outputs_of(model, records, whole=True)]
     first = pieces[0]
     if isinstance(first, Tensor):
         return torch.cat([leaves(piece)[0] for piece in pieces])
@@ -125,7 +109,7 @@ def total_score(
         InvalidValueError: if there is not one score for each record.
     """
     total = 0.0
-    for places, outputs, targets in _placed_outputs(model, records, rows):
+    for places, outputs, targets in outputs_of(model, records, rows):
         count, values = length(targets), scores(outputs, targets)  # counted first: scores may write to the targets
         check_one_each(values, count, "score")
         clipped = values.double().nan_to_num(nan=0.0).clamp(0.0, 1.0)
