@@ -1,4 +1,4 @@
-"""The metric that tables and the board show, and its direction."""
+"""Metrics as tables and the board show them: names, directions, scales."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,17 +57,17 @@ class Measure:
         return unit if self.higher_is_better else f"{unit} (lower is better)"
 
     def score(self, value: float) -> float:
-        """What is compared, of which more is better: by the value, or by its logarithm, and then it is above zero."""
-        found = math.log(value) if self.logarithmic else value
-        return found if self.higher_is_better else -found
+        """Return the number to compare, of which more is better: the value or its logarithm, or minus that."""
+        score = math.log(value) if self.logarithmic else value
+        return score if self.higher_is_better else -score
 
     def value(self, score: float) -> float:
-        """The value with this score."""
-        found = score if self.higher_is_better else -score
-        return math.exp(found) if self.logarithmic else found
+        """Return the value with this score."""
+        score = score if self.higher_is_better else -score
+        return math.exp(score) if self.logarithmic else score
 
     def text(self, value: float) -> str:
-        """A value for people: a share in percent, anything else with four digits."""
+        """Return a value for people: a share in per cent, anything else with four digits."""
         return f"{value:.2%}" if self.share else f"{value:.4g}"
 
 
@@ -77,13 +77,13 @@ SEVERAL = Measure("several metrics")
 
 
 def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
-    """What a value counts as in comparisons: a perplexity as at most the number of classes, here tokens.
+    """Return the value to compare: a perplexity counts as at most the number of classes, here tokens.
 
-    That is the perplexity of a guess of all tokens alike. A model that is surer of what is wrong has no limit to its
-    own, and a single run that collapsed would be all that means and ranks show.
+    That is the perplexity of a uniform guess. Without the limit a single run that collapsed would dominate means and
+    ranks.
 
     Args:
-        measure: what was measured.
+        measure: the metric.
         value: as measured, on test data.
         facts: of the run's identity.
 
@@ -98,7 +98,7 @@ def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> 
 
 
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
-    """The metric to show: the first in the task's public facts, else the accuracy, else the first that was measured.
+    """Return the metric to show: the first of the task's public facts, else the accuracy, else the first measured.
 
     Args:
         facts: of the run's identity. Their `metrics` are a list of names and directions.

@@ -137,9 +137,9 @@ class LinearEngine(GradientEngine):
 class StackedLinear:
     """Clipped gradient sums of M ≥ 1 linear classifiers over the same records, read once for all of them.
 
-    With a single model of few classes a core mostly waits for memory. This is for full batches: the union of M Poisson
-    batches at rate q is 1 - (1 - q)^M of the records, so nothing is gained below q ≈ 1/3, and a common batch would
-    correlate the trials, which no accountant of repeated runs allows. Weights are read at each call.
+    With a single model of few classes a core mostly waits for memory. Stacking is for full batches: Poisson batches of
+    rate q gain nothing below q ≈ 1/3, since all models would read their union, 1 - (1 - q)^M of the records. No
+    accountant of repeated runs allows a common batch. Weights are read at each call.
 
     Raises:
         InvalidValueError: if models differ in shape, dtype, device, or in the parameters that they have and train.

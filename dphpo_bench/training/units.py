@@ -1,8 +1,7 @@
 """Units of privacy that hold several records each, such as all visits of one patient.
 
-A batch is then a sample of units: all records of a unit take part in it, or none. What a unit adds to a sum is the mean
-over its own records, so it moves the sum by as much as a single record may (docs/accounting.md, units of several
-records).
+A batch is then a sample of units: all records of a unit take part in it, or none. A unit adds the mean over its records
+to a sum, and so moves the sum by as much as a record may (docs/accounting.md, units of several records).
 """
 
 from collections.abc import Iterator
