@@ -31,8 +31,8 @@ def refuse_watchers(model: nn.Module | None = None) -> None:
     """Reject hooks and modes of torch, which would see the records.
 
     These are hooks of all modules or of all optimisers, and hooks of the model but for torch's. Modes that see every
-    operation, or every tensor that waits for a backward pass, are rejected while they are active; the mode of the default
-    device is not.
+    operation, or every tensor that waits for a backward pass, are rejected while they are active. The mode of the
+    default device is allowed.
     """
     modes = [*_get_current_dispatch_mode_stack(), *_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
     active = [type(mode).__name__ for mode in modes if type(mode) is not DeviceContext]
