@@ -1,4 +1,4 @@
-"""Metrics as tables and the board show them: names, directions, scales."""
+"""The metric that tables and the board show, and its direction."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,12 +37,12 @@ class Measure:
 
     @property
     def logarithmic(self) -> bool:
-        """Whether values are compared, and averaged, by their logarithms."""
+        """True if values are compared and averaged by their logarithms."""
         return self.name in LOGARITHMIC
 
     @property
     def unit(self) -> str:
-        """The unit of differences, for people; empty if they have that of the metric, whatever it is."""
+        """The unit of differences, for people; empty for the unit of the metric."""
         return "points" if self.share else "nats" if self.logarithmic else ""
 
     @property
@@ -57,33 +57,33 @@ class Measure:
         return unit if self.higher_is_better else f"{unit} (lower is better)"
 
     def score(self, value: float) -> float:
-        """Return the number to compare, of which more is better: the value or its logarithm, or minus that."""
-        score = math.log(value) if self.logarithmic else value
-        return score if self.higher_is_better else -score
+        """Return a score, where more is better: the value, or its logarithm, for which the value must be above zero."""
+        size = math.log(value) if self.logarithmic else value
+        return size if self.higher_is_better else -size
 
     def value(self, score: float) -> float:
         """Return the value with this score."""
-        score = score if self.higher_is_better else -score
-        return math.exp(score) if self.logarithmic else score
+        size = score if self.higher_is_better else -score
+        return math.exp(size) if self.logarithmic else size
 
     def text(self, value: float) -> str:
-        """Return a value for people: a share in per cent, anything else with four digits."""
+        """Return a value for people: a share in percent, anything else with four digits."""
         return f"{value:.2%}" if self.share else f"{value:.4g}"
 
 
 ACCURACY = Measure()
 SEVERAL = Measure("several metrics")
-"""Of tables that each have a share of their own, all of which are better if higher. No record can have this name."""
+"""The measure of tables that each show another share; higher is better. No record can have this name."""
 
 
 def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
-    """Return the value to compare: a perplexity counts as at most the number of classes, here tokens.
+    """Return the value for comparisons: a perplexity is at most the number of classes, here tokens.
 
-    That is the perplexity of a uniform guess. Without the limit a single run that collapsed would dominate means and
-    ranks.
+    A uniform guess has that perplexity. A confidently wrong model can have any; a single collapsed run would
+    dominate means and ranks.
 
     Args:
-        measure: the metric.
+        measure: what was measured.
         value: as measured, on test data.
         facts: of the run's identity.
 
@@ -98,7 +98,7 @@ def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> 
 
 
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
-    """Return the metric to show: the first of the task's public facts, else the accuracy, else the first measured.
+    """Return the metric to show: the first in the task's facts, else the accuracy, else the first that was measured.
 
     Args:
         facts: of the run's identity. Their `metrics` are a list of names and directions.
