@@ -181,14 +181,6 @@ def test_perplexity_of_what_is_no_number_is_infinite_as_that_of_all_outputs() ->
     assert bench.PERPLEXITY.of(Overflowed()(records.inputs), records.targets) == math.inf
 
 
-def test_memory_is_measured_at_full_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs, targets = classes()
-    engine = LayerwiseEngine(SaysLengths(), cross_entropy)
-    engine.clipped_sum(inputs[-1:], targets[-1:], AutoS())
-    assert SEEN[0] == (1, LENGTH)
-    assert SEEN[1] == (1, 4)
-
-
 class CountsWhatFillsUp(SaysLengths):
     def pooled(self, words: Tensor, counts: Tensor) -> Tensor:
         return words.mean(1)

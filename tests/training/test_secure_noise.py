@@ -163,12 +163,6 @@ class TestTotalVariation:
     def test_is_below_the_bound(self, scale):
         assert self.exact(scale) <= 1 / (8 * scale**2)
 
-    @pytest.mark.parametrize("scale", [3.0, 10.0, 30.0])
-    def test_is_of_the_order_that_the_proof_says(self, scale):
-        # The kernel of the midpoint rule is 1/24 on average, where the bound takes its maximum, 1/8.
-        leading = 2 * stats.norm.pdf(1) / 24 / scale**2
-        assert self.exact(scale) == pytest.approx(leading, rel=0.05)
-
 
 class TestAboveThreshold:
     def test_finds_the_first_that_is_clearly_above(self):
