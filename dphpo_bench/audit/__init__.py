@@ -1,1 +1,1 @@
-"""What an attacker finds out about a run, and what that proves."""
+"""Attacks on runs, and the lower bounds on ε that they prove."""

@@ -1,4 +1,4 @@
-"""What an audit may be asked, checked without what it computes with: a mistake shows at once."""
+"""Checks of an audit's arguments, without the libraries that it computes with: a mistake shows at once."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -33,12 +33,10 @@ def check_arguments(
         raise InvalidValueError(f"Expected attacks among {', '.join(ATTACKS)}, got {', '.join(attacks) or 'none'}.")
     if not 0 < confidence < 1:
         raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
-    if not (task.public or private_records):
-        raise InvalidValueError(
-            f"The records of task {task.name} are private, and an audit trains on them again, once for each attack and "
-            "run, and takes canaries from them: each is a release beside that of the run itself. Audit the method on a "
-            "public task, or pass private_records=True (--private-records)."
-        )
+    if not task.public:
+        from dphpo_bench.harness.entry import check_may_spend
+
+        check_may_spend([task], private_records, "a training run for each attack and run of the audit")
 
 
 def most_canaries(task: Task) -> int:

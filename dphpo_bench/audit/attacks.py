@@ -1,17 +1,17 @@
 """Attacks on a whole procedure, tuning included, which show a lower bound on its ε.
 
-Coin flips decide which canaries are put among the training records. The method runs as always. The attacker sees the
-releases and guesses which canaries are in; the number of right guesses bounds ε from below (`audit.bounds`). A bound
-above the claim refutes the claim.
+Coin flips put canaries among the training records or leave them out. The method runs as always. The attacker sees the
+releases and guesses which canaries are in. The number of right guesses bounds ε from below (`audit.bounds`); a bound
+above the claim refutes it.
 
 Two attacks:
 
-- *Black box*: canaries are training records with wrong labels, and the attacker sees only the released model. A canary
-  with a low loss is guessed to be in.
-- *White box*: gradient canaries. The model gets an additional input for each canary, which is zero for all other
-  records, so that a canary's gradient lies in weights that no other gradient touches (the Dirac canaries of Nasr et al.
-  2023, arXiv:2302.07956, by means of the data alone). The attacker sees every noisy gradient that was released and adds
-  up how far each points along the canary's own. The releases of trials that lost stay hidden.
+- *Black box*: canaries are training records with wrong labels. The attacker sees only the released model, and guesses
+  that a canary with a low loss is in.
+- *White box*: the model gets an additional input for each canary, which is zero for all other records, so that a
+  canary's gradient lies in weights that no other gradient touches (the Dirac canaries of Nasr et al. 2023,
+  arXiv:2302.07956, by data alone). The attacker adds up how far each released gradient points along the canary's. The
+  releases of trials that lost stay hidden.
 """
 
 import math
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from dphpo_bench.records.store import RecordStore
 
 WEIGHTS = {"black_box": {LABELS: 0.05}, "white_box": {MODEL: 0.15, GRADIENTS: 0.8}}
-"""Shares of the error probability. The attack that shows most of noisy methods has the largest."""
+"""Shares of the error probability. The strongest attack on noisy methods has the largest share."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Audit:
         attack: the attack with the largest bound, in words.
         bound: the largest bound.
         by_attack: the bound of each attack. All of them hold at once with the confidence of `bound`.
-        runs: how often the procedure ran for each attack.
-        needed: the smallest size at which right guesses refute the claim's curve; None if that is out of reach, or
-            nothing is claimed.
-        needed_for_epsilon: the smallest size at which they show an ε above the claimed one, likewise.
+        runs: of the procedure, for each attack.
+        needed: the smallest size at which right guesses refute the claim's curve; None if out of reach, or without a
+            claim.
+        needed_for_epsilon: the smallest size at which they show an ε above the claimed one; None as for `needed`.
     """
 
     claimed: float
@@ -88,21 +88,21 @@ class Audit:
 
     @property
     def refutes(self) -> bool:
-        """Return whether the bound is above the claim, or the guesses refute the claim's curve."""
+        """True if the bound is above the claim, or the guesses refute the claim's curve."""
         return self.bound.epsilon > self.claimed or any(bound.refutes for bound in self.by_attack.values())
 
     @property
     def ceiling(self) -> float:
-        """The largest ε that this audit could have shown, if all guesses had been right."""
+        """Largest ε that this audit could have shown, with all guesses right."""
         return max(bound.ceiling for bound in self.by_attack.values())
 
     @property
     def can_refute(self) -> bool:
-        """Return whether right guesses would have refuted the claim. If not, the audit says nothing about it."""
+        """True if right guesses would have refuted the claim. If not, the audit says nothing about it."""
         return self.ceiling > self.claimed or any(bound.refutable for bound in self.by_attack.values())
 
     def to_record(self) -> "AuditRecord":
-        """The part of it that a run's record keeps."""
+        """Return the part of the audit that a run's record holds."""
         from dphpo_bench.records.record import Audit as AuditRecord
 
         return AuditRecord(
@@ -115,9 +115,9 @@ class Audit:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The audit as JSON values."""
-        own = {"refutes": self.refutes, "ceiling": self.ceiling, "can_refute": self.can_refute}
-        return {**asdict(self), **own}
+        """Return the audit as JSON values."""
+        verdict = {"refutes": self.refutes, "ceiling": self.ceiling, "can_refute": self.can_refute}
+        return {**asdict(self), **verdict}
 
 
 def recorded(
@@ -133,7 +133,7 @@ def recorded(
     plans: "PlanCache | None" = None,
     account: str | None = None,
 ) -> "RunRecord":
-    """The record of the run without canaries, which is made if there is none yet, or if it has no seed.
+    """Return the record of the run without canaries; run it if there is no record yet, or no seed.
 
     Raises:
         AuditError: if that run failed.
@@ -183,23 +183,22 @@ def audit(
     """Attack a method's whole procedure on a task.
 
     Args:
-        method: what to attack.
-        task: whose training records, number of records and schedule to use.
-        budget: (ε, δ) that the method is given.
-        attacks: which attacks; the confidence accounts for taking the best of them.
-        canaries: m of each run. About half of them are put among the records, in place of others. None: see `runs`.
-        runs: how often the procedure runs for each attack, with fresh canaries. The coins of all runs count together,
-            so more runs show more. If neither number is given, `sizes.default_size` has both; else the default is 300
-            canaries, or half of the records if that is less, and one run.
-        confidence: that the bound is right.
-        private_records: whether to audit on records that are not public: each run of the audit releases something about
-            them, beside the run that is audited.
-        seed: of canaries, coins and runs; None draws one that is not kept. By default 0 if the records are public, else
-            None.
-        source: where data are found; default: environment, then the hub.
+        method: the method to attack.
+        task: gives training records, number of records and schedule.
+        budget: (ε, δ) of the method.
+        attacks: the attacks; the confidence accounts for taking the best of them.
+        canaries: m of each run. About half of them replace other records. None: see `runs`.
+        runs: of the procedure for each attack, with fresh canaries. The coins of all runs count together, so more runs
+            show more. Without both numbers, `sizes.default_size` chooses them; else the default is 300 canaries, or
+            half of the records if that is less, and one run.
+        confidence: probability that the bound is right.
+        private_records: allow private records: each run of the audit releases something about them, beside the run that
+            is audited.
+        seed: of canaries, coins and runs; None draws a secret one. By default 0 if the records are public, else None.
+        source: the place of the data; default: environment, then the hub.
         device: "auto", "cpu", "cuda" or another torch device.
-        progress: where long work reports to; default: standard error.
-        plans: where plans are kept; None makes new ones.
+        progress: display of long work; default: standard error.
+        plans: cache of plans; None makes new plans.
         account: of private records: counts all runs of the audit before the data are read.
 
     Raises:
@@ -256,10 +255,10 @@ def audit(
                     curve = _curve(checked, _largest_error(attacks, confidence))
                 meter.total = meter.total or len(attacks) * runs * checked.plan.cost.examples
                 claimed = max(claimed, checked.epsilon.epsilon)
-                own_seed = streams.derive("run")
+                run_seed = streams.derive("run")
                 setup = Setup(
-                    own_seed if is_seeded else None,  # without a seed, errors and numbers of trials stay hidden
-                    journal=Journal.holding({"seed": own_seed}),
+                    run_seed if is_seeded else None,  # without a seed, errors and numbers of trials stay hidden
+                    journal=Journal.holding({"seed": run_seed}),
                     identity=f"{checked.method.name} {task.version} {task.facts!r}",
                     device=device,
                     progress=progress,
@@ -285,7 +284,7 @@ def audit(
     bounds = best_bounds(
         [
             (np.concatenate(scores), np.concatenate(coins))
-            for scores, coins in (zip(*found, strict=True) for found in shown.values())
+            for scores, coins in (zip(*several, strict=True) for several in shown.values())
         ],
         budget.delta,
         confidence,
@@ -334,9 +333,9 @@ def size_of(
 
 
 def _curve(checked: "CheckedPlan", error: float) -> Curve:
-    """The privacy curve that a plan claims, at the points that matter at this error probability.
+    """Return the privacy curve that a plan claims, at the points that matter at this error probability.
 
-    The accountant that is quoted for the claim is asked for all of them: any bound makes a curve that holds.
+    The accountant of the quoted ε computes all points: any upper bound makes a curve that holds.
     """
 
     def epsilon_at(delta: float) -> float:
@@ -349,7 +348,7 @@ def _curve(checked: "CheckedPlan", error: float) -> Curve:
 
 
 def _weights(attacks: Sequence[AttackName]) -> dict[str, float]:
-    """Shares of the error probability of the scores of these attacks, of sum 1."""
+    """Return shares of the error probability by attack, of sum 1."""
     weights = {what: weight for name in attacks for what, weight in WEIGHTS[name].items()}
     total = sum(weights.values())
     return {what: weight / total for what, weight in weights.items()}

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +36,8 @@ class LowerBound:
 
     Attributes:
         epsilon: ε is at least this, as the guesses show; 0 if they show nothing.
-        confidence: that all of this is right.
-        guesses: what shows it.
+        confidence: probability that all of this is right.
+        guesses: numbers that show the bound.
         ceiling: the bound that the guesses would have shown if all of them were right.
         refutes: whether the guesses refute the curve.
         refutable: whether right guesses alone would have refuted the curve.
@@ -48,12 +47,12 @@ class LowerBound:
     confidence: float
     guesses: Guesses
     ceiling: float
-    refutes: bool = False
-    refutable: bool = False
+    refutes: bool
+    refutable: bool
 
 
 def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
-    """An upper bound on the probability of that many right guesses under (ε, δ)-DP (Theorem 5.2).
+    """Return an upper bound on the probability of that many right guesses under (ε, δ)-DP (Theorem 5.2).
 
     f(v) + 2 m δ max_{1 ≤ i ≤ v} (f(v − i) − f(v)) / i with f(v) = Pr[Bin(r, e^ε / (1 + e^ε)) ≥ v].
     """
@@ -66,26 +65,12 @@ def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     return min(1.0, tail + 2 * guesses.canaries * delta * float(gains.max()))
 
 
-def lower_bound(guesses: Guesses, delta: float, confidence: float = 0.95) -> LowerBound:
-    """The largest ε that so many right guesses refute with this confidence, by either theorem.
+@lru_cache(maxsize=1024)  # for each attack and number of runs, with all guesses right
+def refuted_epsilon(guesses: Guesses, delta: float, error: float = 0.05) -> float:
+    """Return the largest ε that so many right guesses refute at this error probability, by either theorem; at least 0.
 
     The guesses may depend on everything that the mechanism released; their number may not.
-
-    Raises:
-        InvalidValueError: if a value is out of range.
     """
-    if not 0 < confidence < 1:
-        raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
-    if not 0 <= delta < 1:
-        raise InvalidValueError(f"Expected 0 <= delta < 1, got {delta}.")
-    error = 1 - confidence
-    most = _refuted(_all_right(guesses.canaries, guesses.guessed), delta, error)
-    return LowerBound(_refuted(guesses, delta, error), confidence, guesses, most)
-
-
-@lru_cache(maxsize=1024)  # of all right guesses, for each attack and number of runs
-def _refuted(guesses: Guesses, delta: float, error: float) -> float:
-    """The largest ε that the guesses refute at this error probability; 0 if there is none."""
 
     def steinke(epsilon: float) -> float:
         return p_value(guesses, epsilon, delta) - error
@@ -101,17 +86,13 @@ def _refuted(guesses: Guesses, delta: float, error: float) -> float:
     return max(0.0, root - 1e-8)
 
 
-def _all_right(canaries: int, guessed: int) -> Guesses:
-    return Guesses(canaries, guessed, guessed)
-
-
 def guess(scores: "NDArray[np.float64]", members: "NDArray[np.bool_]", share: float) -> Guesses:
     """Guess that canaries with high scores are in and those with low scores are out, and count right guesses.
 
     Args:
         scores: shape (m,), higher if a canary seems to be in. NaN counts as the median.
         members: shape (m,), whether each canary is in.
-        share: of the canaries that are guessed about, in (0, 1].
+        share: of the canaries to guess about, in (0, 1].
     """
     canaries = len(scores)
     if canaries < 2:
@@ -129,37 +110,37 @@ def _on_each_side(canaries: int, share: float) -> int:
     return max(1, math.floor(share * canaries / 2))
 
 
-def shares(canaries: int, delta: float) -> tuple[float, ...]:
+def _shares(canaries: int, delta: float) -> tuple[float, ...]:
     """Return the shares of the canaries that are guessed about, each of which is tested at its part of the error."""
     return SHARES if 2 * canaries * delta < LARGE_DELTA else (0.5,)
 
 
+def _all_right(canaries: int, delta: float) -> list[Guesses]:
+    """Return numbers of guesses that are all right, one for each share."""
+    guessed = [2 * _on_each_side(canaries, share) for share in _shares(canaries, delta)]
+    return [Guesses(canaries, number, number) for number in guessed]
+
+
 def ceiling(canaries: int, delta: float, error: float) -> float:
     """Return the largest bound on ε that so many canaries can show at this error probability."""
-    tested = shares(canaries, delta)
-    return max(
-        _refuted(_all_right(canaries, 2 * _on_each_side(canaries, share)), delta, error / len(tested))
-        for share in tested
-    )
+    tests = _all_right(canaries, delta)
+    return max(refuted_epsilon(guesses, delta, error / len(tests)) for guesses in tests)
 
 
 def refutable(canaries: int, delta: float, curve: Curve, error: float) -> bool:
     """Return whether so many canaries can refute a curve at this error probability."""
-    tested = shares(canaries, delta)
-    return any(
-        refutes(_all_right(canaries, 2 * _on_each_side(canaries, share)), curve, error / len(tested))
-        for share in tested
-    )
+    tests = _all_right(canaries, delta)
+    return any(refutes(guesses, curve, error / len(tests)) for guesses in tests)
 
 
 def best_bounds(
     attacks: "Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]",
     delta: float,
     confidence: float,
-    weights: Sequence[float] | None = None,
-    curves: Sequence[Curve] | None = None,
+    weights: Sequence[float],
+    curves: Sequence[Curve],
 ) -> list[LowerBound]:
-    """The best bound of each attack over several numbers of guesses, and whether any of them refutes the claim's curve.
+    """Return the best bound of each attack over several numbers of guesses, and whether any refutes the claim's curve.
 
     Each number is tested at a share of the error probability that is fixed in advance, so that all bounds hold at once
     with the stated confidence (union bound).
@@ -168,32 +149,28 @@ def best_bounds(
         attacks: scores and coins of each, as in `guess`.
         delta: δ of the claim.
         confidence: of all bounds together.
-        weights: the attacks' shares of the error probability, of sum 1 at most; None: equal shares.
-        curves: of the claim, for each attack; None: nothing is claimed. Refuting one needs no error probability of
-            its own: under the curve each of its points holds, too, and both tests bound the same probability.
+        weights: the attacks' shares of the error probability, of sum 1 at most.
+        curves: of the claim, for each attack. Refuting a curve needs no error probability of its own: under the curve
+            each of its points holds, too, and both tests bound the same probability.
 
     Raises:
-        InvalidValueError: if a value is out of range.
+        InvalidValueError: if the weights are out of range.
     """
-    if not 0 < confidence < 1:
-        raise InvalidValueError(f"Expected 0 < confidence < 1, got {confidence}.")
-    weights = [1 / len(attacks)] * len(attacks) if weights is None else list(weights)
     if min(weights) <= 0 or sum(weights) > 1 + 1e-9:
         raise InvalidValueError(f"Expected positive weights of sum 1 at most, got {weights}.")
     best = []
-    for (scores, members), weight, curve in zip(attacks, weights, curves or [()] * len(attacks), strict=True):
+    for (scores, members), weight, curve in zip(attacks, weights, curves, strict=True):
         error = (1 - confidence) * weight
-        tested = shares(len(scores), delta)
-        made = [guess(scores, members, share) for share in tested]
-        each = error / len(tested)
-        epsilon, guesses = max(((_refuted(guesses, delta, each), guesses) for guesses in made), key=itemgetter(0))
+        tests = [guess(scores, members, share) for share in _shares(len(scores), delta)]
+        each = error / len(tests)
+        strongest = max(tests, key=lambda guesses: refuted_epsilon(guesses, delta, each))
         best.append(
             LowerBound(
-                epsilon,
+                refuted_epsilon(strongest, delta, each),
                 confidence,
-                guesses,
+                strongest,
                 ceiling(len(scores), delta, error),
-                any(refutes(guesses, curve, each) for guesses in made),
+                any(refutes(guesses, curve, each) for guesses in tests),
                 refutable(len(scores), delta, curve, error),
             )
         )

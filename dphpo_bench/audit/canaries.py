@@ -1,4 +1,4 @@
-"""Canaries: the records that an audit puts in or leaves out, and scores for each of them being in.
+"""Canaries, which coins put among the records or leave out, and the attacker's scores for them.
 
 Where units of the task hold several records, a canary is a unit of one record, put in the place of a whole unit.
 """
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dphpo_bench.base.errors import AuditError
-from dphpo_bench.base.tensors import Records, gathered, single
+from dphpo_bench.base.tensors import Records, single
 from dphpo_bench.contract.task import Input, Task, TaskFacts
-from dphpo_bench.training.evaluation import evaluating
+from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.linear import linear_layer
 from dphpo_bench.training.randomness import Streams
 from dphpo_bench.training.units import Units
@@ -33,19 +33,19 @@ LABELS, MODEL, GRADIENTS = (
     "white box: released gradients",
 )
 TAG = 10.0
-"""Value of a canary's own input, so large that its gradient lies almost wholly in its own weights."""
+"""Value of a canary's input, so large that its gradient lies almost wholly in the weights of this input."""
 
 
 class Transcript:
-    """Adds up how far released gradients point along the gradients of canaries; a `session.Observer`.
+    """A `session.Observer` that adds up how far released gradients point along the gradients of canaries.
 
     A canary adds a vector of known length and direction to a released gradient, in Gaussian noise of known deviation.
-    So the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio, except for terms that are
-    the same for all canaries.
+    So the sum of ⟨gradient, direction⟩ · length / deviation² is the log-likelihood ratio, but for terms that all
+    canaries share.
 
     Args:
         canaries: the records, shape (m, d), and their labels.
-        tags: selects the part of a gradient that belongs to the canaries' own inputs, shape (classes, m).
+        tags: selects the part of a gradient that belongs to the canaries' inputs, shape (classes, m).
     """
 
     def __init__(self, canaries: Records, tags: "Callable[[Sequence[Tensor]], Tensor]") -> None:
@@ -57,8 +57,7 @@ class Transcript:
     def gradient(self, model: nn.Module, released: Sequence[Tensor], share: float, noise: float) -> None:
         """See `session.Observer`."""
         with torch.no_grad():
-            inputs, labels = single(self._canaries.inputs), single(self._canaries.targets)
-            outputs = _outputs(model, inputs)
+            labels, outputs = single(self._canaries.targets), all_outputs(model, self._canaries)
             slopes = functional.softmax(outputs, dim=1) - functional.one_hot(labels, outputs.shape[1])
             directions = functional.normalize(slopes.nan_to_num(nan=0.0), dim=1)
             along = (self._tags(released).detach().cpu().double().T * directions).sum(dim=1)
@@ -77,11 +76,11 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run to attack.
+    """A run to attack.
 
     Attributes:
         task: whose model is trained.
-        records: what it is trained on, canaries included.
+        records: the training records, canaries included.
         canaries: all of them, in or out.
         members: shape (m,), whether each is in.
         transcript: of the releases; None if the attacker does not see them.
@@ -94,19 +93,19 @@ class Experiment:
     transcript: Transcript | None = None
 
     def scores(self, model: nn.Module) -> "dict[str, NDArray[np.float64]]":
-        """By attack, a score for each canary that is higher if it seems to be in."""
-        inputs, labels = single(self.canaries.inputs), single(self.canaries.targets)
-        losses = functional.cross_entropy(_outputs(model, inputs), labels, reduction="none")
+        """Return by attack a score for each canary, higher if it seems to be in."""
+        labels = single(self.canaries.targets)
+        losses = functional.cross_entropy(all_outputs(model, self.canaries), labels, reduction="none")
         if self.transcript is None:
             return {LABELS: -losses.double().numpy()}
-        without = torch.zeros_like(inputs)  # to see the effect of the canaries' own weights
-        base = functional.cross_entropy(_outputs(model, without), labels, reduction="none")
+        without = Records(torch.zeros_like(single(self.canaries.inputs)), labels)
+        base = functional.cross_entropy(all_outputs(model, without), labels, reduction="none")
         # A run without releases has scores of zero, so that the number of canaries is as planned.
         return {MODEL: (base - losses).double().numpy(), GRADIENTS: self.transcript.scores.numpy()}
 
 
 def classified(task: Task) -> tuple[Input, int]:
-    """What one input is like, and the number of classes.
+    """Return the form of an input, and the number of classes.
 
     Raises:
         AuditError: if the task is not a classification of single inputs of real numbers or integers.
@@ -120,7 +119,7 @@ def classified(task: Task) -> tuple[Input, int]:
 
 
 def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
-    """Canaries are records with wrong labels."""
+    """Return a run whose canaries are records with wrong labels."""
     generator = streams.generator("canaries")
     units = _units(train)
     order = torch.randperm(len(units), generator=generator)
@@ -134,7 +133,7 @@ def _black_box(task: Task, train: Records, m: int, streams: Streams) -> Experime
 
 
 def _white_box(task: Task, train: Records, m: int, streams: Streams) -> Experiment:
-    """Each canary has an input of its own."""
+    """Return a run whose canaries have an additional input each."""
     generator = streams.generator("canaries")
     units = _units(train)
     rest = train.rows(units.some(torch.randperm(len(units), generator=generator)[m // 2 :]).rows)
@@ -161,31 +160,24 @@ def _coins(m: int, streams: Streams) -> "NDArray[np.bool_]":
 
 
 def _units(train: Records) -> Units:
-    """The units of the records; each record alone where they have none."""
+    """Return the units of the records; each record alone where they have none."""
     return Units.of(torch.arange(len(train)) if train.units is None else train.units)
 
 
 def _joined(base: Records, rows: Tensor, canaries: Records, members: "NDArray[np.bool_]") -> Records:
     some, inside = base.rows(rows), canaries.rows(torch.from_numpy(members).nonzero().squeeze(1))
-    own = torch.arange(len(inside))  # each canary is a unit of its own
+    units = None
+    if base.units is not None and some.units is not None:  # each canary is a new unit
+        units = torch.cat([some.units, base.units.max() + 1 + torch.arange(len(inside))])
     return Records(
         torch.cat([single(some.inputs), single(inside.inputs)]),
         torch.cat([single(some.targets), single(inside.targets)]),
-        units=None if base.units is None or some.units is None else torch.cat([some.units, base.units.max() + 1 + own]),
+        units=units,
     )
 
 
-def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    """The model's outputs on the CPU, in the mode of evaluation."""
-    like = next(model.parameters())
-    with evaluating(model):
-        return torch.cat(
-            [model(gathered(piece, device=like.device, dtype=like.dtype)).cpu() for piece in torch.split(inputs, 1024)]
-        )
-
-
 class _TaggedTask(Task):
-    """A task whose model has inputs of its own for canaries, beside the task's own; see `_white_box`."""
+    """A task whose model has additional inputs for canaries; see `_white_box`."""
 
     summary = "A task under attack."
 
@@ -197,22 +189,22 @@ class _TaggedTask(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """The task's, except for the shape of the inputs."""
+        """Facts of the task, but for the shape of the inputs."""
         vocabulary = self._inputs.vocabulary and max(self._inputs.vocabulary, int(TAG) + 1)
         shape = (math.prod(self._inputs.shape) + self._tags,)
         inputs = replace(self._inputs, shape=shape, vocabulary=vocabulary)
         return replace(self._task.facts, inputs=inputs)
 
     def load_train(self, source: "DataSource") -> Records:
-        """Nothing: the audit makes the records itself."""
+        """Fail: the audit makes the records itself."""
         raise NotImplementedError
 
     def load_test(self, source: "DataSource") -> Records:
-        """Nothing: an audit does not look at the test data."""
+        """Fail: an audit does not look at the test data."""
         raise NotImplementedError
 
     def build_model(self) -> nn.Module:
-        """The task's model, with weights of zero for the canaries' inputs; they are the first parameter."""
+        """Return the task's model with weights of zero for the canaries' inputs, which are the first parameter."""
         model = self._task.build_model()
         layer = linear_layer(model)
         if layer is None or not all(parameter.requires_grad for parameter in layer.parameters()):
@@ -225,11 +217,11 @@ class _TaggedTask(Task):
         return wide
 
     def objective(self) -> "Objective":
-        """The task's."""
+        """Return that of the task."""
         return self._task.objective()
 
     def data_fingerprint(self, source: "DataSource") -> str:
-        """The task's."""
+        """Return that of the task."""
         return self._task.data_fingerprint(source)
 
 
@@ -244,7 +236,7 @@ class _Tagged(nn.Module):
         self._shape = shape
 
     def forward(self, inputs: Tensor) -> Tensor:
-        own = self.tags.in_features
-        outputs: Tensor = self.model(inputs[:, :-own].reshape(-1, *self._shape))
-        own_part: Tensor = self.tags(inputs[:, -own:].to(outputs.dtype))
-        return outputs + own_part
+        count = self.tags.in_features
+        outputs: Tensor = self.model(inputs[:, :-count].reshape(-1, *self._shape))
+        tagged: Tensor = self.tags(inputs[:, -count:].to(outputs.dtype))
+        return outputs + tagged

@@ -25,7 +25,7 @@ LARGEST_DELTA = 0.5
 
 @dataclass(frozen=True)
 class Guesses:
-    """Numbers of an attack: of m canaries, r were guessed about, and v of these guesses were correct."""
+    """Numbers of an attack: of m canaries, r were guessed about, v of them correctly."""
 
     canaries: int
     guessed: int

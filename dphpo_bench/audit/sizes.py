@@ -11,10 +11,10 @@ FEWEST = 300
 """Canaries of a run by default, or half of the records if that is less."""
 
 MOST = 1000
-"""Canaries of a run by default: each is one more input of an attacked model."""
+"""Canaries of a run by default: each is another input of an attacked model."""
 
 MOST_RUNS = 20
-"""By default: a claim that needs more is not audited at any other size than the smallest."""
+"""Runs by default: a claim that needs more is audited at the smallest size."""
 
 MARGIN = 2
 """Share of the error probability that the p-value of all right guesses keeps to, at the default size."""
@@ -48,7 +48,7 @@ def default_size(curve: Curve, delta: float, error: float, most: int) -> Size:
     Args:
         curve: of the claim.
         delta: δ of the claim.
-        error: of the attack that may err most.
+        error: error probability of the attack that may err most.
         most: canaries of a run.
     """
     least = min(FEWEST, most)
@@ -71,7 +71,7 @@ def size_for_epsilon(claimed: float, delta: float, error: float, most: int) -> S
 
 
 def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int | None:
-    """The least number from `least` on that is enough, if more never are too few."""
+    """Return the least number from `least` on that is enough, if larger numbers are, too."""
     low, high = least - 1, least
     while not enough(high):
         if high >= most:

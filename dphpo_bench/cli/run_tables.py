@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, rounded_down
 from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_json, risk_rows
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import measure_named
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,7 +94,7 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
     table = _two_columns(f"{identity.method} on {identity.task} ({identity.model}), {seed}: {record.status}")
     for name, value in record.metrics.items():
-        measure = Measure(name)
+        measure = measure_named(name, identity.facts)
         table.add_row(f"test {measure.title}", measure.text(value))
     if record.released.get("winner", record) is None:
         table.add_row("trials", "none finished, so that nothing was trained: these are the initial weights")

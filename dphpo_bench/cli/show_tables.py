@@ -11,7 +11,7 @@ from dphpo_bench.base.text import count, one_line, rounded_down, value_text
 from dphpo_bench.cli.plots import bar, step_plot
 from dphpo_bench.cli.risk_text import record_risk, risk_json, risk_rows
 from dphpo_bench.records.choices import chosen, is_number, series, tried
-from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.measure import measure_named
 from dphpo_bench.records.record import Privacy, RunRecord
 from dphpo_bench.records.statement import releases
 
@@ -86,7 +86,7 @@ def _side_by_side(record: RunRecord, oracle: RunRecord | None) -> Iterator[str]:
         columns.append((f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle))
     rows = [["", *(one_line(title, MAX_VALUE) for title, _ in columns)]]
     for name in dict.fromkeys(name for _, one in columns for name in one.metrics):
-        measure = Measure(name)
+        measure = measure_named(name, record.identity.facts)
         texts = (measure.text(one.metrics[name]) if name in one.metrics else NOTHING for _, one in columns)
         rows.append([one_line(f"test {measure.title}", MAX_VALUE), *texts])
     values = [chosen(one.released) for _, one in columns]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import compact_json, count, one_line, value_text, varying_names
 from dphpo_bench.cli.output import UNLIMITED_WIDTH
-from dphpo_bench.records.measure import ACCURACY, Measure
+from dphpo_bench.records.measure import ACCURACY, Measure, measure_named
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import Identity
 from dphpo_bench.records.tables import summary_rows
@@ -60,8 +60,11 @@ def _run_table(results: Sequence[Result]) -> "Table":
 def _summary_table(results: Sequence[Result]) -> "Table":
     scores, rows = _Scores(results), summary_rows(results)
 
+    def measure_of(row: dict[str, Any]) -> Measure:
+        return measure_named(row["metric"] or "", row["first"].record.identity.facts)
+
     def range_text(row: dict[str, Any]) -> str:
-        form = Measure(row["metric"] or "").text
+        form = measure_of(row).text
         return "" if row["mean"] is None else f"{form(row['min'])} .. {form(row['max'])}"
 
     columns: Columns = [
@@ -73,7 +76,7 @@ def _summary_table(results: Sequence[Result]) -> "Table":
     if any(row["failed"] for row in rows):
         columns.append((">failed", lambda row: str(row["failed"] or "")))
     columns += [
-        (f">mean\n{scores.header}", lambda row: scores.text(Measure(row["metric"] or ""), row["mean"])),
+        (f">mean\n{scores.header}", lambda row: scores.text(measure_of(row), row["mean"])),
         (">min .. max", range_text),
         (">ε\nquoted", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:.6g}"),
     ]

@@ -1,4 +1,4 @@
-"""What is measured on test data, mostly by scikit-learn. It is not private, and no search sees it."""
+"""Metrics on test data, mostly by scikit-learn. They are not private, and no search sees them."""
 
 import copy
 import math
@@ -17,53 +17,58 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metric:
-    """One number about a model's outputs on the test records.
+    """A number about a model's outputs on the test records.
 
     Attributes:
         name: such as "accuracy".
         higher_is_better: the direction.
         compute: (outputs, targets) of all test records, on the CPU → the number. It gets copies, and raises or returns
             NaN where it is undefined, such as the area under the curve of a single class.
+        is_share: whether the number is a share in [0, 1], which tables and the board show in per cent.
     """
 
     name: str
     higher_is_better: bool
     compute: Callable[[Any, Any], float] = field(compare=False, repr=False)
+    is_share: bool = field(default=False, kw_only=True)
 
     def of(self, outputs: Any, targets: Any) -> float:
-        """Compute it.
+        """Compute the metric.
 
         Raises:
-            InvalidValueError: if it is undefined.
+            InvalidValueError: if the metric is undefined, or a share outside of [0, 1].
         """
-        return _number(self.name, lambda: self.compute(each(gathered, outputs), each(gathered, targets)))
+        return _number(self, lambda: self.compute(each(gathered, outputs), each(gathered, targets)))
 
 
 @dataclass(frozen=True)
 class ModelMetric:
-    """One number about a model that its outputs on the test records do not tell, such as how good its texts are.
+    """A number about a model beyond its outputs on the test records, such as the quality of its texts.
 
     Attributes:
         name: such as "bleu".
         higher_is_better: the direction.
         compute: (model, test records as `Task.load_test` gives them) → the number. The model is on its device, the
             records are on the CPU; both are copies. It raises or returns NaN where it is undefined.
+        is_share: as for `Metric`.
     """
 
     name: str
     higher_is_better: bool
     compute: "Callable[[nn.Module, Records], float]" = field(compare=False, repr=False)
+    is_share: bool = field(default=False, kw_only=True)
 
     def of(self, model: "nn.Module", test: Records) -> float:
-        """Compute it.
+        """Compute the metric.
 
         Raises:
-            InvalidValueError: if it is undefined.
+            InvalidValueError: if the metric is undefined, or a share outside of [0, 1].
         """
-        return _number(self.name, lambda: self.compute(copy.deepcopy(model), test.copied()))
+        return _number(self, lambda: self.compute(copy.deepcopy(model), test.copied()))
 
 
-def _number(name: str, compute: Callable[[], float]) -> float:
+def _number(metric: Metric | ModelMetric, compute: Callable[[], float]) -> float:
+    name = metric.name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # where scikit-learn warns it returns NaN, which is refused below
         try:
@@ -73,24 +78,28 @@ def _number(name: str, compute: Callable[[], float]) -> float:
             raise InvalidValueError(f"The metric {name} cannot be computed: {reason}.") from None
     if math.isnan(value):
         raise InvalidValueError(f"The metric {name} is no number on these test records.")
+    if metric.is_share and not 0 <= value <= 1:
+        raise InvalidValueError(
+            f"The metric {name} is a share: expected 0 <= value <= 1, got {value:g}. Divide it, or leave out is_share."
+        )
     return value
 
 
 def _predictions(outputs: Any, targets: Any) -> "tuple[NDArray[Any], NDArray[Any]]":
-    """Predicted and true classes, or labels or tokens, flat; −1 is predicted where an output is not finite."""
+    """Return predicted and true classes, labels or tokens, flat; the prediction is −1 if an output is not finite."""
     import torch
 
     from dphpo_bench.training.losses import IGNORED, logits, matched
 
-    found = matched(outputs, targets)
-    if found.shape == targets.shape:
-        predicted, true = (found > 0).long(), (targets > 0.5).long()
-        finite = found.isfinite()
+    values = matched(outputs, targets)
+    if values.shape == targets.shape:
+        predicted, true = (values > 0).long(), (targets > 0.5).long()
+        finite = values.isfinite()
     else:
         predicted, true = logits(outputs).argmax(-1), targets
-        finite = found.isfinite().all(-1)
+        finite = values.isfinite().all(-1)
     if predicted.shape != true.shape:
-        raise InvalidValueError(f"outputs of shape {tuple(found.shape)} for targets of {tuple(targets.shape)}")
+        raise InvalidValueError(f"outputs of shape {tuple(values.shape)} for targets of {tuple(targets.shape)}")
     counts = true != IGNORED
     return torch.where(finite, predicted, -1)[counts].numpy(), true[counts].numpy()
 
@@ -118,8 +127,8 @@ def _f1(outputs: Any, targets: Any) -> float:
         both = list(zip(outputs.T, targets.T, strict=True))
         return math.fsum(_f1(column, target) for column, target in both) / len(both)
     predicted, true = _predictions(outputs, targets)
-    found = matched(outputs, targets)
-    two = found.shape == targets.shape or found.shape[-1] == 2
+    values = matched(outputs, targets)
+    two = values.shape == targets.shape or values.shape[-1] == 2
     return float(f1_score(true, predicted, average="binary" if two else "macro", zero_division=math.nan))
 
 
@@ -128,12 +137,12 @@ def _roc_auc(outputs: Any, targets: Any) -> float:
 
     from dphpo_bench.training.losses import logits, matched
 
-    found = matched(outputs, targets).double()
-    if found.shape == targets.shape:
-        return float(roc_auc_score(targets.numpy(), found.numpy(), average="macro"))
+    values = matched(outputs, targets).double()
+    if values.shape == targets.shape:
+        return float(roc_auc_score(targets.numpy(), values.numpy(), average="macro"))
     chances = logits(outputs).double().softmax(-1)
     if chances.shape[-1] == 2:
-        return float(roc_auc_score(targets.numpy(), (found[:, 1] - found[:, 0]).numpy()))
+        return float(roc_auc_score(targets.numpy(), (values[:, 1] - values[:, 0]).numpy()))
     return float(roc_auc_score(targets.numpy(), chances.numpy(), multi_class="ovr"))
 
 
@@ -142,8 +151,8 @@ def _r2(outputs: Any, targets: Any) -> float:
 
     from dphpo_bench.training.losses import matched
 
-    found = matched(outputs, targets).double().numpy()
-    value = float(r2_score(targets.double().numpy(), found, force_finite=False))
+    values = matched(outputs, targets).double().numpy()
+    value = float(r2_score(targets.double().numpy(), values, force_finite=False))
     return value if math.isfinite(value) else math.nan  # all targets are the same
 
 
@@ -156,14 +165,14 @@ def _mean_squared_error(outputs: Any, targets: Any) -> float:
 
 
 def _cross_entropy(outputs: Any, targets: Any) -> float:
-    """The mean over records, labels or tokens in nats; infinite where an output is not finite."""
+    """Return the mean over records, labels or tokens in nats; infinite where an output is not finite."""
     from torch.nn import functional
 
     from dphpo_bench.training.losses import IGNORED, logits, matched
 
-    found = matched(outputs, targets)
-    if found.shape == targets.shape:
-        losses = functional.binary_cross_entropy_with_logits(found, targets.to(found.dtype), reduction="none")
+    values = matched(outputs, targets)
+    if values.shape == targets.shape:
+        losses = functional.binary_cross_entropy_with_logits(values, targets.to(values.dtype), reduction="none")
     else:
         flat = logits(outputs).flatten(0, -2), targets.flatten()
         losses = functional.cross_entropy(*flat, reduction="none", ignore_index=IGNORED)[flat[1] != IGNORED]
@@ -175,13 +184,13 @@ def _perplexity(outputs: Any, targets: Any) -> float:
     return math.exp(mean) if mean < 700 else math.inf if mean > 0 else math.nan
 
 
-ACCURACY = Metric("accuracy", True, _accuracy)
+ACCURACY = Metric("accuracy", True, _accuracy, is_share=True)
 """Share of right classes, labels or tokens. An output that is not finite is wrong."""
-BALANCED_ACCURACY = Metric("balanced_accuracy", True, _balanced_accuracy)
+BALANCED_ACCURACY = Metric("balanced_accuracy", True, _balanced_accuracy, is_share=True)
 """Mean over the classes of the share of their records that are right."""
-F1 = Metric("f1", True, _f1)
+F1 = Metric("f1", True, _f1, is_share=True)
 """F1 of the positive class, the second of two; of more classes, or of labels, the mean."""
-ROC_AUC = Metric("roc_auc", True, _roc_auc)
+ROC_AUC = Metric("roc_auc", True, _roc_auc, is_share=True)
 """Area under the ROC curve; of several classes the mean of one against the rest, of labels the mean."""
 R2 = Metric("r2", True, _r2)
 """Coefficient of determination."""
@@ -192,7 +201,7 @@ PERPLEXITY = Metric("perplexity", False, _perplexity)
 """exp of the cross-entropy of all tokens together."""
 
 OF_CLASSES = (ACCURACY, BALANCED_ACCURACY, F1, ROC_AUC, CROSS_ENTROPY, PERPLEXITY)
-"""Those that are about classes, labels or tokens, and mean nothing of a regression."""
+"""Metrics of classes, labels or tokens, which mean nothing for a regression."""
 
 READY: dict[str, tuple[Metric, ...]] = {
     "classification": (ACCURACY, CROSS_ENTROPY),
@@ -201,4 +210,4 @@ READY: dict[str, tuple[Metric, ...]] = {
     "regression": (R2, MEAN_SQUARED_ERROR),
     "tokens": (PERPLEXITY, ACCURACY),
 }
-"""By kind of task."""
+"""Metrics by kind of task."""

@@ -26,6 +26,7 @@ from dphpo_bench.harness.setup import Setup
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk, worst
+from dphpo_bench.records.measure import Measure
 from dphpo_bench.records.record import (
     MAX_RECORD_BYTES,
     CostRecord,
@@ -48,7 +49,9 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
         SealedDataError: if it reads its records to build its model.
     """
     told = facts.to_json()
-    told["metrics"] = [{"name": one.name, "higher_is_better": one.higher_is_better} for one in task.metrics]
+    told["metrics"] = [
+        Measure(metric.name, metric.higher_is_better, metric.is_share).to_json() for metric in task.metrics
+    ]
     if task.pretrained_models:
         told["pretrained"] = [
             {"name": one.name, "has_seen_records": one.has_seen_any(task.datasets)} for one in task.pretrained_models

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
 from dphpo_bench.base.tensors import Records, plain, single
-from dphpo_bench.training.evaluation import evaluating, outputs_by_length, rows_at_once
+from dphpo_bench.training.evaluation import evaluating, outputs_of, rows_at_once
 from dphpo_bench.training.losses import IGNORED
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class TestTexts(Records):
 def token_perplexity(model: nn.Module, test: Records) -> float:
     """exp of the cross-entropy of all tokens that count, a batch at a time; ∞ if an output is no number."""
     nats, count = 0.0, 0
-    for outputs, targets in outputs_by_length(model, test):
+    for _, outputs, targets in outputs_of(model, test):
         flat = single(targets).flatten()
         losses = nn.functional.cross_entropy(plain(outputs).flatten(0, 1), flat, ignore_index=IGNORED, reduction="none")
         nats += float(losses.double().nan_to_num(nan=math.inf, posinf=math.inf).sum())

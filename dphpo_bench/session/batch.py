@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dphpo_bench.training.clipping import Clipping
     from dphpo_bench.training.engine import GradientEngine
-    from dphpo_bench.training.stacked import StackedLinear
+    from dphpo_bench.training.linear import StackedLinear
 
 
 class ChargedBatch(Unique, Batch):

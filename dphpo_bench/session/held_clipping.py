@@ -1,67 +1,49 @@
 """Clipping rules held to the sensitivity they state, those of plug-ins too."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dphpo_bench.base.checks import bound
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain
-from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, AutoS, AutoV
+from dphpo_bench.training.clipping import SMALLEST_FACTOR, Abadi, Clipping, is_built_in
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dphpo_bench.training.clipping import Clipping
 
-
-class TabulatedRule:
-    """A plug-in's rule as a table, so that it never sees the norms of a batch.
-
-    The rule is asked in advance about norms that are 1.4 % apart; its factors are interpolated between them. So it
-    learns nothing about the records, and the factor of one record does not depend on the others.
-    """
-
-    def __init__(self, rule: "Clipping", sensitivity: float) -> None:
-        norms = torch.logspace(-12, 12, 4097)
-        found = plain(torch.as_tensor(rule.factors(norms.clone()), dtype=norms.dtype)).detach().cpu().expand_as(norms)
-        self._factors = torch.minimum(found.nan_to_num(nan=0.0), sensitivity / norms).clamp(min=0.0)
-
-    def factors(self, norms: "Tensor") -> "Tensor":
-        """The factor of each norm."""
-        last = len(self._factors) - 1
-        at = ((norms.log10() + 12) * (last / 24)).nan_to_num(nan=0.0).clamp(0, last)
-        below = at.long().clamp(max=last - 1)
-        factors = self._factors.to(norms)
-        return torch.lerp(factors[below], factors[below + 1], at - below)
-
-
-class HeldRule:
+class HeldRule(Clipping):
     """A clipping rule held to the sensitivity that it states.
 
     Raises:
-        InvalidValueError: if that is out of range; see `bound`.
+        InvalidValueError: if the rule does not say whether it is interpolated, or the sensitivity is out of range; see
+            `Clipping` and `bound`.
     """
 
-    def __init__(self, rule: "Clipping") -> None:
+    def __init__(self, rule: Clipping) -> None:
+        interpolated = getattr(rule, "interpolated", None) if isinstance(rule, Clipping) else None
+        if interpolated is not True and not (interpolated is False and is_built_in(rule)):
+            raise InvalidValueError(
+                f"Expected a built-in clipping rule, or one that derives from Clipping and sets interpolated = True, "
+                f"got {type(rule).__name__}: a session asks it about norms in advance, never about those of records."
+            )
         self.sensitivity = bound("sensitivity", rule.sensitivity)
-        self._rule: Clipping | TabulatedRule
-        if isinstance(rule, Abadi | AutoS | AutoV) and type(rule) in (Abadi, AutoS, AutoV):
-            self._rule = replace(rule)  # a new one: a plug-in may have attached functions to the other
-        else:
-            self._rule = TabulatedRule(rule, self.sensitivity)
+        # A new rule: a plug-in may have attached functions to the other.
+        self._factors = _interpolated(rule, self.sensitivity) if interpolated else replace(rule).factors  # type: ignore[type-var]
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """The rule's factors, reduced where a gradient would exceed the sensitivity; 0 where one is not a number."""
+        """Return the rule's factors, reduced to keep the sensitivity; 0 where a factor or a norm is not a number."""
         largest = torch.where(norms.isfinite(), self.sensitivity / norms, 0.0)
-        factors = torch.minimum(self._rule.factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
+        factors = torch.minimum(self._factors(norms).nan_to_num(nan=0.0), largest).clamp_(min=0.0)
         return torch.where(factors >= SMALLEST_FACTOR, factors, 0.0)
 
 
 class CountingRule(HeldRule):
-    """Clipping to a threshold that counts the gradients it does not shorten; it is asked once about every record.
+    """Clipping to a threshold that counts the gradients it does not shorten; engines ask once about every record.
 
-    Whoever holds it knows numbers of records. So a session makes its own, and trusts none that it is given.
+    Whoever holds it knows numbers of records. So a session makes its own, and takes none from a method.
     """
 
     def __init__(self, max_grad_norm: float) -> None:
@@ -70,7 +52,27 @@ class CountingRule(HeldRule):
         self.unclipped = 0
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """min(1, C / norm), and 0 where a norm is not a number."""
+        """Return min(1, C / norm), and 0 where a norm is not a number."""
         self.seen += len(norms)
         self.unclipped += int((norms <= self.sensitivity).sum())
         return super().factors(norms)
+
+
+def _interpolated(rule: Clipping, sensitivity: float) -> Any:
+    """Return a plug-in's factors as a function that interpolates in a table, so that the rule sees no norm of a batch.
+
+    The rule is asked in advance about norms that are 1.4 % apart. So it learns nothing about the records, and the
+    factor of one record does not depend on the others.
+    """
+    at = torch.logspace(-12, 12, 4097)
+    answer = plain(torch.as_tensor(rule.factors(at.clone()), dtype=at.dtype)).detach().cpu().expand_as(at)
+    table = torch.minimum(answer.nan_to_num(nan=0.0), sensitivity / at).clamp(min=0.0)
+    last = len(table) - 1
+
+    def factors(norms: "Tensor") -> "Tensor":
+        places = ((norms.log10() + 12) * (last / 24)).nan_to_num(nan=0.0).clamp(0, last)
+        below = places.long().clamp(max=last - 1)
+        values = table.to(norms)
+        return torch.lerp(values[below], values[below + 1], places - below)
+
+    return factors

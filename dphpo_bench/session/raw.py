@@ -10,9 +10,9 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.task import Task
 from dphpo_bench.training.evaluation import total_score
+from dphpo_bench.training.linear import StackedLinear
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.randomness import global_randomness
-from dphpo_bench.training.stacked import StackedLinear
 from dphpo_bench.training.units import Units
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Exponential moving average of weights: free, since it is computed from released weights."""
+"""Exponential moving average of weights: it costs no privacy, since released weights are all that it needs."""
 
 from collections.abc import Iterable
 
@@ -12,9 +12,8 @@ class WeightAverage:
     """An exponential moving average with a warm-up.
 
     Update t = 0, 1, ... uses the decay min(decay, (1 + t) / (10 + t)) (as De et al. 2022, arXiv:2204.13650). The window
-    grows to a tenth of the updates so far, and so forgets the poor first weights even in a run much shorter than
-    1 / (1 - decay). The usual bias correction does not: in a short run it is the plain mean of all weights. The first
-    update replaces the average, so the initial weights never enter it.
+    grows to a tenth of the updates so far, so even a short run forgets its poor first weights. With the usual bias
+    correction a short run would average all weights. The first update replaces the average.
 
     Args:
         parameters: the tensors to follow; they are only read.

@@ -1,12 +1,14 @@
-"""Clipping: how much of one record's gradient enters the sum, as a function of its norm alone.
+"""Clipping rules: factors of per-sample gradients, as functions of their norms.
 
 A record whose gradient norm is not finite gets the factor 0. The engines make sure that such a record then
 adds exactly nothing, although 0 · inf is not 0 in floating point.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.checks import bound, positive
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
@@ -19,16 +21,40 @@ if TYPE_CHECKING:
 SMALLEST_FACTOR = 2.0**-126
 """Smaller factors are 0: float32 rounds them by half their size or more, which would break the sensitivity."""
 
+_BY_NAME: "dict[str, type[Clipping]]" = {}
 
-class Clipping(Protocol):
-    """What the engines ask of a clipping rule."""
 
-    @property
-    def sensitivity(self) -> float:
-        """Upper bound of the L2 norm of factor · gradient, for any gradient."""
+class Clipping(ABC):
+    """A clipping rule: a frozen dataclass without a field, or with a single positive number.
 
+    A new rule is one class. It sets `interpolated`; with a `name` it can be written as text, too.
+
+    Attributes:
+        name: of the rule in texts, as in "abadi:0.5"; empty if it has no text.
+        interpolated: True: a session asks the rule about norms in advance and interpolates between its factors, so
+            the rule sees no norm of a record. False: a session asks it about each batch; only rules of this module may.
+        sensitivity: upper bound of the L2 norm of factor · gradient, for any gradient.
+
+    Raises:
+        InvalidValueError: if another rule has the name already.
+    """
+
+    name: ClassVar[str] = ""
+    interpolated: ClassVar[bool]
+    sensitivity: float
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        name = vars(cls).get("name", "")
+        other = _BY_NAME.get(name, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise InvalidValueError(f"Expected a new name for the clipping rule {cls.__name__}, got {name!r}.")
+        if name:
+            _BY_NAME[name] = cls
+
+    @abstractmethod
     def factors(self, norms: "Tensor") -> "Tensor":
-        """The factor of each gradient. Engines ask at most once for each record of a batch.
+        """Return the factor of each gradient. Engines ask at most once for each record of a batch.
 
         Args:
             norms: shape (n,), L2 norms of per-sample gradients; may hold inf and nan.
@@ -39,86 +65,86 @@ class Clipping(Protocol):
 
 
 @dataclass(frozen=True)
-class Abadi:
-    """Scale gradients longer than the threshold C = `max_grad_norm` to that length (Abadi et al. 2016, Algorithm 1)."""
+class Abadi(Clipping):
+    """Scaling of gradients longer than C = `max_grad_norm` to that length (Abadi et al. 2016, Algorithm 1)."""
 
+    name = "abadi"
+    interpolated = False
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_grad_norm", positive("max_grad_norm", self.max_grad_norm))
 
     @property
-    def sensitivity(self) -> float:
+    def sensitivity(self) -> float:  # type: ignore[override]
         """C."""
         return self.max_grad_norm
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """min(1, C / norm)."""
+        """Return min(1, C / norm)."""
         return _zero_unless_finite((self.max_grad_norm / norms).clamp(max=1.0), norms)
 
 
 @dataclass(frozen=True)
-class AutoS:
+class AutoS(Clipping):
     """Automatic clipping (Bu et al. 2023, "Automatic Clipping", AUTO-S, Theorem 3) with a stability constant γ.
+
+    The sensitivity is 1, since norm / (norm + γ) stays below it.
 
     Raises:
         InvalidValueError: if γ is not in [1e-30, 1e30].
     """
 
+    name = "auto_s"
+    interpolated = False
+    sensitivity = 1.0
     stability: float = 0.01
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stability", bound("stability", self.stability))
 
-    @property
-    def sensitivity(self) -> float:
-        """1: norm / (norm + γ) stays below it."""
-        return 1.0
-
     def factors(self, norms: "Tensor") -> "Tensor":
-        """1 / (norm + γ)."""
+        """Return 1 / (norm + γ)."""
         return _zero_unless_finite(1.0 / (norms + self.stability), norms)
 
 
 @dataclass(frozen=True)
-class AutoV:
-    """Every gradient scaled to length 1 (Bu et al. 2023, "Automatic Clipping", AUTO-V).
+class AutoV(Clipping):
+    """Scaling of every gradient to length 1 (Bu et al. 2023, "Automatic Clipping", AUTO-V).
 
     Gradients shorter than `smallest_norm` are dropped: there squares underflow, a norm can come out far too small, and
     its reciprocal would break the sensitivity.
     """
 
+    name = "auto_v"
+    interpolated = False
+    sensitivity = 1.0
     smallest_norm: ClassVar[float] = 1e-12
 
-    @property
-    def sensitivity(self) -> float:
-        """1."""
-        return 1.0
-
     def factors(self, norms: "Tensor") -> "Tensor":
-        """1 / norm."""
+        """Return 1 / norm."""
         return _zero_unless_finite(1.0 / norms, norms) * (norms > self.smallest_norm)
 
 
 def parse_clipping(text: str) -> Clipping:
-    """A clipping rule from its name, as given on a command line.
+    """Return the clipping rule of a text, as given on a command line.
 
     Args:
-        text: "abadi", "auto_s" or "auto_v"; the first two take a number after a colon, as in "abadi:0.5".
+        text: a rule's name, such as "abadi", "auto_s" or "auto_v"; with a number after a colon, as in "abadi:0.5", if
+            the rule takes one.
 
     Raises:
         UnknownNameError: if there is no such rule.
         InvalidValueError: if what follows the colon is not a positive number, or the rule takes none.
     """
-    rules: dict[str, Callable[..., Clipping]] = {"abadi": Abadi, "auto_s": AutoS, "auto_v": AutoV}
     name, colon, number = text.strip().lower().replace("-", "_").partition(":")
-    if name not in rules:
-        raise UnknownNameError(unknown_name_message("clipping", name, rules))
-    rule = rules[name]
+    if name not in _BY_NAME:
+        raise UnknownNameError(unknown_name_message("clipping", name, _BY_NAME))
+    rule: Callable[..., Clipping] = _BY_NAME[name]
     if not colon:
         return rule()
-    if rule is AutoV:
-        raise InvalidValueError(f"Expected 'auto_v' without a number, got {shown(text, form=repr)}.")
+    if not signature(rule).parameters:
+        raise InvalidValueError(f"Expected {name!r} without a number, got {shown(text, form=repr)}.")
     try:
         value = float(number)
     except ValueError:
@@ -126,6 +152,11 @@ def parse_clipping(text: str) -> Clipping:
             f"Expected a number after the colon, such as '{name}:0.5', got {shown(text, form=repr)}."
         ) from None
     return rule(value)
+
+
+def is_built_in(rule: Clipping) -> bool:
+    """Return whether a rule is of this module."""
+    return type(rule).__module__ == __name__
 
 
 def _zero_unless_finite(factors: "Tensor", norms: "Tensor") -> "Tensor":

@@ -1,19 +1,19 @@
-"""What every way to compute a sum of clipped gradients has in common.
+"""Base of the gradient engines: batches in micro-batches, sums of clipped gradients, losses.
 
-An engine cuts a batch into micro-batches, which bounds memory, and adds up what a back-end computes for each.
-No result depends on how the batch is cut, beyond rounding.
+Micro-batches bound memory. No result depends on how a batch is cut, beyond rounding.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length
+from dphpo_bench.base.tensors import Tensors, call, converted, each, gathered, length, take
 from dphpo_bench.training.clipping import Clipping
 from dphpo_bench.training.evaluation import only_reads, rows_at_once
 from dphpo_bench.training.lengths import by_length, cut, lengths_at, says_lengths
@@ -57,19 +57,20 @@ class GradientEngine(ABC):
             if isinstance(module, nn.modules.batchnorm._NormBase)
         ]
         self._channels_last: bool | None = None
+        self._memory = RowMemory()
         self._refuse_mixing()
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
     ) -> list[Tensor]:
-        """Sum of factor(‖g_i‖) · g_i over the batch, one tensor for each trainable parameter; private without noise.
+        """Return the sum of factor(‖g_i‖) · g_i over the batch, a tensor for each trainable parameter, without noise.
 
         The sum is in float64: in less, one record would move the rounding of all others by more than its clipped
         gradient. A record whose gradient is not finite adds exactly zero.
         """
         self._refuse_mixing()
-        total = self._zeros()
-        for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows)):
+        total = [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
+        for _, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, self._rows), overwrite=True):
             self._add_clipped(x, y, clipping, total)
         return total
 
@@ -94,7 +95,7 @@ class GradientEngine(ABC):
         return total
 
     def losses(self, inputs: Tensors, targets: Tensors, indices: Tensor | None = None) -> Tensor:
-        """Each record's loss at the current weights, in the dtype of the model, shape (n,); no gradient."""
+        """Return each record's loss at the current weights, in the dtype of the model, shape (n,)."""
         (losses,) = self._losses_at([None], inputs, targets, indices)
         return losses
 
@@ -106,9 +107,9 @@ class GradientEngine(ABC):
         steps: Sequence[float],
         indices: Tensor | None = None,
     ) -> Tensor:
-        """Each record's loss at w - h · direction, for each h of `steps`: shape (len(steps), n).
+        """Return each record's loss at w - h · direction, for each h of `steps`: shape (len(steps), n).
 
-        The weights are left exactly as they were. `direction` has one tensor for each parameter that is trained.
+        The weights stay exactly as they were. `direction` has a tensor for each trained parameter.
         """
         self.check_direction(direction)
         with torch.no_grad():
@@ -131,25 +132,22 @@ class GradientEngine(ABC):
     def _losses_at(
         self, moves: Sequence[Callable[[], None] | None], inputs: Tensors, targets: Tensors, indices: Tensor | None
     ) -> list[Tensor]:
-        """Each record's loss at each of several weights, each set by a function; None leaves them as they are.
-
-        Micro-batches are taken once for all weights.
-        """
+        """Return each record's loss at several weights, set by functions; None leaves the weights as they are."""
         self._refuse_mixing()
         losses: list[list[Tensor]] = [[] for _ in moves]
         order: list[Tensor] = []
         with torch.no_grad():
             for places, x, y in self._pieces(inputs, targets, indices, rows_at_once(self.model, _FORWARD_ROWS)):
                 x = self._fast_layout(x)
-                for number, (move, own) in enumerate(zip(moves, losses, strict=True), start=1):
+                for number, (move, pieces) in enumerate(zip(moves, losses, strict=True), start=1):
                     if move:
                         move()
-                    # A model or a loss may write to what it gets: each pass but the last has copies of its own.
+                    # A model or a loss may write to its arguments: each pass but the last gets copies.
                     some = (x, y) if number == len(moves) else [each(Tensor.clone, part) for part in (x, y)]
-                    own.append(self._per_sample_loss(*some))
+                    pieces.append(self._per_sample_loss(*some))
                 order += [] if places is None else [places]
         sorting = torch.cat(order).argsort().to(self._device) if order else None
-        return [found if sorting is None else found[sorting] for found in map(self._join, losses)]
+        return [joined if sorting is None else joined[sorting] for joined in map(self._join, losses)]
 
     @abstractmethod
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
@@ -166,15 +164,15 @@ class GradientEngine(ABC):
 
         Args:
             inputs: equally many records of each unit, unit after unit.
-            targets: likewise.
-            sizes: how many of its records count, ascending, int64 of shape (units,), on the CPU.
-            sums: one for each parameter, float64 of shape (units, numel).
+            targets: of these records.
+            sizes: number of records of each unit that count, ascending, int64 of shape (units,), on the CPU.
+            sums: for each parameter, float64 of shape (units, numel).
         """
 
     def _units_by_length(
         self, inputs: Tensors, targets: Tensors, members: list[tuple[Tensor, Tensor]]
     ) -> Iterator[tuple[Tensor, Tensor, int | None]]:
-        """Yield rows and sizes of units, and what their records are cut to: a unit's longest decides for it alone."""
+        """Yield rows and sizes of units, and the length of their records: that of the longest record of a unit."""
         for rows, sizes in members:
             if not says_lengths(self.model, inputs):
                 yield rows, sizes, None
@@ -186,41 +184,41 @@ class GradientEngine(ABC):
     def _cut(self, inputs: Tensors, targets: Tensors, rows: Tensor, length_: int | None) -> tuple[Any, Any]:
         if length_ is None:
             return self._gather(inputs, rows), self._gather(targets, rows)
+        # Features stored in half precision are converted here, record by record, which changes no sensitivity. A
+        # product in half precision would round the *sum*, and the bound on one record's share would be lost.
+        convert = partial(converted, device=self._device, dtype=self._dtype)
         x, y = cut(inputs, targets, rows, length_)
-        return self._converted(x), self._converted(y)
+        return each(convert, x), each(convert, y)
 
     def _micro_batches(self, inputs: Tensors, indices: Tensor | None, rows: int) -> Iterator[slice | Tensor]:
-        """The batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
+        """Yield the batch in pieces, each a slice of `inputs` or a tensor of indices into it."""
         n = length(inputs) if indices is None else len(indices)
         for start in range(0, n, rows):
             piece = slice(start, min(start + rows, n))
             yield piece if indices is None else indices[piece]
 
     def _pieces(
-        self, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int
+        self, inputs: Tensors, targets: Tensors, indices: Tensor | None, rows: int, overwrite: bool = False
     ) -> Iterator[tuple[Tensor | None, Tensors, Tensors]]:
-        """Micro-batches on the device, each with the places of its records in the batch; None: one after the other.
+        """Yield micro-batches on the device, each with the places of its records in the batch; None: in order.
 
-        The model and the loss may write to them: they are copies, except for inputs that only torch's code sees.
+        They are copies, to which the model and the loss may write, except for inputs that only torch's code sees. With
+        `overwrite`, a micro-batch may overwrite the inputs of the one before.
         """
         if not says_lengths(self.model, inputs):
             copy = not only_reads(self.model)
             for piece in self._micro_batches(inputs, indices, rows):
-                yield None, self._gather(inputs, piece, copy=copy), self._gather(targets, piece, copy=True)
+                if overwrite and copy and indices is None and isinstance(inputs, Tensor):
+                    x = self._memory.of(inputs, piece, self._device, self._dtype)
+                else:
+                    x = self._gather(inputs, piece, copy=copy)
+                yield None, x, self._gather(targets, piece, copy=True)
             return
         for places, piece, size in by_length(self.model, inputs, targets, indices, rows):
             yield places, *self._cut(inputs, targets, piece, size)
 
     def _gather(self, data: Tensors, rows: slice | Tensor, copy: bool = False) -> Any:
         return each(partial(gathered, rows=rows, device=self._device, dtype=self._dtype, copy=copy), data)
-
-    def _converted(self, data: Tensors) -> Any:
-        # Features stored in half precision are converted here, record by record, which changes no sensitivity. A
-        # product in half precision would round the *sum*, and the bound on one record's share would be lost.
-        return each(lambda tensor: converted(tensor, self._device, self._dtype), data)
-
-    def _zeros(self) -> list[Tensor]:
-        return [torch.zeros(p.shape, dtype=torch.float64, device=p.device) for p in self.parameters]
 
     def _join(self, losses: list[Tensor]) -> Tensor:
         return torch.cat(losses) if losses else torch.empty(0, device=self._device, dtype=self._dtype)
@@ -231,14 +229,14 @@ class GradientEngine(ABC):
         return losses
 
     def _fast_layout(self, images: Tensors) -> Tensors:
-        """Images with channels last in memory, if the model can take them.
+        """Return images with channels last in memory, if the model can take them.
 
-        On a CPU pooling is 3 to 8 times faster that way. The values are the same, but a model that calls `view` on
-        feature maps fails, so one record is tried first.
+        On a CPU pooling is 3 to 8 times faster that way. A model that calls `view` on feature maps fails, so the first
+        record is tried.
         """
-        if not isinstance(images, Tensor) or images.dim() != 4:
+        if not (isinstance(images, Tensor) and images.dim() == 4 and images.is_floating_point()):
             return images
-        if images.device.type != "cpu" or not images.is_floating_point():
+        if images.device.type != "cpu":
             return images
         if self._channels_last is None:
             try:
@@ -250,7 +248,7 @@ class GradientEngine(ABC):
         return _channels_last(images) if self._channels_last else images
 
     def check_direction(self, direction: Sequence[Tensor]) -> None:
-        """Refuse a direction that is not one tensor for each parameter, of its shape and with values."""
+        """Reject a direction without a tensor for each parameter, of its shape and with values."""
         if any(tensor.is_meta for tensor in direction):
             raise InvalidValueError("Expected a direction of tensors with values, got some on the device meta.")
         shapes = [tuple(tensor.shape) for tensor in direction]
@@ -268,6 +266,34 @@ class GradientEngine(ABC):
                     f"Expected layers that treat each record alone; {name!r} ({type(layer).__name__}) "
                     "computes statistics of the batch. Replace it with GroupNorm, or freeze it with eval()."
                 )
+
+
+class RowMemory:
+    """Memory for rows of a dataset, which the next rows overwrite.
+
+    To return megabytes to the system and to fetch them anew for each micro-batch can cost as much as its products.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def of(self, tensor: Tensor, rows: slice | Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return some rows, converted as by `base.tensors.converted`."""
+        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        dtype = dtype if tensor.is_floating_point() else tensor.dtype
+        if len(self._memory) < n or (self._memory.shape[1:], self._memory.dtype) != (tensor.shape[1:], dtype):
+            with torch.inference_mode(False):  # else it could not be written outside of that mode later
+                self._memory = torch.empty(n, *tensor.shape[1:], dtype=dtype, device=device)
+        memory = self._memory[:n]
+        if isinstance(rows, slice) or dtype != tensor.dtype or tensor.device != memory.device:
+            return memory.copy_(take(tensor, rows))
+        return torch.index_select(tensor, 0, rows.to(tensor.device), out=memory)
+
+
+def call_with(model: nn.Module, weights: Any, inputs: Tensors) -> Any:
+    """Return the model's outputs at other weights, which are a mapping by name, or several."""
+    named = isinstance(inputs, Mapping)
+    return functional_call(model, weights, () if named else (inputs,), dict(inputs) if named else {})
 
 
 def add_clipped(rows: list[Tensor], clipping: Clipping, total: list[Tensor]) -> None:

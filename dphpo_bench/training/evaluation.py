@@ -1,4 +1,4 @@
-"""A model's outputs and scores for records, a few at a time."""
+"""Outputs and scores of a model, a few records at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ ROWS = 1024
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in the mode of evaluation, without gradients; then each module in the mode it was in.
+    """Put the model in the mode of evaluation, without gradients; then each module in its earlier mode.
 
     Unlike `model.train()`, this leaves layers that were frozen by `eval()` frozen.
     """
@@ -31,59 +31,43 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def outputs_of(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
-    """Outputs and targets of the records, or of some `rows` of them, in pieces.
+def outputs_of(
+    model: nn.Module, records: Records, rows: Tensor | None = None, *, whole: bool = False
+) -> Iterator[tuple[slice | Tensor, Any, Tensors]]:
+    """Yield outputs and targets of pieces of the records, or of some `rows`, each with its places among all of them.
 
-    They are on the device of the model, which must have parameters and is in the mode of evaluation. The model and
-    whoever gets the targets may write to them: they are copies, except for inputs that only torch's code sees.
+    They are on the device of the model, which must have parameters and is in the mode of evaluation. Inputs and targets
+    are copies, to which the model and the caller may write, except for inputs that only torch's code sees. If the model
+    says how long records are, pieces come in any order and without padding, unless they are to be `whole`.
     """
-    like = next(model.parameters())
-    count = len(records) if rows is None else len(rows)
-    at_once, copy = rows_at_once(model, ROWS), not only_reads(model)
-    for start in range(0, count, at_once):
-        piece = slice(start, start + at_once)
-        taken = partial(gathered, rows=piece if rows is None else rows[piece], device=like.device, dtype=like.dtype)
+    like, at_once = next(model.parameters()), rows_at_once(model, ROWS)
+    if says_lengths(model, records.inputs) and not whole:
+        for chosen, piece, size in by_length(model, records.inputs, records.targets, rows, at_once):
+            some = Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
+            with evaluating(model):
+                outputs = call(model, some.inputs)
+            yield chosen, outputs, some.targets
+        return
+    copy = not only_reads(model)
+    for start in range(0, len(records) if rows is None else len(rows), at_once):
+        places = slice(start, start + at_once)
+        taken = partial(gathered, rows=places if rows is None else rows[places], device=like.device, dtype=like.dtype)
         inputs = each(partial(taken, copy=copy), records.inputs)
         with evaluating(model):
             outputs = call(model, inputs)
-        yield outputs, each(taken, records.targets)
-
-
-def outputs_by_length(model: nn.Module, records: Records, rows: Tensor | None = None) -> Iterator[tuple[Any, Tensors]]:
-    """`outputs_of` in any order, and without what fills records up if the model says how long they are."""
-    for _, outputs, targets in _placed_outputs(model, records, rows):
-        yield outputs, targets
-
-
-def _placed_outputs(
-    model: nn.Module, records: Records, rows: Tensor | None
-) -> Iterator[tuple[slice | Tensor, Any, Tensors]]:
-    """`outputs_by_length`, each piece with its places among all of them."""
-    if not says_lengths(model, records.inputs):
-        start = 0
-        for outputs, targets in outputs_of(model, records, rows):
-            end = start + length(targets)
-            yield slice(start, end), outputs, targets
-            start = end
-        return
-    like = next(model.parameters())
-    for places, piece, size in by_length(model, records.inputs, records.targets, rows, rows_at_once(model, ROWS)):
-        some = Records(*cut(records.inputs, records.targets, piece, size)).to(like.device, like.dtype)
-        with evaluating(model):
-            outputs = call(model, some.inputs)
-        yield places, outputs, some.targets
+        yield places, outputs, each(taken, records.targets)
 
 
 def rows_at_once(model: nn.Module, most: int) -> int:
-    """How many records a model is given at once: `most`, or fewer if it says so by an attribute `rows_at_once`."""
-    own = getattr(model, "rows_at_once", most)
-    return min(most, own) if isinstance(own, int) and own > 0 else most
+    """Return how many records a model takes at once: `most`, or fewer if its attribute `rows_at_once` says so."""
+    rows = getattr(model, "rows_at_once", most)
+    return min(most, rows) if isinstance(rows, int) and rows > 0 else most
 
 
 def only_reads(model: nn.Module) -> bool:
-    """Return whether torch's own linear layer comes first: no other code sees the inputs, so nothing writes to them.
+    """Return whether torch's own linear layer comes first, so that no other code can write to the inputs.
 
-    Such a model needs no copy of its inputs, which would take as long as its outputs do.
+    A copy of the inputs would take as long as the outputs do.
     """
     if nn.modules.module._has_any_global_hook():  # type: ignore[no-untyped-call]
         return False
@@ -101,8 +85,8 @@ def only_reads(model: nn.Module) -> bool:
 
 
 def all_outputs(model: nn.Module, records: Records) -> Any:
-    """The outputs for at least one record, on the CPU; of several by name, those that are tensors."""
-    pieces: list[Any] = [each(Tensor.cpu, tensors_of(outputs)) for outputs, _ in outputs_of(model, records)]
+    """Return the outputs for at least one record, on the CPU; of several by name, those that are tensors."""
+    pieces: list[Any] = [each(Tensor.cpu, tensors_of(some)) for _, some, _ in outputs_of(model, records, whole=True)]
     first = pieces[0]
     if isinstance(first, Tensor):
         return torch.cat([leaves(piece)[0] for piece in pieces])
@@ -112,22 +96,22 @@ def all_outputs(model: nn.Module, records: Records) -> Any:
 def total_score(
     model: nn.Module, scores: PerRecord, records: Records, rows: Tensor | None = None, shares: Tensor | None = None
 ) -> float:
-    """The sum of all scores, each held to [0, 1], so that one record changes it by at most 1; NaN counts as 0.
+    """Return the sum of all scores, each clipped to [0, 1], so that a record changes it by at most 1; NaN counts as 0.
 
     Args:
         model: see `outputs_of`.
         scores: (outputs, targets) → each record's score.
-        records: of which the scores are.
+        records: the records.
         rows: of the records that count; None: all.
-        shares: what each of these counts for, float64 of shape (n,); see `Units.shares`. None: 1.
+        shares: weights of these records, float64 of shape (n,); see `Units.shares`. None: 1.
 
     Raises:
         InvalidValueError: if there is not one score for each record.
     """
     total = 0.0
-    for places, outputs, targets in _placed_outputs(model, records, rows):
-        count, found = length(targets), scores(outputs, targets)
-        check_one_each(found, count, "score")
-        held = found.double().nan_to_num(nan=0.0).clamp(0.0, 1.0)
-        total += float((held if shares is None else held * shares[places].to(held.device)).sum())
+    for places, outputs, targets in outputs_of(model, records, rows):
+        count, values = length(targets), scores(outputs, targets)  # counted first: scores may write to the targets
+        check_one_each(values, count, "score")
+        clipped = values.double().nan_to_num(nan=0.0).clamp(0.0, 1.0)
+        total += float((clipped if shares is None else clipped * shares[places].to(clipped.device)).sum())
     return total

@@ -1,4 +1,4 @@
-"""The right engine for a model.
+"""Choice of the engine for a model.
 
 Measured on one core, as ratios to a step without privacy (docs/accounting.md): a linear head costs 1.1 in closed form.
 Layer by layer, networks cost 1.0 to 1.4, perceptrons 2 to 3. One record at a time by vmap, which takes any model, they
@@ -24,14 +24,13 @@ _TOLERANCE = 1e-3
 def gradient_engine(
     model: nn.Module, loss: PerRecord = cross_entropy, *, like: Records | None = None, named: bool = False
 ) -> GradientEngine:
-    """An engine for sums of clipped gradients of a model whose layers treat each record alone; others are refused.
+    """Return an engine for a model whose layers treat each record alone; reject other models.
 
     Args:
         model: trained as its parameters say.
         loss: per sample: (outputs, targets) → shape (n,).
-        like: records as the model takes them, of which names, shapes, types and the device are used, not the values.
-            Without, or if gradients that are computed layer by layer turn out wrong on made-up inputs, each record is
-            taken alone.
+        like: records for their names, shapes, types and device; their values are not used. Without, or if gradients
+            layer by layer are wrong on made-up inputs, the engine takes each record alone.
         named: whether inputs or targets come by name; then there is no closed form.
     """
     if can_be_closed(model, loss, named or (like is not None and like.are_named)):
@@ -42,15 +41,15 @@ def gradient_engine(
 
 
 def can_be_closed(model: nn.Module, loss: PerRecord, named: bool) -> bool:
-    """Whether there is a closed form: for linear classifiers with cross-entropy; see `gradient_engine`."""
+    """Return whether there is a closed form, as for linear classifiers with cross-entropy."""
     return loss is cross_entropy and not named and linear_layer(model) is not None
 
 
 def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records) -> bool:
-    """Whether sums layer by layer are those of one backward pass for each of some made-up records.
+    """Return whether sums layer by layer are those of a backward pass for each of some made-up records.
 
-    Of six and of five: what has six rows by chance, of whatever records, has not five. Not if the model draws random
-    numbers, so that no two passes can be compared.
+    Six and five records are tried: a tensor that has six rows by chance has not five. A model that draws random numbers
+    does not pass, since no two passes can be compared.
     """
     probe = perturbed(model)
     inputs = made_up(probe, like.inputs)
@@ -64,20 +63,20 @@ def _is_right_layer_by_layer(model: nn.Module, loss: PerRecord, like: Records) -
         with torch.random.fork_rng(devices=[]):
             engine = LayerwiseEngine(probe, loss)
             together = [engine.clipped_sum(inputs, targets, AutoS()) for _ in range(2)]
-            some, theirs = (each(lambda tensor: take(tensor, fewer), part) for part in (inputs, targets))
-            engine.clipped_sum(some, theirs, AutoS())
+            some, fewer_targets = (each(lambda tensor: take(tensor, fewer), part) for part in (inputs, targets))
+            engine.clipped_sum(some, fewer_targets, AutoS())
             expected = _one_by_one(probe, loss, inputs, targets)
     except (InvalidValueError, IndexError, RuntimeError, TypeError, ValueError):
         return False
-    size = torch.cat([one.flatten() for one in expected]).norm()
+    size = torch.cat([part.flatten() for part in expected]).norm()
     return 0 < size < torch.inf and all(
-        torch.cat([(a - b).flatten() for a, b in zip(found, expected, strict=True)]).norm() <= _TOLERANCE * size
-        for found in together
+        torch.cat([(a - b).flatten() for a, b in zip(sums, expected, strict=True)]).norm() <= _TOLERANCE * size
+        for sums in together
     )
 
 
 def _one_by_one(model: nn.Module, loss: PerRecord, inputs: Tensors, targets: Tensors) -> list[Tensor]:
-    """The sum of gradients clipped by AUTO-S, from one backward pass for each record."""
+    """Return the sum of gradients clipped by AUTO-S, from a backward pass for each record."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     total = [torch.zeros_like(parameter, dtype=torch.float64, requires_grad=False) for parameter in parameters]
     for row in range(length(inputs)):

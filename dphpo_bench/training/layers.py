@@ -20,7 +20,7 @@ from torch.nn import functional
 from dphpo_bench.training.norms import add_by_unit, add_product, counted, norm_bounds, row_norms
 
 _CACHED = 2**18
-"""Numbers that the cache of one processor holds."""
+"""Numbers that the cache of a processor core holds."""
 
 
 class Gradients(ABC):
@@ -34,21 +34,21 @@ class Gradients(ABC):
     @property
     @abstractmethod
     def norms(self) -> Tensor:
-        """L2 norm of each record's, or a bound hardly above, shape (n,), float64; not finite where one is not."""
+        """L2 norm of each gradient, or a bound hardly above, shape (n,), float64; not finite where a number is not."""
 
     @abstractmethod
-    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor | None) -> None:
+    def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
         """Add the records' gradients times their factors to a total, in place.
 
         Args:
             total: of the parameter's shape, float64, contiguous.
             factors: shape (n,), float64.
-            kept: which records count, shape (n,), bool; the gradients of the others need not be finite. None: all.
+            counted_rows: records that count, shape (n,), bool; the others' gradients need not be finite. None: all.
         """
 
     @abstractmethod
     def dense(self, shape: torch.Size) -> Tensor:
-        """All numbers, shape (n, numel), for a parameter of this shape."""
+        """Return all numbers, shape (n, numel), for a parameter of this shape."""
 
     def add_by_unit(self, sums: Tensor, sizes: Tensor, shape: torch.Size) -> None:
         """Add them to float64 sums by unit, shape (units, numel), in place; see `norms.add_by_unit`."""
@@ -57,7 +57,7 @@ class Gradients(ABC):
 
 @dataclass(frozen=True)
 class Dense(Gradients):
-    """Every number of every gradient, shape (n, numel)."""
+    """All numbers of every gradient, shape (n, numel)."""
 
     rows: Tensor
 
@@ -69,8 +69,8 @@ class Dense(Gradients):
     def norms(self) -> Tensor:
         return norm_bounds(self.rows)
 
-    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor | None) -> None:
-        add_product(total.view(1, -1), factors[None], _zero_unless(kept, self.rows))
+    def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
+        add_product(total.view(1, -1), factors[None], _zero_unless(counted_rows, self.rows))
 
     def dense(self, shape: torch.Size) -> Tensor:
         del shape
@@ -79,12 +79,12 @@ class Dense(Gradients):
 
 @dataclass(frozen=True)
 class ChannelsLast(Dense):
-    """Those of a convolution's weight, shape (n, d_out · height · width · d_in): the channels it takes come last."""
+    """Numbers for a convolution's weight, shape (n, d_out · height · width · d_in): input channels come last."""
 
-    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor | None) -> None:
+    def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
         d_out, d_in, *kernel = total.shape
         added = total.new_zeros(d_out, *kernel, d_in)
-        super().add_to(added, factors, kept)
+        super().add_to(added, factors, counted_rows)
         total += added.permute(0, 3, 1, 2)
 
     def dense(self, shape: torch.Size) -> Tensor:
@@ -107,8 +107,8 @@ class Outer(Gradients):
     def norms(self) -> Tensor:
         return row_norms(self.gradients) * row_norms(self.inputs)
 
-    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor | None) -> None:
-        inputs, gradients = (_zero_unless(kept, rows) for rows in (self.inputs, self.gradients))
+    def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
+        inputs, gradients = (_zero_unless(counted_rows, rows) for rows in (self.inputs, self.gradients))
         add_product(total, (gradients.double() * factors[:, None]).t(), inputs)
 
     def dense(self, shape: torch.Size) -> Tensor:
@@ -141,8 +141,8 @@ class Lookups(Gradients):
         rows = self.gradients.flatten(0, 1)
         return row_norms(torch.zeros_like(rows, dtype=torch.float64).index_add_(0, place, rows.double()).view(n, -1))
 
-    def add_to(self, total: Tensor, factors: Tensor, kept: Tensor | None) -> None:
-        rows = _zero_unless(kept, self.gradients).double() * factors[:, None, None]
+    def add_to(self, total: Tensor, factors: Tensor, counted_rows: Tensor | None) -> None:
+        rows = _zero_unless(counted_rows, self.gradients).double() * factors[:, None, None]
         total.index_add_(0, self.ids.flatten(), rows.flatten(0, 1))
 
     def dense(self, shape: torch.Size) -> Tensor:
@@ -163,13 +163,13 @@ class Arena:
         self._used = 0
 
     def clear(self) -> None:
-        """Give back all that was taken, and have as much in one piece the next time."""
+        """Take back all memory, and have as much in one piece the next time."""
         if self._used > len(self._memory):
             self._memory = _in_huge_pages(self._used, self._memory)
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A tensor that is not initialised, of a dtype and on a device like another's."""
+        """Return a tensor that is not initialised, with the dtype and the device of `like`."""
         start, self._used = self._used, self._used + math.prod(shape)
         if (self._memory.dtype, self._memory.device) != (like.dtype, like.device):
             self._memory = like.new_empty(0)
@@ -178,18 +178,18 @@ class Arena:
         return self._memory[start : self._used].view(shape)
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
-        """`torch.bmm(a, b)`."""
+        """Return `torch.bmm(a, b)`."""
         return torch.bmm(a, b, out=self.empty((a.shape[0], a.shape[1], b.shape[2]), a))
 
 
-Found = Mapping[str, Callable[[], Gradients]]
-"""Gradients of a layer's parameters by name, if asked for."""
+ByName = Mapping[str, Callable[[], Gradients]]
+"""Functions that compute the gradients of a layer's parameters, by name."""
 
-Rule = Callable[[Any, Tensor, Tensor, Arena], Found]
-"""From a layer, its inputs, the gradients of its outputs, and memory for the result."""
+Rule = Callable[[Any, Tensor, Tensor, Arena], ByName]
+"""(layer, its inputs, gradients of its outputs, memory for the result) → gradients."""
 
 
-def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
+def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del layer
     if inputs.dim() == 2:
         return {"weight": lambda: Outer(gradients, inputs), "bias": lambda: Dense(gradients)}
@@ -197,7 +197,7 @@ def _linear(layer: nn.Linear, inputs: Tensor, gradients: Tensor, arena: Arena) -
     return {"weight": lambda: Dense(arena.product(g.mT, x).flatten(1)), "bias": lambda: Dense(g.sum(1))}
 
 
-def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
+def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     def weight() -> Gradients:
         patches = _patches(layer, inputs, gradients.shape[2:])
         n, groups, height, width, *seen = patches.shape
@@ -209,15 +209,15 @@ def _conv2d(layer: nn.Conv2d, inputs: Tensor, gradients: Tensor, arena: Arena) -
         at_once = max(1, cached // (groups * places * size)) if g.device.type == "cpu" else n
         for start in range(0, n, at_once):
             piece = patches[start : start + at_once].reshape(-1, places, size)
-            own = slice(start * groups, start * groups + len(piece))
-            torch.bmm(g[own], piece, out=rows[own])
+            part = slice(start * groups, start * groups + len(piece))
+            torch.bmm(g[part], piece, out=rows[part])
         return ChannelsLast(rows.view(n, -1))
 
     return {"weight": weight, "bias": lambda: Dense(gradients.sum((2, 3)))}
 
 
 def _patches(layer: nn.Conv2d, inputs: Tensor, places: torch.Size) -> Tensor:
-    """What a convolution sees from each place, shape (n, groups, *places, *kernel_size, d_in): a view."""
+    """Return the inputs of a convolution at each place, shape (n, groups, *places, *kernel_size, d_in): a view."""
     (down, right), (below, beside) = layer.stride, layer.dilation
     top, left = (int(size) for size in layer.padding)
     images = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, left, left, top, top)).contiguous()
@@ -229,7 +229,7 @@ def _patches(layer: nn.Conv2d, inputs: Tensor, places: torch.Size) -> Tensor:
     )
 
 
-def _layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
+def _layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del arena
     between = tuple(range(1, inputs.dim() - len(layer.normalized_shape)))
 
@@ -242,7 +242,7 @@ def _layer_norm(layer: nn.LayerNorm, inputs: Tensor, gradients: Tensor, arena: A
     return {"weight": weight, "bias": lambda: added(gradients)}
 
 
-def _group_norm(layer: nn.GroupNorm, inputs: Tensor, gradients: Tensor, arena: Arena) -> Found:
+def _group_norm(layer: nn.GroupNorm, inputs: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del arena
 
     def weight() -> Gradients:
@@ -252,7 +252,7 @@ def _group_norm(layer: nn.GroupNorm, inputs: Tensor, gradients: Tensor, arena: A
     return {"weight": weight, "bias": lambda: Dense(gradients.flatten(2).sum(2))}
 
 
-def _embedding(layer: nn.Embedding, ids: Tensor, gradients: Tensor, arena: Arena) -> Found:
+def _embedding(layer: nn.Embedding, ids: Tensor, gradients: Tensor, arena: Arena) -> ByName:
     del arena
 
     def weight() -> Gradients:
@@ -277,7 +277,7 @@ _RULES: Mapping[type[nn.Module], Rule] = MappingProxyType(
 
 
 def rule_for(layer: nn.Module) -> Rule | None:
-    """The layer's rule; None if there is none for its class or its settings."""
+    """Return the layer's rule; None if there is none for its class or its settings."""
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
         return None
     if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse):
@@ -286,9 +286,9 @@ def rule_for(layer: nn.Module) -> Rule | None:
 
 
 def _in_huge_pages(numbers: int, like: Tensor) -> Tensor:
-    """A vector of this many numbers, not initialised; on a CPU in huge pages of memory, where the system has them.
+    """Return a vector that is not initialised; on a CPU in huge pages of memory, where the system has them.
 
-    Gradients of a micro-batch take hundreds of megabytes. In pages of 4 KiB, looking these up is a fifteenth of a step.
+    Gradients of a micro-batch take hundreds of megabytes. With pages of 4 KiB their look-up is a fifteenth of a step.
     """
     if like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return like.new_empty(numbers)
@@ -298,6 +298,6 @@ def _in_huge_pages(numbers: int, like: Tensor) -> Tensor:
     return torch.frombuffer(memory, dtype=like.dtype)
 
 
-def _zero_unless(kept: Tensor | None, rows: Tensor) -> Tensor:
-    """The records that count, and zeros in the place of the others: a factor of 0 does not silence nan."""
-    return rows if kept is None else torch.where(kept.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
+def _zero_unless(counted_rows: Tensor | None, rows: Tensor) -> Tensor:
+    """Return the records that count, and zeros for the others: a factor of 0 does not silence nan."""
+    return rows if counted_rows is None else torch.where(counted_rows.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)

@@ -1,7 +1,7 @@
 """Per-sample gradients layer by layer, from one forward and one backward pass of a whole micro-batch.
 
-No gradient of a batch is computed on the way, so a step costs hardly more than one without privacy. Records that share
-a pass must not meet in it: `gradient_engine` compares this engine with one that takes each record alone.
+A step costs hardly more than one without privacy, since no gradient of a batch is computed. Records that share a pass
+must not mix: `gradient_engine` compares this engine with passes of single records.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,8 +18,8 @@ from torch.func import functional_call, grad, vmap
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Tensors, length
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine
-from dphpo_bench.training.layers import Arena, Dense, Found, Gradients, Rule, rule_for
+from dphpo_bench.training.engine import GradientEngine, call_with
+from dphpo_bench.training.layers import Arena, ByName, Dense, Gradients, Rule, rule_for
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import row_norms
 from dphpo_bench.training.vmap import per_sample_rows
@@ -64,19 +64,19 @@ class LayerwiseEngine(GradientEngine):
         return super().clipped_sum(inputs, targets, clipping, indices)
 
     def _add_clipped(self, inputs: Tensors, targets: Tensors, clipping: Clipping, total: list[Tensor]) -> None:
-        found = self._gradients(inputs, targets)
+        gradients = self._gradients(inputs, targets)
         with torch.no_grad():
             parts = [
-                (own[0] if len(own) == 1 else _added(own, sum_.shape), sum_)
-                for own, sum_ in zip(found, total, strict=True)
-                if own
+                (uses[0] if len(uses) == 1 else _added(uses, sum_.shape), sum_)
+                for uses, sum_ in zip(gradients, total, strict=True)
+                if uses
             ]
             if not parts:
                 return
-            norms = row_norms(torch.stack([one.norms for one, _ in parts], dim=1))
-            factors, kept = clipping.factors(norms), norms.isfinite()
-            for one, sum_ in parts:
-                one.add_to(sum_, factors, None if kept.all() else kept)
+            norms = row_norms(torch.stack([part.norms for part, _ in parts], dim=1))
+            factors, finite = clipping.factors(norms), norms.isfinite()
+            for part, sum_ in parts:
+                part.add_to(sum_, factors, None if finite.all() else finite)
 
     @property
     def _unit_rows(self) -> int:
@@ -84,33 +84,31 @@ class LayerwiseEngine(GradientEngine):
         return min(self._rows, per_sample_rows(size, self._device))
 
     def _add_unit_sums(self, inputs: Tensors, targets: Tensors, sizes: Tensor, sums: list[Tensor]) -> None:
-        found = self._gradients(inputs, targets)
+        gradients = self._gradients(inputs, targets)
         with torch.no_grad():
-            for parameter, sum_, parts in zip(self.parameters, sums, found, strict=True):
-                for one in parts:
-                    one.add_by_unit(sum_, sizes, parameter.shape)
+            for parameter, sum_, uses in zip(self.parameters, sums, gradients, strict=True):
+                for part in uses:
+                    part.add_by_unit(sum_, sizes, parameter.shape)
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[list[Gradients]]:
-        """The records' gradients with respect to each parameter, as one part for each use of it."""
+        """Return the records' gradients with respect to each parameter, a part for each use of it."""
         self._arena.clear()
         weights = {name: tensor.detach() for name, tensor in self.model.named_parameters()}
-        named, given = isinstance(inputs, Mapping), self._fast_layout(inputs)
         one_pass = _Pass(length(inputs), [[] for _ in self.parameters], self._arena)
         with torch.enable_grad():
             with self._attached(one_pass), one_pass.measured() if self._unmeasured else nullcontext():
-                outputs = functional_call(self.model, weights, () if named else (given,), dict(given) if named else {})
-                losses = self.loss(outputs, targets)
+                losses = self.loss(call_with(self.model, weights, self._fast_layout(inputs)), targets)
             check_one_each(losses, length(inputs), "loss")
             if one_pass.starts and losses.requires_grad:
                 torch.autograd.grad(losses.sum(), one_pass.starts, allow_unused=True)
         if self._unmeasured:
             self._rows = per_sample_rows(one_pass.bytes_beside(weights.values()) / length(inputs), self._device)
             self._unmeasured = False
-        return one_pass.found
+        return one_pass.gradients
 
     @contextmanager
     def _attached(self, one_pass: "_Pass") -> Iterator[None]:
-        """While this lasts, the layers take part in a pass."""
+        """Let the layers take part in a pass."""
         handles = [
             site.module.register_forward_hook(partial(one_pass.note, site), with_kwargs=True) for site in self._sites
         ]
@@ -127,67 +125,67 @@ class _Pass:
 
     Attributes:
         n: number of records.
-        found: the gradients with respect to each parameter.
-        arena: memory for them.
+        gradients: by parameter, a part for each use.
+        arena: memory for the gradients.
         starts: where the backward pass has to arrive.
-        kept: bytes that wait for the backward pass, by their place in memory.
+        waiting: bytes that wait for the backward pass, by their place in memory.
     """
 
     n: int
-    found: list[list[Gradients]]
+    gradients: list[list[Gradients]]
     arena: Arena
     starts: list[Tensor] = field(default_factory=list)
-    kept: dict[int, int] = field(default_factory=dict)
+    waiting: dict[int, int] = field(default_factory=dict)
 
     def note(
         self, site: _Site, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
     ) -> Tensor:
-        """A forward hook of the module at a site."""
+        """Take part in the pass, as a forward hook of the module at a site."""
         if not isinstance(outputs, Tensor) or len(outputs) != self.n:
             raise InvalidValueError(f"Expected one output for each record of {type(module).__name__}.")
         if not outputs.requires_grad:
             # Not `requires_grad_`: a layer that follows may work in place.
             self.starts.append(torch.zeros((), dtype=outputs.dtype, device=outputs.device, requires_grad=True))
             outputs = outputs + self.starts[-1]
-        given = [one for one in (*args, *kwargs.values()) if isinstance(one, Tensor)]
-        versions = [one._version for one in given]
-        for one in given:
-            self._keep(one)
+        inputs = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, Tensor)]
+        versions = [tensor._version for tensor in inputs]
+        for tensor in inputs:
+            self._count(tensor)
 
         def after_backward(gradients: Tensor) -> None:
             with torch.no_grad():
-                if versions != [one._version for one in given]:
+                if versions != [tensor._version for tensor in inputs]:
                     raise InvalidValueError(f"The inputs of {type(module).__name__} were changed in place.")
                 if site.rule is None:
-                    own = _by_vmap(site, args, kwargs, gradients)
-                elif len(given) == len(args) + len(kwargs) == 1 and len(given[0]) == self.n:
-                    own = site.rule(module, given[0].detach(), gradients, self.arena)
+                    by_name = _by_vmap(site, args, kwargs, gradients)
+                elif len(inputs) == len(args) + len(kwargs) == 1 and len(inputs[0]) == self.n:
+                    by_name = site.rule(module, inputs[0].detach(), gradients, self.arena)
                 else:
                     raise InvalidValueError(f"Expected one input for each record of {type(module).__name__}.")
                 for name, place in site.trained.items():
-                    self.found[place].append(own[name]())
+                    self.gradients[place].append(by_name[name]())
 
         noted: Tensor = outputs
         noted.register_hook(after_backward)  # type: ignore[no-untyped-call]
         return noted
 
     def measured(self) -> saved_tensors_hooks:
-        """While this lasts, what autograd keeps is counted."""
-        return saved_tensors_hooks(self._keep, lambda tensor: tensor)
+        """Count the tensors that autograd keeps."""
+        return saved_tensors_hooks(self._count, lambda tensor: tensor)
 
     def bytes_beside(self, weights: Iterable[Tensor]) -> float:
-        """Bytes of the gradients, and of what waited for the backward pass but the weights; at least 1."""
+        """Return bytes of the gradients, and of all that waited for the backward pass but the weights; at least 1."""
         ours = {weight.data_ptr() for weight in weights}
-        waited = sum(size for place, size in self.kept.items() if place not in ours)
-        return max(1, waited + sum(one.size for own in self.found for one in own))
+        waited = sum(size for place, size in self.waiting.items() if place not in ours)
+        return max(1, waited + sum(part.size for uses in self.gradients for part in uses))
 
-    def _keep(self, tensor: Tensor) -> Tensor:
-        self.kept[tensor.data_ptr()] = min(tensor.nbytes, tensor.untyped_storage().nbytes())
+    def _count(self, tensor: Tensor) -> Tensor:
+        self.waiting[tensor.data_ptr()] = min(tensor.nbytes, tensor.untyped_storage().nbytes())
         return tensor
 
 
 def sites(model: nn.Module) -> list[_Site]:
-    """Where the trained parameters of a model are; one that is shared has several places."""
+    """Return the modules that hold the trained parameters of a model; a shared parameter has several."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     places = {id(parameter): place for place, parameter in enumerate(trained)}
 
@@ -204,40 +202,42 @@ def sites(model: nn.Module) -> list[_Site]:
 
 
 def layerwise_pays(model: nn.Module) -> bool:
-    """Whether layers with a rule hold 90 % of the trained parameters."""
+    """Return whether layers with a rule hold 90 % of the trained parameters."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     ruled = {place for site in sites(model) if site.rule for place in site.trained.values()}
     return sum(trained[place].numel() for place in ruled) >= _SHARE * sum(parameter.numel() for parameter in trained)
 
 
-def _by_vmap(site: _Site, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Tensor) -> Found:
-    """Gradients of whatever a module computes from tensors with one row for each record."""
-    given, dims = [*args, *kwargs.values()], (None, None, 0, *_mapped([*args, *kwargs.values()], len(gradients)))
+def _by_vmap(site: _Site, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Tensor) -> ByName:
+    """Return gradients of any module that computes from tensors with a row for each record."""
+    arguments = [*args, *kwargs.values()]
+    dims = (None, None, 0, *_mapped(arguments, len(gradients)))
     weights = {name: weight.detach() for name, weight in site.module.named_parameters()}
     constants = {name: weights.pop(name) for name in list(weights) if name not in site.trained}
     constants.update(site.module.named_buffers())
 
     def product(weights: dict[str, Tensor], constants: dict[str, Tensor], gradient: Tensor, *record: Any) -> Tensor:
-        rows = [one if dim is None else one[None] for one, dim in zip(record, dims[3:], strict=True)]
+        rows = [value if dim is None else value[None] for value, dim in zip(record, dims[3:], strict=True)]
         positional, by_name = tuple(rows[: len(args)]), dict(zip(kwargs, rows[len(args) :], strict=True))
         outputs: Tensor = functional_call(site.module, (weights, constants), positional, by_name)
         return (outputs[0] * gradient).sum()
 
-    own = vmap(grad(product), dims)(weights, constants, gradients, *given)
-    return {name: partial(Dense, rows.flatten(1)) for name, rows in own.items()}
+    by_name = vmap(grad(product), dims)(weights, constants, gradients, *arguments)
+    return {name: partial(Dense, rows.flatten(1)) for name, rows in by_name.items()}
 
 
-def _mapped(given: list[Any], n: int) -> tuple[int | None, ...]:
-    """Which arguments have a row for each record: all tensors but numbers.
+def _mapped(arguments: list[Any], n: int) -> tuple[int | None, ...]:
+    """Return 0 for arguments with a row for each record, which are all tensors but numbers; None for others.
 
-    A table of eight rows would be taken for that as soon as eight records meet, so there must be none.
+    Reject tables: a table of eight rows would look like eight records.
     """
-    tables = [tuple(one.shape) for one in given if isinstance(one, Tensor) and one.dim() and len(one) != n]
+    tensors = [argument for argument in arguments if isinstance(argument, Tensor) and argument.dim()]
+    tables = [tuple(tensor.shape) for tensor in tensors if len(tensor) != n]
     if tables:
         raise InvalidValueError(f"Expected arguments with a row for each of {n} records, got one of shape {tables[0]}.")
-    return tuple(0 if isinstance(one, Tensor) and one.dim() else None for one in given)
+    return tuple(0 if isinstance(argument, Tensor) and argument.dim() else None for argument in arguments)
 
 
 def _added(several: list[Gradients], shape: torch.Size) -> Gradients:
-    """Gradients of a parameter that several layers share, or that one layer uses several times."""
-    return Dense(torch.stack([one.dense(shape) for one in several]).sum(0))
+    """Return the gradients of a parameter with several uses."""
+    return Dense(torch.stack([part.dense(shape) for part in several]).sum(0))

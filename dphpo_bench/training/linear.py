@@ -1,6 +1,6 @@
-"""Linear classifiers with cross-entropy: clipped sums in closed form, at the cost of two matrix products.
+"""Linear classifiers with cross-entropy, one or several: clipped sums in closed form, by two matrix products.
 
-The second of them sums over records and is taken in float64 (see `norms`).
+The second product sums over records and is taken in float64 (see `norms`).
 
 The gradient of record i is (p_i - e_i) ⊗ (x_i, 1), with p_i the predicted probabilities and e_i the one-hot
 target. Its norm is ‖p_i - e_i‖ · √(‖x_i‖² + 1), so it is never formed.
@@ -30,7 +30,7 @@ _FLOAT_BYTES = 4
 
 
 def linear_layer(model: nn.Module) -> nn.Linear | None:
-    """The layer of a linear classifier (Linear, or Flatten and Linear in a row); None for other models."""
+    """Return the layer of a linear classifier (Linear, or Flatten and Linear in a row); None for other models."""
     layers = list(model) if type(model) is nn.Sequential else [model]
     if len(layers) == 2 and type(layers[0]) is nn.Flatten and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
         layers = layers[1:]
@@ -38,10 +38,10 @@ def linear_layer(model: nn.Module) -> nn.Linear | None:
 
 
 class LinearEngine(GradientEngine):
-    """Closed form for linear classifiers; other models are refused. See `GradientEngine`.
+    """Closed form for linear classifiers; it rejects other models. See `GradientEngine`.
 
-    The norms of a dataset's rows are kept from the second call with the same tensor on. Like autograd, this trusts the
-    version counter of the tensor: do not change a dataset in place behind torch's back.
+    From the second call with the same tensor on, the norms of a dataset's rows are cached. Like autograd, the cache
+    trusts the version counter of the tensor: do not change a dataset in place behind torch's back.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -53,7 +53,6 @@ class LinearEngine(GradientEngine):
             )
         self._layer = layer
         self._norms = _KnownNorms()
-        self._copy = torch.empty(0, layer.in_features, dtype=self._dtype)
 
     def clipped_sum(
         self, inputs: Tensors, targets: Tensors, clipping: Clipping, indices: Tensor | None = None
@@ -120,32 +119,53 @@ class LinearEngine(GradientEngine):
         return max(32, size // (_FLOAT_BYTES * width))
 
     def _flat(self, inputs: Tensor, rows: slice | Tensor) -> Tensor:
-        """Some records as a matrix. It is overwritten at the next call, unless it is a part of `inputs`."""
+        """Return some records as a matrix, which the next call overwrites unless it is a part of `inputs`."""
         features = math.prod(inputs.shape[1:])
         if features != self._layer.in_features:
             raise InvalidValueError(f"Expected {self._layer.in_features} features a record, got {features}.")
-        converted = inputs.dtype != self._dtype
-        copied = converted or not isinstance(rows, slice)
-        if not copied or not inputs.is_floating_point() or {inputs.device.type, self._device.type} != {"cpu"}:
-            gathered: Tensor = self._gather(inputs, rows)
-            return gathered.flatten(1)
-        # Always into the same memory: to return these megabytes to the system and fetch them anew for each
-        # micro-batch can cost as much as the products.
-        n = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-        if len(self._copy) < n:
-            with torch.inference_mode(False):  # else it could not be written outside of that mode later
-                self._copy = torch.empty(n, features, dtype=self._dtype)
-        copy = self._copy[:n]
-        records = copy.view(n, *inputs.shape[1:])
-        if converted or isinstance(rows, slice):
-            records.copy_(take(inputs, rows))
-        else:
-            torch.index_select(inputs, 0, rows.to(inputs.device), out=records)
-        return copy
+        copied = inputs.dtype != self._dtype or not isinstance(rows, slice)
+        if copied and inputs.is_floating_point() and inputs.device.type == self._device.type == "cpu":
+            return self._memory.of(inputs, rows, self._device, self._dtype).flatten(1)
+        gathered: Tensor = self._gather(inputs, rows)
+        return gathered.flatten(1)
 
     def _row_norms(self, inputs: Tensor) -> Tensor:
         pieces = self._micro_batches(inputs, None, self._rows_at_once(inputs, None))
         return self._join([row_norms(self._flat(inputs, rows)) for rows in pieces])
+
+
+class StackedLinear:
+    """Clipped gradient sums of M ≥ 1 linear classifiers over the same records, read once for all of them.
+
+    With a single model of few classes a core mostly waits for memory. Stacking is for full batches: Poisson batches of
+    rate q gain nothing below q ≈ 1/3, since all models would read their union, 1 - (1 - q)^M of the records. No
+    accountant of repeated runs allows a common batch. Weights are read at each call.
+
+    Raises:
+        InvalidValueError: if models differ in shape, dtype, device, or in the parameters that they have and train.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        if not models:
+            raise InvalidValueError("Expected at least one model to stack.")
+        self.models = list(models)
+        self._engines = [LinearEngine(model) for model in models]
+        kinds = {_kind(model) for model in models}
+        if len(kinds) > 1:
+            raise InvalidValueError(
+                "Expected models with the same shapes, dtype, device and trainable parameters, "
+                f"got {len(kinds)} kinds. Train them one after the other."
+            )
+
+    def clipped_sums(
+        self, inputs: Tensor, targets: Tensor, clippings: Sequence[Clipping], indices: Tensor | None = None
+    ) -> list[list[Tensor]]:
+        """Return `LinearEngine.clipped_sum` of each model by its clipping rule. A diverged trial disturbs no other."""
+        if len(clippings) != len(self._engines):
+            raise InvalidValueError(
+                f"Expected one clipping rule for each of {len(self._engines)} models, got {len(clippings)}."
+            )
+        return clipped_sums(self._engines, inputs, targets, clippings, indices)
 
 
 def clipped_sums(
@@ -155,7 +175,7 @@ def clipped_sums(
     clippings: Sequence[Clipping],
     indices: Tensor | None = None,
 ) -> list[list[Tensor]]:
-    """`GradientEngine.clipped_sum` of M linear classifiers over one batch, which is read once for all of them.
+    """Return `GradientEngine.clipped_sum` of M linear classifiers, which read the batch once for all of them.
 
     The layers of the M engines have the same shape, dtype, device and trainable parameters. Each has a clipping rule.
     """
@@ -188,7 +208,7 @@ def _joined(tensors: list[Tensor]) -> Tensor:
 def _clip(
     x: Tensor, residuals: Tensor, norms: Tensor, layer: nn.Linear, clippings: Sequence[Clipping]
 ) -> tuple[Tensor, Tensor]:
-    """Inputs (n, d) and residuals (trials, classes, n), float64, whose products are the clipped sums.
+    """Return inputs (n, d) and residuals (trials, classes, n), float64, whose products are the clipped sums.
 
     A clipped gradient is residual · factor ⊗ input, rounded to float64 only. Norms are combined in float64 too: in
     float32 the square of a residual below 1e-23 underflows, and that record would pass unclipped however large its
@@ -204,7 +224,7 @@ def _clip(
     # Not `vector_norm`, which is ten times slower along this dimension. What underflows is added, as in `row_norms`.
     lost = residuals.shape[1] * 2.0**-1020
     gradient_norms = (squared * residuals.square().sum(1).add_(lost)).sqrt_()
-    factors = torch.stack([rule.factors(own) for rule, own in zip(clippings, gradient_norms, strict=True)])
+    factors = torch.stack([rule.factors(trial) for rule, trial in zip(clippings, gradient_norms, strict=True)])
     factors = factors.unsqueeze(1)
     usable = norms.isfinite()
     finite = gradient_norms.isfinite() & usable
@@ -216,10 +236,9 @@ def _clip(
 
 
 class _KnownNorms:
-    """Norms of all rows of the dataset in use, once it has been seen twice.
+    """Cache of the norms of all rows of a dataset, from its second use on: they would cost a fifth of a step.
 
-    They depend on the data alone and would cost a fifth of a step. A tensor seen once may be a batch that was gathered
-    for one call, so nothing is computed ahead for it.
+    A tensor that is used once may be a batch that was gathered for one call.
     """
 
     def __init__(self) -> None:
@@ -239,15 +258,15 @@ class _KnownNorms:
 
 
 def _logits(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Logits of shape (classes, n): sums over classes are then vectorised over records.
+    """Return logits of shape (classes, n): sums over classes are then vectorised over records.
 
-    The product itself is taken as (n, d) · (d, classes): W · xᵀ is half as fast for few classes.
+    The product is taken as (n, d) · (d, classes): W · xᵀ is half as fast for few classes.
     """
     return functional.linear(x, weight, bias).t().contiguous()
 
 
 def _residuals(logits: Tensor, targets: Tensor) -> Tensor:
-    """Probabilities minus one-hot targets, shape (trials, classes, n). Overwrites `logits`, of the same shape."""
+    """Return probabilities minus one-hot targets, shape (trials, classes, n); overwrite `logits`, of that shape."""
     target = targets.expand(len(logits), 1, -1)
     exponentials = logits.sub_(logits.amax(1, keepdim=True)).exp_()
     exponential_at_target = exponentials.gather(1, target)
@@ -255,3 +274,11 @@ def _residuals(logits: Tensor, targets: Tensor) -> Tensor:
     others = exponentials.scatter_(1, target, 0.0).sum(1, keepdim=True)
     total = others + exponential_at_target
     return exponentials.scatter_(1, target, -others).div_(total)
+
+
+def _kind(model: nn.Module) -> tuple[tuple[torch.Size, torch.dtype, torch.device, bool] | None, ...]:
+    layer = linear_layer(model)
+    return tuple(
+        None if parameter is None else (parameter.shape, parameter.dtype, parameter.device, parameter.requires_grad)
+        for parameter in ((layer.weight, layer.bias) if layer is not None else ())
+    )

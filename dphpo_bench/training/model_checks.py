@@ -1,12 +1,11 @@
-"""What a model must not do with private records: watch them, keep them, or let one affect the results of another.
+"""Checks that a model does not watch private records, keep them, or let one affect the results of another.
 
 Clipping bounds what a record does to its own gradient, loss or prediction. If a model mixes records, by a layer that
 no engine knows by name, one record counts in all the others' results.
 """
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -29,54 +28,53 @@ _TOLERANCE = 1e-3
 
 
 def refuse_watchers(model: nn.Module | None = None) -> None:
-    """Refuse hooks and modes of torch, which would see the records.
+    """Reject hooks and modes of torch, which would see the records.
 
-    Refused are hooks of all modules and of all optimisers, and those of the model, if there is one, but for torch's
-    own; and active modes that see every operation, or every tensor that is kept for a backward pass, but for that of
-    the default device.
+    These are hooks of all modules or of all optimisers, and hooks of the model but for torch's. Modes that see every
+    operation, or every tensor that waits for a backward pass, are rejected while they are active. The mode of the
+    default device is allowed.
     """
     modes = [*_get_current_dispatch_mode_stack(), *_get_current_function_mode_stack()]  # type: ignore[no-untyped-call]
-    watching = [
-        type(mode).__name__ for mode in modes if type(mode) is not DeviceContext or "__torch_function__" in vars(mode)
-    ]
-    others = {
-        "saved_tensors_hooks": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
-        "a profiler": torch._C._autograd._profiler_enabled(),
-        "torch.jit.trace": torch._C._get_tracing_state() is not None,
-        "a transform of torch.func": torch._C._functorch.peek_interpreter_stack() is not None,
-    }
-    watching += [name for name, active in others.items() if active]
-    if watching:
+    active = [type(mode).__name__ for mode in modes if type(mode) is not DeviceContext]
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        active.append("saved_tensors_hooks")
+    if torch._C._autograd._profiler_enabled():
+        active.append("a profiler")
+    if active:
         raise InvalidValueError(
-            f"Expected no mode of torch that would see the records; {watching[0]} is active. Leave it."
+            f"Expected no mode of torch that would see the records; {active[0]} is active. Leave it."
         )
     registry = vars(nn.modules.module)
     everywhere = [registry[name] for name in registry if name.startswith("_global_") and name.endswith("_hooks")]
     if any([*everywhere, _global_optimizer_pre_hooks, _global_optimizer_post_hooks]):
-        # Whoever they say they are from: torch registers none itself.
         raise InvalidValueError(
             "Expected torch without hooks of all modules or all optimisers, which would see the records. Remove them."
         )
-    where: list[tuple[str, Mapping[int, Any] | None]] = []
-    for name, module in model.named_modules() if model is not None else ():
-        own = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-        where += [(name or "the model", hooks) for hooks in own]
-    for name, parameter in model.named_parameters() if model is not None else ():
-        where += [(name, parameter._backward_hooks), (name, getattr(parameter, "_post_accumulate_grad_hooks", None))]
-    for name, hooks in where:
-        for hook in (hooks or {}).values():
-            if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] != "torch":
-                raise InvalidValueError(f"Expected a model without hooks, which would see the records; {name} has one.")
+    if model is None:
+        return
+    hooks = [
+        (name or "the model", hook)
+        for name, module in model.named_modules()
+        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        for hook in getattr(module, kind).values()
+    ]
+    hooks += [
+        (name, hook)
+        for name, parameter in model.named_parameters()
+        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks")
+        for hook in (getattr(parameter, kind, None) or {}).values()
+    ]
+    for name, hook in hooks:
+        if (getattr(getattr(hook, "func", hook), "__module__", None) or "").partition(".")[0] != "torch":
+            raise InvalidValueError(f"Expected a model without hooks, which would see the records; {name} has one.")
 
 
 def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
-    """Refuse a model whose outputs for one record depend on others of the batch, or that keeps what it sees.
+    """Reject a model that mixes the records of a batch, keeps some of them, or says wrong lengths.
 
-    Refused, too, is one that says how long records are and whose outputs depend on what comes after. It is tried on
-    made-up inputs, in its own mode and in that of evaluation, with a copy whose weights are perturbed, since initial
-    weights of zero would hide much. Where it draws random numbers, it is tried at one seed with one record exchanged:
-    the outputs of all others must stay. Of `inputs` only the names, the shape of a record, the type and the device are
-    used, not the values.
+    Checked is a copy with perturbed weights, since initial weights of zero would hide much, on made-up inputs, in the
+    model's mode and in that of evaluation. If the model draws random numbers, one record is exchanged at a fixed seed:
+    the outputs of all others must stay. Of `inputs` only names, the shape of a record, type and device are used.
     """
     if linear_layer(model) is not None:
         return
@@ -95,7 +93,7 @@ def refuse_mixing(model: nn.Module, inputs: Tensors) -> None:
 
 
 def perturbed(model: nn.Module) -> nn.Module:
-    """A copy of a model with other weights."""
+    """Return a copy of a model with other weights."""
     generator = torch.Generator().manual_seed(0)
     probe = copy.deepcopy(model)
     with torch.no_grad():
@@ -106,11 +104,16 @@ def perturbed(model: nn.Module) -> nn.Module:
 
 
 def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records: Records) -> None:
-    """Refuse losses or scores that are not one number for each record, or that depend on the others of a batch.
+    """Reject losses or scores that are not a number for each record, or that depend on the others of a batch.
 
     They are tried on made-up outputs and targets: all records together, each alone, half of them, in the opposite
-    order, and with one replaced by another. Of the model's outputs and of `records` only names, shapes, types and the
-    device are used, not the values. `what` is "loss" or "score".
+    order, and with the last one replaced. Of `records` only names, shapes, types and the device are used.
+
+    Args:
+        values: the losses or scores.
+        what: "loss" or "score".
+        model: gives the outputs their names and shapes.
+        records: as the model takes them.
     """
     generator = torch.Generator().manual_seed(2)
     count, like = len(_SCALES), next(model.parameters())
@@ -126,13 +129,13 @@ def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records
 
             def of(rows: list[int]) -> Tensor:
                 some = torch.tensor(rows)
-                found = values(*(each(lambda tensor: take(tensor, some), part) for part in (outputs, targets)))
-                check_one_each(found, len(rows), what)
-                return found.double().nan_to_num()
+                numbers = values(*(each(lambda tensor: take(tensor, some), part) for part in (outputs, targets)))
+                check_one_each(numbers, len(rows), what)
+                return numbers.double().nan_to_num()
 
             everyone = list(range(count))
             together = of(everyone)
-            found = (
+            otherwise = (
                 torch.cat([of([row]) for row in everyone]),
                 of(everyone[::-1]).flip(0),
                 torch.cat([of(everyone[: count // 2]), of(everyone[count // 2 :])]),
@@ -143,17 +146,17 @@ def refuse_mixing_values(values: PerRecord, what: str, model: nn.Module, records
         except Exception as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise InvalidValueError(f"No {what} can be computed from the model's outputs: {reason}") from None
-    if any(bool((one - together).abs().max() > _TOLERANCE * together.abs().max()) for one in found):
+    if any(bool((again - together).abs().max() > _TOLERANCE * together.abs().max()) for again in otherwise):
         raise InvalidValueError(
             f"Expected each record's {what} to depend on that record alone; it changes with the others of a batch."
         )
 
 
 def made_up(model: nn.Module, inputs: Tensors) -> Tensors:
-    """Six inputs of several sizes; integers are 0 and 1, which every vocabulary has.
+    """Return six inputs of several sizes; integers are 0 and 1, which every vocabulary has.
 
-    Floating-point inputs are 0 and 1 too for a model that takes no others, such as one that converts them to token ids
-    itself. Of `inputs` only the names, the shape of a record, the type and the device are used.
+    Floating-point inputs are 0 and 1, too, if the model takes no others, as if it makes token ids of them. Of `inputs`
+    only names, the shape of a record, type and device are used.
     """
     generator = torch.Generator().manual_seed(1)
     like = next(model.parameters())
@@ -164,31 +167,31 @@ def made_up(model: nn.Module, inputs: Tensors) -> Tensors:
         scales = torch.tensor(_SCALES).view(-1, *[1] * (tensor.ndim - 1))
         return (scales * torch.randn((len(_SCALES), *tensor.shape[1:]), generator=generator)).to(like)
 
-    found = each(numbers, inputs)
+    several = each(numbers, inputs)
     try:
         with evaluating(model):
-            call(model, each(Tensor.clone, found))
+            call(model, each(Tensor.clone, several))
     except (IndexError, RuntimeError, ValueError):
         return each(lambda tensor: converted(zeros_and_ones(tensor, generator), like.device, like.dtype), inputs)
-    return found
+    return several
 
 
 def zeros_and_ones(tensor: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Six made-up rows of the shape and type of a tensor's."""
+    """Return six made-up rows of the shape and type of a tensor's."""
     generator = generator or torch.Generator().manual_seed(3)
     return torch.randint(2, (len(_SCALES), *tensor.shape[1:]), generator=generator).to(tensor)
 
 
 def _compare(model: nn.Module, inputs: Tensors) -> bool:
-    """Refuse a model whose outputs for these inputs show that it mixes or keeps them; whether some are finite."""
+    """Reject a model that mixes or keeps these inputs; return whether some of its outputs are finite."""
 
     def outputs(rows: list[int]) -> list[Tensor]:
         some = torch.tensor(rows)
-        found = leaves(tensors_of(call(model, each(lambda tensor: take(tensor, some), inputs))))
-        if any(tensor.ndim == 0 or len(tensor) != len(rows) for tensor in found):
-            shapes = [tuple(tensor.shape) for tensor in found]
+        tensors = leaves(tensors_of(call(model, each(lambda tensor: take(tensor, some), inputs))))
+        if any(tensor.ndim == 0 or len(tensor) != len(rows) for tensor in tensors):
+            shapes = [tuple(tensor.shape) for tensor in tensors]
             raise InvalidValueError(f"Expected outputs with one row for each of {len(rows)} records, got {shapes}.")
-        return found
+        return tensors
 
     everyone = list(range(len(_SCALES)))
     together = outputs(everyone)
@@ -211,7 +214,7 @@ def _compare(model: nn.Module, inputs: Tensors) -> bool:
 
 
 def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[Tensor]], count: int) -> None:
-    """Refuse a model that draws random numbers, if they hide that it mixes records: all others stay as they are."""
+    """Reject a model that draws random numbers and mixes records: exchange a record and compare all others."""
 
     def drawn(rows: list[int]) -> list[Tensor]:
         with global_randomness(0, next(model.parameters()).device):
@@ -235,9 +238,9 @@ def _compare_at_one_seed(model: nn.Module, outputs: Callable[[list[int]], list[T
 
 
 def _differ(together: Tensor, again: Tensor, alone: Tensor) -> bool:
-    if any(not torch.equal(_unlike_numbers(together), _unlike_numbers(one)) for one in (again, alone)):
+    if any(not torch.equal(_unlike_numbers(together), _unlike_numbers(other)) for other in (again, alone)):
         return True
-    together, again, alone = (one.double().nan_to_num(0.0, 0.0, 0.0) for one in (together, again, alone))
+    together, again, alone = (part.double().nan_to_num(0.0, 0.0, 0.0) for part in (together, again, alone))
     offset = together.mean(0)  # else a large bias would hide the differences
     size = max((together - offset).abs().max(), (alone - offset).abs().max())
     largest = max((together - alone).abs().max(), (again - alone).abs().max())
@@ -245,12 +248,12 @@ def _differ(together: Tensor, again: Tensor, alone: Tensor) -> bool:
 
 
 def _unlike_numbers(tensor: Tensor) -> Tensor:
-    """Which values are NaN or infinite, and of what sign."""
+    """Return a code for each value: finite, NaN, or infinite with its sign."""
     return tensor.isnan().int() + 2 * tensor.isposinf().int() + 3 * tensor.isneginf().int()
 
 
 def _state(model: nn.Module) -> list[tuple[str, object]]:
-    """The values of buffers, and which objects the attributes are."""
+    """Return the values of buffers, and identities and lengths of attributes."""
     state: list[tuple[str, object]] = [(name, buffer.flatten().tolist()) for name, buffer in model.named_buffers()]
     for name, module in model.named_modules():
         for key, value in vars(module).items():

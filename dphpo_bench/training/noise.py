@@ -19,14 +19,12 @@ from dphpo_bench.training.secure_noise import (
 def add_gaussian_noise(
     gradients: Sequence[Tensor], noise_multiplier: float, sensitivity: float, generator: AnyGenerator
 ) -> list[Tensor]:
-    """Gradients plus independent Gaussian noise of deviation `noise_multiplier` · `sensitivity`, in their own memory.
+    """Add independent Gaussian noise of deviation `noise_multiplier` · `sensitivity` to gradients, in place.
 
-    What is freed is handed out again as it is, by `torch.empty` for one: so neither the sums without noise nor the
-    noise may be left behind.
-
-    One vector is drawn for all tensors, in float64 and on the generator's device, so the noise depends on the generator
-    and the total size only. With a torch generator this is not safe against an adversary who sees the low bits of
-    floating point numbers; with a secure one it is (see `secure_noise`).
+    Freed memory keeps its numbers, which `torch.empty` may hand out: neither the sums without noise nor the noise may
+    stay there. A single vector is drawn for all tensors, in float64 and on the generator's device, so the noise depends
+    on the generator and the total size only. With a torch generator the low bits of floating point numbers may reveal
+    the noise; with a secure one they do not (see `secure_noise`).
 
     Args:
         gradients: tensors of any shapes; the noise is added in place.
@@ -47,7 +45,7 @@ def add_gaussian_noise(
         if std == 0:
             return list(gradients)
         noisy = add_discrete_gaussian(gradients, noise_multiplier, sensitivity)
-        return [gradient.copy_(one) for gradient, one in zip(gradients, noisy, strict=True)]
+        return [gradient.copy_(value) for gradient, value in zip(gradients, noisy, strict=True)]
     sizes = [gradient.numel() for gradient in gradients]
     # Drawn in float64: Box-Muller on 24-bit uniforms never goes beyond 5.8 standard deviations.
     noise = torch.randn(sum(sizes), dtype=torch.float64, generator=generator, device=generator.device)
@@ -61,7 +59,7 @@ def add_gaussian_noise(
 
 
 class AboveThreshold:
-    """One instance of AboveThreshold, ε-DP as a whole, however many thresholds it is asked about.
+    """A run of AboveThreshold, ε-DP as a whole for any number of thresholds.
 
     Noise Laplace(2Δ/ε) on the threshold, drawn once, and fresh Laplace(4Δ/ε) on each value at each threshold, for
     values that need not be monotone (Dwork and Roth 2014, Theorem 3.23; a query there is a value minus a threshold that
@@ -85,10 +83,10 @@ class AboveThreshold:
         self._is_open = True
 
     def first(self, values: Sequence[float], threshold: float) -> int | None:
-        """The index of the first value whose noisy version reaches the noisy threshold; None if none does.
+        """Return the index of the first value whose noisy version reaches the noisy threshold; None if none does.
 
         Args:
-            values: private; the same ones each time, or others of the same sensitivity.
+            values: private values, of the sensitivity each time.
             threshold: public.
 
         Raises:
@@ -108,19 +106,19 @@ class AboveThreshold:
         return None
 
     def _noise(self, count: int, factor: float) -> Sequence[float]:
-        """Independent Laplace noise of scale factor · Δ/ε; with a secure generator, whole numbers of steps."""
+        """Draw independent Laplace noise of scale factor · Δ/ε; with a secure generator, whole numbers of steps."""
         if isinstance(self._generator, SecureGenerator):
             return discrete_laplace(count, factor * self._scale)
         draws: list[float] = (factor * self._scale * _laplace_noise(count, self._generator)).tolist()
         return draws
 
     def _placed(self, value: float) -> float:
-        """The value itself; with a secure generator, the whole number of grid steps nearest to it."""
+        """Return the value; with a secure generator, the nearest whole number of grid steps."""
         return round(math.ldexp(value, -self._exponent)) if isinstance(self._generator, SecureGenerator) else value
 
 
 def _laplace_noise(size: int, generator: torch.Generator) -> Tensor:
-    """Independent Laplace noise of scale 1: shape (size,), float64."""
+    """Draw independent Laplace noise of scale 1: shape (size,), float64."""
     # The difference of two standard exponentials. `exponential_` draws in (0, ∞).
     draws = torch.empty(2, size, dtype=torch.float64, device=generator.device).exponential_(generator=generator)
     return draws[0] - draws[1]

@@ -23,10 +23,10 @@ _LOST = 2.0**-510
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each row of a matrix (n, d): shape (n,), float64; not finite where a row or a square is not.
+    """Return the L2 norms of rows (n, d): shape (n,), float64; not finite where a row or a square is not.
 
-    It is too small by 1e-11 of itself at most, whatever underflows: else a gradient of 1e-165, whose square is 0, would
-    pass as one of length 0. It is too large by √d · 2^-510 and 1e-11 of itself at most.
+    A norm is too small by 1e-11 of itself at most, whatever underflows: else a gradient of 1e-165, whose square is 0,
+    would pass as one of length 0. It is too large by √d · 2^-510 and 1e-11 of itself at most.
 
     Proof. A square, and each sum of two, loses 2^-1022 at most if it underflows, even if flushed to zero: together less
     than 4 d · 2^-1022 of N², with the squares of tiles' norms. So N ≤ (1 + 1e-11) √(computed + d · 2^-1020), which is
@@ -39,7 +39,7 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def norm_bounds(rows: Tensor) -> Tensor:
-    """Upper bounds of the L2 norms of the rows of a matrix (n, d), by 8.1e-6 of it and √d · 2.2e-19 at most.
+    """Return upper bounds of the L2 norms of rows (n, d), too large by 8.1e-6 of them and √d · 2.2e-19 at most.
 
     Shape (n,), float64; not finite where a row is not. On a CPU, long rows in float32 take a third of the time that
     `row_norms` does, which all others are left to.
@@ -96,7 +96,7 @@ def counted(sizes: Tensor, like: Tensor) -> Tensor:
 
 
 def _tiles(rows: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Tiles of a matrix in float64, each with its rows and columns. Each overwrites the one before."""
+    """Yield tiles of a matrix in float64, each with its rows and columns. Each overwrites the tile before."""
     if rows.dtype == torch.float64:
         yield slice(None), slice(None), rows
         return

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 OF_TASK = "task"
-"""Stands for the task's optimiser where a method has one of its own by default."""
+"""Name of the task's optimiser, where a method has a default of its own."""
 
 USUAL = frozenset({"adadelta", "adagrad", "adam", "adamax", "adamw", "muon", "nadam", "radam", "rmsprop", "sgd"})
-"""Those of every torch that this package runs with; another name is looked for in torch."""
+"""Names that every supported torch has; other names are looked up in torch."""
 
 REFUSED = {
     "adafactor": "its step is not proportional to the learning rate",
@@ -26,7 +26,7 @@ REFUSED = {
 
 
 def published() -> "dict[str, Callable[..., Optimizer]]":
-    """The optimisers of torch by their names in small letters; not those that others have put beside them."""
+    """Return torch's own optimisers by their names in small letters."""
     import torch
 
     return {

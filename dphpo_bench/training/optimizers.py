@@ -26,7 +26,7 @@ class UpdateRule:
         optimizer: name of a `torch.optim` class, in any case; or a callable that takes a list of tensors and `lr` and
             returns an optimiser whose step is proportional to `lr`.
         parameters: the tensors that `apply` moves.
-        options: keyword arguments of the optimiser except `lr`. SGD gets momentum 0.9 unless it is given.
+        options: keyword arguments of the optimiser except `lr`. SGD gets momentum 0.9 unless they say otherwise.
 
     Raises:
         UnknownNameError: if there is no optimiser of that name.
@@ -42,27 +42,27 @@ class UpdateRule:
         self.parameters = list(parameters)
         factory = _find(optimizer) if isinstance(optimizer, str) else optimizer
         key = optimizer.lower() if isinstance(optimizer, str) else ""
-        given = {**_DEFAULTS.get(key, {}), **(options or {})}
-        if "lr" in given:
+        keywords = {**_DEFAULTS.get(key, {}), **(options or {})}
+        if "lr" in keywords:
             raise InvalidValueError("Expected options without 'lr': the step size is an argument of apply.")
         default = inspect.signature(factory).parameters.get("weight_decay")
-        weight_decay = given.get("weight_decay", default.default if default else None)
+        weight_decay = keywords.get("weight_decay", default.default if default else None)
         self._weight_free = key in _WEIGHT_FREE and not weight_decay
         # The optimiser steps on stand-ins. Where the weights do not matter they start each step at 0, which makes the
         # step exact. Elsewhere they are float64 copies: a difference of nearby float32 weights is mostly rounding.
         dtype = None if self._weight_free else torch.float64
         self._stand_ins = [torch.zeros_like(parameter, dtype=dtype) for parameter in self.parameters]
         try:
-            self._optimizer = factory(self._stand_ins, lr=1.0, **given)
+            self._optimizer = factory(self._stand_ins, lr=1.0, **keywords)
         except (TypeError, ValueError) as error:
-            raise InvalidValueError(f"Optimiser {optimizer!r} refuses options {given!r}: {error}") from error
+            raise InvalidValueError(f"Optimiser {optimizer!r} refuses options {keywords!r}: {error}") from error
 
     @torch.no_grad()
     def direction(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The update at learning rate 1: weights before minus weights after, as fresh tensors. Moves no weights.
+        """Return the update at learning rate 1, weights before minus weights after, as new tensors; move no weights.
 
         Args:
-            gradients: one tensor for each parameter, of its shape.
+            gradients: a tensor for each parameter, of its shape.
         """
         for stand_in, parameter, gradient in zip(self._stand_ins, self.parameters, gradients, strict=True):
             if self._weight_free:

@@ -1,13 +1,12 @@
-"""The engine's own copy of a model: it takes the numbers of a method's model, and runs none of its code.
+"""The engine's copy of a model: it takes the numbers of a method's model, and runs none of its code.
 
-A method may do anything to its model: exchange a layer, give it another `forward`, hang hooks on it. Private records
-are seen by the copy alone, which the task made and no method has ever held.
+A method may exchange a layer of its model, change `forward`, or add hooks. Only the copy, which the task made, sees
+private records.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +25,13 @@ from dphpo_bench.training.model_checks import (
     refuse_watchers,
     zeros_and_ones,
 )
+from dphpo_bench.training.structure import content, named_tensors
 
 _MOST_ENGINES = 4
 
 
 class OwnModel:
-    """A model that the task made for the engine.
-
-    Of `records`, names, shapes, types and the device are used, not the values.
-    """
+    """A model that the task made for the engine. Of `records` only names, shapes, types and the device are used."""
 
     def __init__(self, build: Callable[[], nn.Module], records: Records, objective: Objective) -> None:
         refuse_watchers()  # also of what is built
@@ -42,8 +39,7 @@ class OwnModel:
         self._initial = [parameter.detach().clone() for parameter in self.model.parameters()]
         self._records = records
         self._objective = objective
-        # By what decides how a model computes, but for its weights: whether it mixes records, backwards, too, is found
-        # out as an engine is made.
+        # By all that decides how a model computes but its weights: making an engine checks that it mixes no records.
         self._engines: dict[tuple[object, ...], GradientEngine] = {}
         self._checked: set[tuple[object, ...]] = set()
         self._buffers: dict[str, bytes] = {}  # their contents, hashed
@@ -51,30 +47,33 @@ class OwnModel:
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether gradients are computed in closed form, so that several such models can be stacked."""
+        """True if gradients have a closed form, so that several such models can be stacked."""
         return can_be_closed(self.model, self._objective.losses, self._records.are_named)
 
     def like(self, theirs: nn.Module) -> nn.Module:
-        """The model with the weights, the buffers, the modes and the trained parameters of a method's model.
+        """Return the model with the weights, buffers, modes and trained parameters of a method's model.
 
-        Refused if the method's model has another structure, or the task's is unfit for private records.
+        Raises:
+            InvalidValueError: if the method's model has another structure, or the task's is unfit for private records.
         """
         self._take(theirs)
         self._check()
         return self.model
 
     def engine(self, theirs: nn.Module) -> GradientEngine:
-        """An engine for the model at these weights; refused as in `like`, and if there is none for the model.
+        """Return an engine for the model at these weights; the last few engines are cached.
 
-        It keeps what it has measured of the records. One is made for each choice of trained parameters, modes and
-        contents of buffers; the last few are kept.
+        Each choice of trained parameters, modes and contents of buffers has an engine.
+
+        Raises:
+            InvalidValueError: as in `like`, or if there is no engine for the model.
         """
         self._take(theirs)
         trained = tuple(parameter.requires_grad for parameter in self.model.parameters())
         kind = (*trained, *self._state())
         if kind not in self._engines:
             losses, records = self._objective.losses, self._records
-            # What does not work at all is found out here, where an exception tells nothing of the private records.
+            # A model that does not work at all fails here, where an exception reveals nothing of the private records.
             with self._initial_weights(), torch.random.fork_rng(devices=[]):
                 refuse_mixing_values(losses, "loss", self.model, records)
                 engine = gradient_engine(self.model, losses, like=records)
@@ -89,7 +88,7 @@ class OwnModel:
         return self._engines[kind]
 
     def check(self, *, scores: bool) -> None:
-        """Refuse, by made-up records, a model or losses that no private training can use; scores, too, if asked for.
+        """Reject, by made-up records, a model or losses that no private training can use; and scores, on request.
 
         Raises:
             InvalidValueError: as in `engine` and `scored`, or if no loss is finite.
@@ -103,7 +102,7 @@ class OwnModel:
             self.scored(self.model)
 
     def scored(self, theirs: nn.Module) -> nn.Module:
-        """`like`, for a model whose scores have been checked: one for each record, and of that record alone."""
+        """Return `like` of a model whose scores are checked: one for each record, and of that record alone."""
         model = self.like(theirs)
         if not self._scores:
             refuse_mixing_values(self._objective.scores, "score", model, self._records)
@@ -111,7 +110,7 @@ class OwnModel:
         return model
 
     def _state(self) -> tuple[object, ...]:
-        """The modes of all modules and the contents of all buffers."""
+        """Return the modes of all modules and the contents of all buffers."""
         return (*(module.training for module in self.model.modules()), *self._buffers.values())
 
     def _check(self) -> None:
@@ -122,10 +121,7 @@ class OwnModel:
 
     @contextmanager
     def _initial_weights(self) -> Iterator[None]:
-        """The weights that the task gave: at those of a method, such as NaN or zeros, nothing could be seen.
-
-        What is found out at them holds for all.
-        """
+        """Use the weights that the task gave: at a method's weights, such as NaN or zeros, a check may see nothing."""
         parameters: list[Tensor] = [*self.model.parameters()]
         theirs = [parameter.detach().clone() for parameter in parameters]
         try:
@@ -138,38 +134,25 @@ class OwnModel:
 
     def _take(self, theirs: nn.Module) -> None:
         refuse_watchers(self.model)
-        own, given = _tensors(self.model), {name: plain(tensor) for name, tensor in _tensors(theirs).items()}
-        if _structure(own) != _structure(given):
+        ours, values = dict(named_tensors(self.model)), {name: plain(tensor) for name, tensor in named_tensors(theirs)}
+        if _structure(ours) != _structure(values):
             raise InvalidValueError(
-                f"Expected a model as the task builds it, {shown(_told(own), 200)}, got "
-                f"{shown(_told(given), 200)}. Ask about one of the session's build_model(): its weights may change, "
-                "and which of them are trained."
+                f"Expected a model as the task builds it, {shown(_structure(ours), 200)}, got "
+                f"{shown(_structure(values), 200)}. Ask about one of the session's build_model(): its weights may "
+                "change, and which of them are trained."
             )
         with torch.no_grad():
-            for name, tensor in own.items():
+            for name, tensor in ours.items():
                 if isinstance(tensor, nn.Parameter):
-                    tensor.copy_(given[name])
-                    tensor.requires_grad_(given[name].requires_grad)
-                elif name not in self._buffers or not torch.equal(tensor, given[name].to(tensor.device)):
-                    tensor.copy_(given[name])
-                    self._buffers[name] = _content(tensor)
+                    tensor.copy_(values[name])
+                    tensor.requires_grad_(values[name].requires_grad)
+                elif name not in self._buffers or not torch.equal(tensor, values[name].to(tensor.device)):
+                    tensor.copy_(values[name])
+                    self._buffers[name] = hashlib.sha256(content(tensor)).digest()
         modes = {name: module.training is True for name, module in theirs.named_modules()}
         for name, module in self.model.named_modules():
             module.training = modes.get(name, module.training)
 
 
-def _content(tensor: Tensor) -> bytes:
-    """A hash of the numbers."""
-    return hashlib.sha256(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes()).digest()
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return dict(chain(model.named_parameters(), model.named_buffers()))
-
-
-def _structure(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-
-
-def _told(tensors: dict[str, Tensor]) -> dict[str, str]:
+def _structure(tensors: dict[str, Tensor]) -> dict[str, str]:
     return {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors.items()}

@@ -35,19 +35,19 @@ class Streams:
     secure: bool = False
 
     def within(self, *axes: str) -> "Streams":
-        """The sub-family whose streams also carry these axes."""
+        """Return the sub-family whose streams also carry these axes."""
         return Streams(self.seed, (*self.axes, *axes), self.secure)
 
     def derive(self, *axes: str) -> int:
-        """A 63-bit seed for the stream of these axes."""
+        """Return a 63-bit seed for the stream of these axes."""
         return int.from_bytes(hashlib.sha256(self.name(*axes)).digest()[:8], "big") >> 1
 
     def generator(self, *axes: str, device: "torch.device | str" = "cpu") -> "torch.Generator":
-        """A torch generator at the start of the stream of these axes.
+        """Return a torch generator at the start of the stream of these axes.
 
-        On a CPU, `manual_seed` uses 32 bits of a seed, so few that all possible noise can be tried in hours. The state
-        of the generator is therefore filled from the hash of the stream's name. Other devices take 64 bits. Neither the
-        Mersenne Twister nor Philox is a cryptographic generator; see `source`.
+        On a CPU, `manual_seed` uses 32 bits of a seed, so few that all possible noise can be tried in hours. A hash of
+        the stream's name therefore fills the generator's state. Other devices take 64 bits. Neither the Mersenne
+        Twister nor Philox is a cryptographic generator; see `source`.
         """
         import torch
 
@@ -57,7 +57,7 @@ class Streams:
         return generator
 
     def source(self, *axes: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
-        """What a mechanism draws from: `generator`, or a cryptographic generator where this family is secure."""
+        """Return `generator`, or a cryptographic generator if this family is secure, for a mechanism to draw from."""
         if not self.secure:
             return self.generator(*axes, device=device)
         from dphpo_bench.training.secure_noise import SecureGenerator
@@ -65,16 +65,15 @@ class Streams:
         return SecureGenerator(self.name(*axes))
 
     def name(self, *axes: str) -> bytes:
-        """What the stream of these axes is seeded by: streams of one name are one stream."""
+        """Return the name of the stream of these axes, which seeds it."""
         return json.dumps([str(self.seed), *self.axes, *axes]).encode()
 
 
 @contextmanager
 def global_randomness(seed: int, device: "torch.device | str" = "cpu") -> Iterator[None]:
-    """Seed the global generators, which initial weights and dropout are drawn from, and put them back afterwards.
+    """Seed the global generators, which initial weights and dropout are drawn from, and restore them afterwards.
 
-    `torch.manual_seed` also seeds the devices that are not in use, and keeps the seed for those that are not yet; with
-    that it takes two hundred times as long.
+    `torch.manual_seed` takes two hundred times as long, since it seeds all devices.
 
     Args:
         seed: of the CPU's generator, and of the device's.
@@ -93,13 +92,12 @@ def global_randomness(seed: int, device: "torch.device | str" = "cpu") -> Iterat
 
 
 def _filled(state: "torch.Tensor", words: bytes) -> "torch.Tensor":
-    """The state of a freshly seeded Mersenne Twister with its 624 words replaced.
+    """Return the state of a freshly seeded Mersenne Twister with its 624 words replaced.
 
-    torch keeps, as bytes: the seed (8), how many words are left (4), whether it is seeded (4), the next word (8), the
-    words, each in 8 bytes, and a cached normal.
+    In bytes, a state has the seed (8), the number of words left (4), whether it is seeded (4), the next word (8), the
+    words (8 each), and a cached normal.
     """
     import torch
 
-    kept = state[_WORDS].view(torch.int64)
-    kept.copy_(torch.frombuffer(bytearray(words), dtype=torch.int32).long() & 0xFFFFFFFF)
+    state[_WORDS].view(torch.int64).copy_(torch.frombuffer(bytearray(words), dtype=torch.int32).long() & 0xFFFFFFFF)
     return state

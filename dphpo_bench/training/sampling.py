@@ -8,14 +8,14 @@ from dphpo_bench.training.secure_noise import AnyGenerator, SecureGenerator
 
 
 def uniform(count: int, generator: AnyGenerator) -> Tensor:
-    """Uniform numbers in [0, 1): shape (count,), float64, on the generator's device."""
+    """Draw uniform numbers in [0, 1): shape (count,), float64, on the generator's device."""
     if isinstance(generator, SecureGenerator):
         return generator.uniform(count)
     return torch.rand(count, dtype=torch.float64, generator=generator, device=generator.device)
 
 
 def poisson_sample(n_records: int, rate: float, generator: AnyGenerator) -> Tensor:
-    """Indices of a Poisson sample, ascending, int64 on the generator's device. There may be none.
+    """Draw indices of a Poisson sample, ascending, int64 on the generator's device; there may be none.
 
     Each of `n_records` records enters with probability `rate`, from 0 to 1; 1 gives every record and draws nothing.
     """

@@ -1,20 +1,17 @@
 """Hardened randomness, `--secure-noise`: exact noise on a grid, draws from cryptographic generators.
 
-A Gaussian number in floating point has gaps, and which numbers are possible depends on the value that it was added to:
-whoever sees all bits of a release can rule values out (Mironov 2012). Here values are rounded to a public grid of
-spacing g, a power of two, and noise is a whole number of grid steps, drawn exactly by OpenDP from OpenSSL's generator,
-which the operating system seeds. The set of possible outputs is the same for all values.
+Floating-point noise has gaps, which depend on the value that it was added to, so all bits of a release can rule values
+out (Mironov 2012). Here values are rounded to a public grid of spacing g, a power of two, and noise is a whole number
+of grid steps. OpenDP draws it exactly from OpenSSL's generator, which the operating system seeds.
 
-This differs from the mechanism that is accounted for in two ways, which are paid for (docs/accounting.md, secure
-noise):
+Two differences from the mechanism of the accountant are paid for, with proofs in docs/accounting.md (secure noise):
 
-1. *Rounding.* Each of d coordinates moves by at most g/2, so the L2 sensitivity of the rounded vector is at most
-   Δ + g √d. The noise grows with it, so the noise multiplier that was charged stays the same.
+1. *Rounding.* The L2 sensitivity of d rounded coordinates is at most Δ + g √d. The noise grows with it, so the noise
+   multiplier that was charged stays the same.
 2. *Discrete instead of rounded.* Rounding a Gaussian is post-processing. The discrete Gaussian of standard deviation
    s ≥ 2^48 grid steps differs from the rounded one by less than 1/(8 s²) ≤ 2^-99 in total variation.
 
-Two things remain: sums are rounded to float64, which errs by less than a millionth of the sensitivity
-(docs/accounting.md, sums over records), and the time that drawing takes depends on what is drawn.
+Two things remain: sums are rounded to float64, and the time of a draw depends on its value.
 """
 
 import hashlib
@@ -48,11 +45,10 @@ _OLDEST = (0, 15)
 
 
 class SecureGenerator:
-    """Uniform draws of one stream: SHAKE-256 of the stream's name, which holds the secret of the run.
+    """Uniform draws of a stream: SHAKE-256 of its name, which holds the run's secret of 256 bits.
 
-    A secret of 256 bits from the operating system makes this a cryptographic generator. Yet the same name gives the
-    same draws, so that the parts of a partition fit together and a number of trials is not drawn twice. Noise does not
-    come from here; it comes from OpenDP and is never the same again.
+    A name always gives the same draws, so that the parts of a partition fit together and a number of trials is drawn
+    once. Noise comes from OpenDP instead and is never the same again.
     """
 
     device = torch.device("cpu")
@@ -62,14 +58,13 @@ class SecureGenerator:
         self._calls = 0
 
     def uniform(self, count: int) -> Tensor:
-        """Uniform numbers in [0, 1), multiples of 2^-53: shape (count,), float64."""
+        """Draw uniform numbers in [0, 1), multiples of 2^-53: shape (count,), float64."""
         return torch.from_numpy((self._words(count) >> np.uint64(11)) * 2.0**-53)
 
     def bernoulli(self, count: int, probability: float) -> Tensor:
-        """Independent coins of a probability in [0, 1), shape (count,), bool.
+        """Flip independent coins of a probability in [0, 1), shape (count,), bool.
 
-        The true probability is a multiple of 2^-64, at most the given one and less than 2^-64 below it: a smaller
-        sampling rate is never less private.
+        The probability is rounded down to a multiple of 2^-64: a smaller sampling rate is never less private.
         """
         return torch.from_numpy(self._words(count) < np.uint64(int(math.ldexp(probability, 64))))
 
@@ -80,31 +75,30 @@ class SecureGenerator:
         return np.frombuffer(hashlib.shake_256(text).digest(8 * count), dtype="<u8").astype(np.uint64)
 
 
-# What mechanisms draw from.
+# Generators of mechanisms.
 AnyGenerator: TypeAlias = torch.Generator | SecureGenerator
 
 
 def require_opendp() -> str:
-    """The version of OpenDP, unless it is missing, or too old to be trusted."""
+    """Return the version of OpenDP; reject a missing one, or one whose noise is biased."""
     try:
         import opendp.measurements  # noqa: F401
 
-        found = metadata.version("opendp")
+        version = metadata.version("opendp")
     except ImportError:  # also what `metadata` raises
         raise InvalidValueError("Secure noise needs OpenDP: pip install 'dphpo-bench[secure]'.") from None
-    if tuple(int(part) for part in found.split(".")[:2]) < _OLDEST:
+    if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         raise InvalidValueError(
-            f"Expected OpenDP 0.15 or newer, got {found}, whose noise is biased: pip install 'dphpo-bench[secure]'."
+            f"Expected OpenDP 0.15 or newer, got {version}, whose noise is biased: pip install 'dphpo-bench[secure]'."
         )
-    return found
+    return version
 
 
 def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tuple[int, float]:
-    """The grid for a Gaussian mechanism, and the standard deviation that pays for rounding to it.
+    """Return the grid for a Gaussian mechanism, and the standard deviation that pays for rounding to it.
 
-    Let x and x' be the sums of neighbouring datasets, ‖x − x'‖₂ ≤ Δ, and r rounding to the grid, |r(a) − a| ≤ g/2
-    in each of d coordinates. Then ‖r(x) − r(x')‖₂ ≤ Δ + ‖r(x) − x‖₂ + ‖r(x') − x'‖₂ ≤ Δ + g √d. Noise of standard
-    deviation σ (Δ + g √d) on r(x) is thus a Gaussian mechanism of multiplier at least σ, the one that is charged.
+    Rounded sums of neighbouring datasets differ by ‖r(x) − r(x')‖₂ ≤ Δ + g √d. Noise of standard deviation σ (Δ + g √d)
+    on r(x) is thus a Gaussian mechanism of multiplier at least σ, which is charged.
 
     Returns:
         The exponent of g = 2^exponent, with g ≤ 2^-48 σ Δ; and σ (Δ + g √d)/g, rounded up.
@@ -127,11 +121,11 @@ def gaussian_grid(noise_multiplier: float, sensitivity: float, size: int) -> tup
 
 
 def add_discrete_gaussian(values: Sequence[Tensor], noise_multiplier: float, sensitivity: float) -> list[Tensor]:
-    """Values, rounded to a grid, plus discrete Gaussian noise (Canonne, Kamath and Steinke 2020).
+    """Round values to a grid and add discrete Gaussian noise (Canonne, Kamath and Steinke 2020).
 
-    Adding is exact: the sum of two integers, rounded once if it has more than 53 bits, which is post-processing. A
-    value that is not finite becomes 0 or a bound, coordinate by coordinate. The L2 sensitivity is that of all values
-    together. The results are multiples of g before they are cast to the dtypes of `values`.
+    The sum of integers is exact; a sum of more than 53 bits is rounded once, which is post-processing. Coordinates that
+    are not finite become 0 or a bound. The L2 sensitivity is that of all values together. Results are multiples of g
+    before they are cast to the dtypes of `values`.
     """
     sizes = [value.numel() for value in values]
     exponent, scale = gaussian_grid(noise_multiplier, sensitivity, sum(sizes))
@@ -146,12 +140,11 @@ def add_discrete_gaussian(values: Sequence[Tensor], noise_multiplier: float, sen
 
 
 def laplace_grid(sensitivity: float, epsilon: float) -> tuple[int, float]:
-    """The grid for an AboveThreshold (Dwork and Roth 2014, Theorem 3.23) in integers, ε-DP with nothing added to δ.
+    """Return the grid for an AboveThreshold (Dwork and Roth 2014, Theorem 3.23) in integers, ε-DP with no added δ.
 
-    The proof shifts the noise on the threshold by Δ and that on the last answer by 2Δ. Discrete Laplace noise of scale
-    b has probabilities that change by a factor of at most e^(k/b) under a shift by an integer k, so the proof holds
-    unchanged if Δ is an integer. In grid steps, values that differ by at most D differ by at most ⌊D⌋ + 1 once rounded.
-    One step more pays for float64 arithmetic in the values. Thresholds are public and rounded alike.
+    Discrete Laplace noise of scale b has probabilities that change by a factor of at most e^(k/b) under a shift by an
+    integer k, so the theorem's proof holds for an integer Δ. In grid steps, values that differ by at most D differ by
+    at most ⌊D⌋ + 1 once rounded. One step more pays for float64 arithmetic in the values.
 
     Returns:
         The exponent of the spacing g = 2^exponent ≤ 2^-30 Δ; and Δ/ε in steps, rounded up.
@@ -169,7 +162,7 @@ def laplace_grid(sensitivity: float, epsilon: float) -> tuple[int, float]:
 
 
 def discrete_gaussian(count: int, scale: float) -> list[int]:
-    """Independent integers k with probabilities proportional to e^(−k²/(2 s²)), exactly; s = `scale`, as a rational."""
+    """Draw independent integers k with probabilities ∝ e^(−k²/(2 s²)), exactly; s = `scale`, as a rational."""
     from opendp.measurements import make_gaussian
     from opendp.metrics import l2_distance
 
@@ -177,7 +170,7 @@ def discrete_gaussian(count: int, scale: float) -> list[int]:
 
 
 def discrete_laplace(count: int, scale: float) -> list[int]:
-    """Independent integers k with probabilities proportional to e^(−|k|/b), exactly; b = `scale`, as a rational."""
+    """Draw independent integers k with probabilities ∝ e^(−|k|/b), exactly; b = `scale`, as a rational."""
     from opendp.measurements import make_laplace
     from opendp.metrics import l1_distance
 
@@ -185,7 +178,7 @@ def discrete_laplace(count: int, scale: float) -> list[int]:
 
 
 def _integers() -> "Domain":
-    """Vectors of 64-bit integers; OpenDP calls their samplers experimental and asks for consent."""
+    """Return vectors of 64-bit integers, after consent to OpenDP's samplers, which it calls experimental."""
     from opendp.domains import atom_domain, vector_domain
     from opendp.mod import enable_features
 
@@ -194,5 +187,5 @@ def _integers() -> "Domain":
 
 
 def _drawn(measurement: "Measurement", count: int) -> list[int]:
-    """Noise alone: we add the values ourselves, since sums may exceed 64 bits where OpenDP saturates."""
+    """Draw noise alone: the caller adds the values, since sums may exceed 64 bits, where OpenDP saturates."""
     return list(measurement([0] * count)) if count else []

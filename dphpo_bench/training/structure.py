@@ -1,4 +1,4 @@
-"""Hashes of a model that are the same in every process: of its structure, and of its weights."""
+"""Hashes of a model's structure and of its weights, equal in every process."""
 
 import hashlib
 import json
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
-_UNTOLD = object()
+_UNKNOWN = object()
 
 
 def structure_hash(model: nn.Module) -> str:
-    """A hash of everything about a model but its weights, 64 hexadecimal digits.
+    """Return a hash of a model without its weights, 64 hexadecimal digits.
 
     Modules: name, class, `extra_repr`, and the public attributes that are numbers, texts, functions, classes, or lists
     of these, because some modules, such as `nn.MultiheadAttention`, have no `extra_repr`. Parameters and buffers: name,
@@ -24,39 +24,47 @@ def structure_hash(model: nn.Module) -> str:
         [name, _full_name(type(module)), _ADDRESS.sub("", module.extra_repr()), _settings(module)]
         for name, module in model.named_modules()
     ]
-    tensors = [[name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad] for name, tensor in _tensors(model)]
+    tensors = [
+        [name, list(tensor.shape), str(tensor.dtype), tensor.requires_grad] for name, tensor in named_tensors(model)
+    ]
     return hashlib.sha256(json.dumps([modules, tensors], sort_keys=True).encode()).hexdigest()
 
 
 def weights_hash(model: nn.Module) -> str:
-    """A hash of the values of all parameters and buffers, 64 hexadecimal digits."""
+    """Return a hash of the values of all parameters and buffers, 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    for name, tensor in _tensors(model):
+    for name, tensor in named_tensors(model):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)} ".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(content(tensor))
     return digest.hexdigest()
 
 
-def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return all parameters and buffers with their names."""
     return [*model.named_parameters(), *model.named_buffers()]
 
 
-def _full_name(one: Any) -> str:
-    return f"{one.__module__}.{one.__qualname__}"
+def content(tensor: Tensor) -> bytes:
+    """Return the bytes of all numbers."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _full_name(named: Any) -> str:
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """Public attributes as JSON values, where they can be written as such."""
-    values = {name: _told(value) for name, value in vars(module).items() if not name.startswith("_")}
-    return {name: value for name, value in values.items() if value is not _UNTOLD}
+    """Return the public attributes that have JSON values."""
+    values = {name: _json_value(value) for name, value in vars(module).items() if not name.startswith("_")}
+    return {name: value for name, value in values.items() if value is not _UNKNOWN}
 
 
-def _told(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
         return _full_name(value)
     if isinstance(value, tuple | list):
-        told = [_told(one) for one in value]
-        return _UNTOLD if _UNTOLD in told else told
-    return _UNTOLD
+        values = [_json_value(item) for item in value]
+        return _UNKNOWN if _UNKNOWN in values else values
+    return _UNKNOWN

@@ -1,8 +1,7 @@
 """Units of privacy that hold several records each, such as all visits of one patient.
 
-A batch is then a sample of units: all records of a unit take part in it, or none. What a unit adds to a sum is the mean
-over its own records, so it moves the sum by as much as a single record may (docs/accounting.md, units of several
-records).
+A batch is then a sample of units: all records of a unit take part in it, or none. A unit adds the mean over its records
+to a sum, and so moves the sum by as much as a record may (docs/accounting.md, units of several records).
 """
 
 from collections.abc import Iterator
@@ -52,7 +51,7 @@ class Units:
 
     @property
     def shares(self) -> Tensor:
-        """1 / (number of records of its unit) for each record, float64 of shape (n,)."""
+        """Reciprocal number of records of a record's unit, float64 of shape (n,)."""
         return self.sizes.double().reciprocal().repeat_interleave(self.sizes)
 
     def alike(self) -> Iterator[tuple[Tensor, Tensor]]:

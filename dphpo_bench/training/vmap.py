@@ -1,23 +1,21 @@
-"""Per-sample gradients of any module by `torch.func`: one record at a time, vectorised.
+"""Per-sample gradients of any module by `torch.func`, vectorised over records.
 
-A record is a batch of its own here, so nothing in the model can mix records.
+Each record is a batch of its own, so nothing in the model can mix records.
 """
-
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 
 from dphpo_bench.base.tensors import Tensors, each
 from dphpo_bench.training.clipping import Clipping
-from dphpo_bench.training.engine import GradientEngine, add_clipped
+from dphpo_bench.training.engine import GradientEngine, add_clipped, call_with
 from dphpo_bench.training.losses import PerRecord, check_one_each
 from dphpo_bench.training.norms import add_by_unit
 
 MEMORY_BYTES = 2**30
-"""Most memory that one micro-batch takes on a CPU, unless one record needs more: its per-sample gradients, and layer by
-layer also what is kept for the backward pass."""
+"""Limit of a micro-batch's memory on a CPU, unless one record needs more: per-sample gradients, and layer by layer
+also tensors that wait for the backward pass."""
 
 _CACHE_BYTES = 2**24
 _GPU_MEMORY_BYTES = 2**32
@@ -46,7 +44,7 @@ class VmapEngine(GradientEngine):
             add_by_unit(sum_, part, sizes)
 
     def _gradients(self, inputs: Tensors, targets: Tensors) -> list[Tensor]:
-        """The records' gradients with respect to each parameter, shape (n, numel)."""
+        """Return the records' gradients with respect to each parameter, shape (n, numel)."""
         weights = {name: p.detach() for name, p in zip(self._names, self.parameters, strict=True)}
         constants = {name: t.detach() for name, t in self.model.named_parameters() if not t.requires_grad}
         constants.update(self.model.named_buffers())
@@ -57,17 +55,13 @@ class VmapEngine(GradientEngine):
         self, weights: dict[str, Tensor], constants: dict[str, Tensor], record: Tensors, target: Tensors
     ) -> Tensor:
         inputs, targets = (each(lambda tensor: tensor[None], tensors) for tensors in (record, target))
-        named = isinstance(inputs, Mapping)
-        outputs = functional_call(
-            self.model, (weights, constants), () if named else (inputs,), dict(inputs) if named else {}
-        )
-        losses = self.loss(outputs, targets)
+        losses = self.loss(call_with(self.model, (weights, constants), inputs), targets)
         check_one_each(losses, 1, "loss")
         return losses.squeeze(0)
 
 
 def per_sample_rows(size: float, device: torch.device) -> int:
-    """Records in a micro-batch that take `size` bytes each.
+    """Return the number of records of `size` bytes in a micro-batch.
 
     On a CPU as many as fit in cache, at least 32 to keep the products efficient, if they fit in `MEMORY_BYTES`.
     """

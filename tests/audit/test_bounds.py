@@ -1,14 +1,15 @@
 """Lower bounds on ε from guesses: published values, exact coverage, and mechanisms whose ε is known."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from dp_accounting import get_epsilon_gaussian
 from scipy.stats import binom
 
-from dphpo_bench.audit.bounds import SHARES, best_bounds, guess, lower_bound, p_value
-from dphpo_bench.audit.curves import Guesses
+from dphpo_bench.audit.bounds import SHARES, LowerBound, best_bounds, guess, p_value, refuted_epsilon
+from dphpo_bench.audit.curves import Curve, Guesses, refutes
 from dphpo_bench.base.errors import InvalidValueError
 
 
@@ -34,15 +35,14 @@ def test_published_bounds(canaries: int, guessed: int, correct: int, delta: floa
     digits = len(str(expected).partition(".")[2])
     guesses, rounding = Guesses(canaries, guessed, correct), 0.6 * 10**-digits
     assert p_value(guesses, expected - rounding, delta) < 0.05 < p_value(guesses, expected + rounding, delta)
-    assert lower_bound(guesses, delta).epsilon > expected - rounding
+    assert refuted_epsilon(guesses, delta) > expected - rounding
 
 
 @pytest.mark.parametrize("guessed", [1, 10, 250])
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
 def test_all_right_without_delta_in_closed_form(guessed: int, confidence: float) -> None:
     expected = max(0.0, -math.log((1 - confidence) ** (-1 / guessed) - 1))
-    bound = lower_bound(Guesses(guessed, guessed, guessed), 0.0, confidence)
-    assert bound.epsilon == pytest.approx(expected, abs=1e-6)
+    assert refuted_epsilon(Guesses(guessed, guessed, guessed), 0.0, 1 - confidence) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,18 @@ def test_exact_coverage_on_randomised_response(canaries: int, epsilon: float, wr
     """Each coin is reported, and flipped with probability 1 / (1 + e^ε): the number of right guesses is binomial."""
     counts = np.arange(canaries + 1)
     chances = binom.pmf(counts, canaries, 1 / (1 + math.exp(-epsilon)))
-    above = np.array([p_value(Guesses(canaries, canaries, int(v)), epsilon, 0.0) < 0.05 for v in counts])
+    guesses = [Guesses(canaries, canaries, int(v)) for v in counts]
+    above = np.array([p_value(some, epsilon, 0.0) < 0.05 for some in guesses])
+    refuted = [refutes(some, [(epsilon, 0.0)], 0.05) for some in guesses]  # by the other theorem
+    assert refuted == sorted(refuted)
+    assert 0 < chances[np.array(refuted)].sum() <= 0.05
     assert chances[above].sum() == pytest.approx(wrong, abs=6e-5)
     assert chances[above.argmax() - 1 :].sum() > 0.05  # one right guess less would be one too few
 
 
 def test_expected_bound_on_randomised_response() -> None:
     chances = binom.pmf(np.arange(101), 100, 1 / (1 + math.exp(-1.0)))
-    bounds = [lower_bound(Guesses(100, 100, v), 0.0).epsilon for v in range(101)]
+    bounds = [refuted_epsilon(Guesses(100, 100, v), 0.0) for v in range(101)]
     assert chances @ np.array(bounds) == pytest.approx(0.62, abs=0.006)
     assert bounds == sorted(bounds)
 
@@ -80,6 +84,12 @@ def test_the_theorem_on_exact_mechanisms_with_delta(canaries: int, epsilon: floa
     assert (np.diff(bounds) <= 1e-12).all()
 
 
+def bounds_of(attacks: list[Any], delta: float, curves: list[Curve] | None = None) -> list[LowerBound]:
+    """At equal shares of an error probability of 5 %."""
+    weights = [1 / len(attacks)] * len(attacks)
+    return best_bounds(attacks, delta, 0.95, weights, curves or [()] * len(attacks))
+
+
 def gaussian_sum(mu: float, canaries: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """A vector that has one coordinate for each canary, with noise of standard deviation 1/μ."""
     members = rng.random(canaries) < 0.5
@@ -92,7 +102,7 @@ def test_bounds_on_a_gaussian_sum_are_right_as_often_as_they_say() -> None:
     rng = np.random.default_rng(0)
     delta, mu = 1e-5, 1.0
     epsilon = get_epsilon_gaussian(1 / mu, delta)
-    bounds = [best_bounds([gaussian_sum(mu, 400, rng)], delta, 0.95)[0].epsilon for _ in range(200)]
+    bounds = [bounds_of([gaussian_sum(mu, 400, rng)], delta)[0].epsilon for _ in range(200)]
     allowed = binom.isf(1e-7, 200, 0.05)
     assert sum(bound > epsilon for bound in bounds) <= allowed < 40
     assert max(bounds) > 0
@@ -103,7 +113,7 @@ def test_bounds_on_a_gaussian_sum_show_much_of_its_epsilon(mu: float, least: flo
     """A one-run bound cannot be tight for a Gaussian; a fixed seed, so no false alarms."""
     delta = 1e-6
     epsilon = get_epsilon_gaussian(1 / mu, delta)
-    (bound,) = best_bounds([gaussian_sum(mu, 20_000, np.random.default_rng(1))], delta, 0.95)
+    (bound,) = bounds_of([gaussian_sum(mu, 20_000, np.random.default_rng(1))], delta)
     assert least * epsilon < bound.epsilon <= epsilon
 
 
@@ -113,23 +123,23 @@ def test_several_attacks_pay_for_their_number() -> None:
     shown = 0
     for _ in range(300):
         members = rng.random(100) < 0.5
-        bounds = best_bounds([(rng.normal(size=100), members) for _ in range(3)], 0.0, 0.95)
+        bounds = bounds_of([(rng.normal(size=100), members) for _ in range(3)], 0.0)
         shown += any(bound.epsilon > 0 for bound in bounds)
     assert shown <= binom.isf(1e-7, 300, 0.05)
     attack = (np.arange(100.0), np.arange(100) >= 50)
-    (alone,) = best_bounds([attack], 0.0, 0.95)
+    (alone,) = bounds_of([attack], 0.0)
     assert alone.guesses == Guesses(100, 100, 100)
-    assert alone.epsilon == pytest.approx(lower_bound(alone.guesses, 0.0, 1 - 0.05 / len(SHARES)).epsilon)
-    first, second = best_bounds([attack, attack], 0.0, 0.95, [0.9, 0.1])
+    assert alone.epsilon == pytest.approx(refuted_epsilon(alone.guesses, 0.0, 0.05 / len(SHARES)))
+    first, second = best_bounds([attack, attack], 0.0, 0.95, [0.9, 0.1], [(), ()])
     assert second.epsilon < first.epsilon < alone.epsilon
-    assert first.epsilon == pytest.approx(lower_bound(alone.guesses, 0.0, 1 - 0.9 * 0.05 / len(SHARES)).epsilon)
+    assert first.epsilon == pytest.approx(refuted_epsilon(alone.guesses, 0.0, 0.9 * 0.05 / len(SHARES)))
 
 
 def test_a_large_delta_leaves_one_number_of_guesses() -> None:
     attack = (np.arange(1000.0), np.arange(1000) >= 500)
-    (bound,) = best_bounds([attack], 1e-4, 0.95)
+    (bound,) = bounds_of([attack], 1e-4)
     assert bound.guesses == Guesses(1000, 500, 500)
-    assert bound.epsilon == pytest.approx(lower_bound(bound.guesses, 1e-4, 0.95).epsilon)
+    assert bound.epsilon == pytest.approx(refuted_epsilon(bound.guesses, 1e-4))
     assert bound.epsilon > 1
 
 
@@ -137,7 +147,7 @@ def test_a_large_delta_leaves_one_number_of_guesses() -> None:
 def test_the_ceiling_is_what_right_guesses_show(canaries: int, delta: float) -> None:
     """And what wrong ones cannot exceed."""
     scores, members = np.arange(float(canaries)), np.arange(canaries) >= canaries // 2
-    right, wrong = best_bounds([(scores, members), (scores, members[::-1])], delta, 0.95)
+    right, wrong = bounds_of([(scores, members), (scores, members[::-1])], delta)
     assert right.epsilon == right.ceiling == wrong.ceiling > 1
     assert wrong.epsilon == 0
 
@@ -145,10 +155,10 @@ def test_the_ceiling_is_what_right_guesses_show(canaries: int, delta: float) -> 
 def test_a_curve_is_refuted_by_more_right_guesses_than_it_allows() -> None:
     """1,000 right guesses of 1,000, under randomised response of ε = 1 and of ε = 8."""
     scores, members = np.arange(2000.0), np.arange(2000) >= 1000
-    small, large = best_bounds([(scores, members)] * 2, 1e-4, 0.95, curves=[[(1.0, 1e-4)], [(8.0, 1e-4)]])
+    small, large = bounds_of([(scores, members)] * 2, 1e-4, [[(1.0, 1e-4)], [(8.0, 1e-4)]])
     assert (small.refutes, small.refutable) == (True, True)
     assert (large.refutes, large.refutable) == (False, False)
-    (nothing,) = best_bounds([(scores, members[::-1])], 1e-4, 0.95, curves=[[(1.0, 1e-4)]])
+    (nothing,) = bounds_of([(scores, members[::-1])], 1e-4, [[(1.0, 1e-4)]])
     assert (nothing.refutes, nothing.refutable) == (False, True)
 
 
@@ -166,12 +176,9 @@ def test_guesses_are_the_extremes() -> None:
     [
         lambda: Guesses(10, 11, 5),
         lambda: Guesses(10, 5, 6),
-        lambda: lower_bound(Guesses(10, 5, 5), 0.0, 1.0),
-        lambda: lower_bound(Guesses(10, 5, 5), 1.0),
         lambda: guess(np.zeros(1), np.zeros(1, dtype=bool), 0.5),
-        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))] * 2, 0.0, 0.9, [0.9, 0.2]),
-        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))], 0.0, 0.9, [0.0]),
-        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))], 0.0, 1.0),
+        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))] * 2, 0.0, 0.9, [0.9, 0.2], [(), ()]),
+        lambda: best_bounds([(np.zeros(4), np.zeros(4, dtype=bool))], 0.0, 0.9, [0.0], [()]),
     ],
 )
 def test_mistakes(call) -> None:

@@ -60,8 +60,8 @@ def test_runs_on_private_data_have_no_seed_unless_asked(
     if not public:
         code, _, err = main_here(*attack)
         assert (code, len(err.splitlines())) == (2, 1)
-        assert "The records of task blobs are private" in err
-        assert "(--private-records)" in err
+        assert "The data of task blobs are private" in err
+        assert "--private-records" in err
         attack = (*attack, "--private-records")
     code, _, err = main_here(*attack)
     assert (code, err) == (0, "")

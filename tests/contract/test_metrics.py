@@ -1,6 +1,8 @@
 """Ready-made metrics, losses and scores against numbers from elsewhere."""
 
 import math
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -9,6 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 import dphpo_bench as bench
+from dphpo_bench.comparison.result import Comparison
+from dphpo_bench.records.reading import read_results
 
 LOGITS = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0], [0.0, 2.0, 1.0], [4.0, 1.0, 0.0]])
 CLASSES = torch.tensor([0, 1, 1, 0])
@@ -109,6 +113,60 @@ def test_a_metric_of_the_model_itself() -> None:
     assert result.record.metrics["largest_weight"] == largest(result.model, seen[0])
     assert len(seen[0]) == 5
     assert result.record.identity.facts["metrics"][1] == {"name": "largest_weight", "higher_is_better": False}
+
+
+SHARE = """
+import torch
+from torch import nn
+import dphpo_bench as bench
+
+rows, labels = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 3
+
+
+def in_best_two(outputs, targets):
+    return (outputs.topk(2).indices == targets[:, None]).any(1).float().mean()
+
+
+metrics = [
+    bench.Metric("best_two", True, in_best_two, is_share=True),
+    bench.CROSS_ENTROPY,
+    bench.ModelMetric("half", False, lambda model, test: 0.5, is_share=True),
+]
+data = (rows, labels)
+task = bench.ArrayTask("shares", data, nn.Linear(3, 3), data, metrics=metrics, public=True, epochs=2)
+"""
+
+
+def test_a_share_of_a_plug_in_is_shown_in_per_cent_everywhere(main_here: Any, tmp_path: Path) -> None:
+    (tmp_path / "shares_in_a_file.py").write_text(SHARE)
+    file = ("--task-file", "shares_in_a_file.py")
+    for seed in ("0", "1"):
+        code, out, err = main_here("run", "-m", "dp_sgd", *file, "--seed", seed, "--delta", "1e-4", "--quiet")
+        assert code == 0, err
+    results, _ = read_results(tmp_path / "results")
+    record = results[1].record
+    assert record.identity.facts["metrics"] == [
+        {"name": "best_two", "higher_is_better": True, "is_share": True},
+        {"name": "cross_entropy", "higher_is_better": False},
+        {"name": "half", "higher_is_better": False, "is_share": True},
+    ]
+    share = f"{record.metrics['best_two']:.2%}"
+    assert f"{share} " in out
+    assert "50.00%" in out
+    assert share in main_here("show", str(tmp_path / "results" / results[1].path), *file)[1]
+    assert share in main_here("results", "results")[1]
+    mean = fmean(result.record.metrics["best_two"] for result in results)
+    assert f"{mean:.2%}" in main_here("results", "results", "--summary")[1]
+    assert "best two, %" in str(Comparison(tuple(results), tmp_path / "results"))
+    code, out, err = main_here("leaderboard", "build", ".", "--quiet")
+    assert code == 0, err
+    assert "best two, %" in (tmp_path / "README.md").read_text()
+
+
+def test_a_share_outside_of_its_range_is_refused() -> None:
+    metric = bench.Metric("percent", True, lambda *_: 87.0, is_share=True)
+    with pytest.raises(bench.InvalidValueError, match="percent is a share: expected 0 <= value <= 1, got 87"):
+        metric.of(torch.zeros(1), torch.zeros(1))
 
 
 @pytest.mark.parametrize("value", [math.nan, "no number", None])

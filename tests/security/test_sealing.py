@@ -682,7 +682,8 @@ def test_lists_in_gradients_together_have_one_face() -> None:
 
 
 def test_a_rule_whose_sensitivity_is_two_faced_is_held_to_one_of_them() -> None:
-    class Rule:
+    class Rule(bench.Clipping):
+        interpolated = True
         faces: ClassVar[list[float]] = [1.0, 1e9]
 
         @property
@@ -719,7 +720,8 @@ def watched_rule() -> Any:
     return rule
 
 
-class SpyingRule:
+class SpyingRule(bench.Clipping):
+    interpolated = True
     sensitivity = 1.0
 
     def factors(self, norms: torch.Tensor) -> torch.Tensor:

@@ -93,7 +93,8 @@ def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_
 
 @pytest.mark.parametrize("factor", [1.0, -5.0, float("inf"), float("nan")])
 def test_a_clipping_rule_is_held_to_the_sensitivity_it_states(open_session, factor: float) -> None:
-    class Boastful:
+    class Boastful(bench.Clipping):
+        interpolated = True
         sensitivity = 0.01
 
         def factors(self, norms: torch.Tensor) -> torch.Tensor:
@@ -107,7 +108,9 @@ def test_a_clipping_rule_is_held_to_the_sensitivity_it_states(open_session, fact
 
 @pytest.mark.parametrize("sensitivity", [0.0, -1.0, float("inf"), float("nan")])
 def test_sensitivities_out_of_range(open_session, sensitivity: float) -> None:
-    class Unbounded:
+    class Unbounded(bench.Clipping):
+        interpolated = True
+
         def factors(self, norms: torch.Tensor) -> torch.Tensor:
             return torch.ones_like(norms)
 

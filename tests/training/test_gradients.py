@@ -49,21 +49,12 @@ def test_sum_is_that_of_one_backward_pass_for_each_record(build, backend, clippi
     assert relative_error(actual, expected) < (3e-7 if backend == "linear" else 2e-6)
     assert [g.shape for g in actual] == [p.shape for p in engine.parameters]
     torch.testing.assert_close(engine.losses(inputs, targets).double(), losses, rtol=1e-5, atol=1e-6)
+    exact = engine_by(backend, model.double(), micro_batch_size)
+    assert relative_error(exact.clipped_sum(inputs.double(), targets, clipping), expected) < 1e-12
+    torch.testing.assert_close(exact.losses(inputs.double(), targets), losses, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
-@pytest.mark.parametrize(("build", "backend"), CASES)
-def test_models_in_float64(build, backend, clipping):
-    model = build().double()
-    inputs, targets = vectors(10)
-    inputs = inputs.double()
-    expected, losses = brute_force(model, inputs, targets, clipping)
-    engine = engine_by(backend, model)
-    assert relative_error(engine.clipped_sum(inputs, targets, clipping), expected) < 1e-12
-    torch.testing.assert_close(engine.losses(inputs, targets), losses, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS(), AutoV()], ids=str)
+@pytest.mark.parametrize("clipping", [Abadi(0.5), AutoV()], ids=str)
 def test_convolutional_network(clipping):
     model = tanh_cnn()
     assert sum(p.numel() for p in model.parameters()) == 26_010
@@ -199,34 +190,6 @@ def test_features_in_half_precision_lose_nothing_after_their_own_rounding(build,
     assert all(g.dtype == torch.float64 for g in actual)
 
 
-def test_known_norms_follow_changes_of_the_dataset():
-    inputs, targets = vectors(8)
-    engine = gradient_engine(linear())
-    for _ in range(3):
-        engine.clipped_sum(inputs, targets, AutoS())
-    inputs.mul_(100.0)
-    expected = gradient_engine(linear()).clipped_sum(inputs, targets, AutoS())
-    actual = engine.clipped_sum(inputs, targets, AutoS())
-    torch.testing.assert_close(actual, expected)
-
-
-def test_a_model_that_writes_to_its_inputs_has_the_same_losses_along_a_line():
-    class Shifts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.last = nn.Linear(5, 3)
-
-        def forward(self, inputs):
-            return self.last(inputs.add_(1.0))
-
-    torch.manual_seed(0)
-    engine = VmapEngine(Shifts(), nn.CrossEntropyLoss(reduction="none"))
-    inputs, targets, rows = torch.randn(4, 5), torch.tensor([0, 2, 1, 0]), torch.tensor([3, 0, 1])
-    direction, steps = [torch.randn_like(p) for p in engine.parameters], [0.0, 0.5, 1.0]
-    alone = [engine.losses_along(inputs, targets, direction, [step], rows) for step in steps]
-    assert torch.equal(engine.losses_along(inputs, targets, direction, steps, rows), torch.cat(alone))
-
-
 @pytest.mark.parametrize(("build", "backend"), [*CASES, (tanh_cnn, "vmap")])
 def test_losses_along_a_line(build, backend):
     model = build()
@@ -329,24 +292,6 @@ def test_dropout_draws_a_mask_for_each_record(backend):
     assert flat(result).norm() <= 8e-3 * (1 + 1e-5)
 
 
-class _Views(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(1, 4, 5), nn.Linear(4 * 24 * 24, 10)
-
-    def forward(self, x):
-        return self.head(self.conv(x).view(len(x), -1))
-
-
-def test_models_that_view_feature_maps_work():
-    torch.manual_seed(0)
-    model = _Views()
-    inputs, targets = pictures(5)
-    engine = gradient_engine(model)
-    expected = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-    torch.testing.assert_close(engine.losses(inputs, targets), expected.detach(), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_layers_that_mix_records_are_refused_by_name(backend):
     model = nn.Sequential(nn.Linear(20, 6), nn.BatchNorm1d(6), nn.Linear(6, 5))
@@ -360,6 +305,21 @@ def test_layers_that_mix_records_are_refused_by_name(backend):
     model.train()
     with pytest.raises(InvalidValueError, match="BatchNorm1d"):
         engine.clipped_sum(inputs, targets, AutoS())
+
+
+def test_models_that_view_feature_maps_work():
+    class Views(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(1, 4, 5), nn.Linear(4 * 24 * 24, 10)
+
+        def forward(self, x):
+            return self.head(self.conv(x).view(len(x), -1))
+
+    model, (inputs, targets) = Views(), pictures(5)
+    expected = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+    losses = gradient_engine(model).losses(inputs, targets)
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_auto_chooses_by_the_model():

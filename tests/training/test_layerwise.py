@@ -206,21 +206,6 @@ def test_models_for_which_it_would_be_wrong_are_taken_record_by_record(name: str
     assert isinstance(gradient_engine(model, like=like), VmapEngine)
 
 
-def test_micro_batches_stay_in_the_stated_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a record keeps is measured: its gradients, and what the backward pass needs."""
-    model = nn.Sequential(*(nn.Linear(300, 300) for _ in range(4)))
-    inputs, targets = torch.randn(64, 50, 300), torch.zeros(64, 50, dtype=torch.int64)
-
-    def mean(outputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(outputs.movedim(-1, 1), targets, reduction="none").mean(1)
-
-    monkeypatch.setattr("dphpo_bench.training.vmap.MEMORY_BYTES", 2**24)
-    engine = LayerwiseEngine(model, mean)
-    engine.clipped_sum(inputs[:1], targets[:1], AutoS())
-    gradients, activations = 4 * 4 * 300 * 301, 4 * 4 * 50 * 300
-    assert 2**24 // (gradients + 3 * activations) <= engine._rows <= 2**24 // (gradients + activations)
-
-
 class Scaled(nn.Module):
     """A layer without a rule that takes a table, of as many rows as there may be records."""
 

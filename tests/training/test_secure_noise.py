@@ -110,15 +110,13 @@ class TestNoise:
     def test_without_noise_values_stay_as_they_are(self):
         (same,) = add_gaussian_noise([torch.tensor([0.1, 0.2])], 0.0, 1.0, generator())
         assert torch.equal(same, torch.tensor([0.1, 0.2]))
+        assert [part.numel() for part in add_gaussian_noise([torch.zeros(0)], 1.0, 1.0, generator())] == [0]
 
     def test_noise_is_added_in_place(self):
         """Freed memory is handed out again as it is, so that what was copied could be read."""
         values = [torch.zeros(3), torch.zeros(2, 2)]
         noisy = add_gaussian_noise(values, 1.0, 1.0, generator())
         assert all(one is value and value.any() for one, value in zip(noisy, values, strict=True))
-
-    def test_nothing_to_release(self):
-        assert [part.numel() for part in add_gaussian_noise([torch.zeros(0)], 1.0, 1.0, generator())] == [0]
 
     @pytest.mark.parametrize(("noise_multiplier", "sensitivity"), [(-1, 1), (math.nan, 1), (1, math.inf), (1, -1)])
     def test_bad_values_are_refused(self, noise_multiplier, sensitivity):
@@ -147,13 +145,6 @@ class TestRounding:
         assert Fraction(scale) * grid <= std * (1 + Fraction(math.sqrt(size) * noise_multiplier + 1) / 2**45)
         assert scale >= 2.0**48
 
-    def test_rounding_attains_the_sensitivity_that_is_paid(self):
-        """x and x' on either side of a half: one grid step in each coordinate although they are all but equal."""
-        size = 10_000
-        near = torch.full((size,), 0.5, dtype=torch.float64)
-        below, above = (near - 1e-9).round(), (near + 1e-9).round()
-        assert float((above - below).norm()) == math.sqrt(size)
-
 
 class TestTotalVariation:
     """Between the discrete Gaussian and the Gaussian that is rounded to integers."""
@@ -171,16 +162,6 @@ class TestTotalVariation:
     @pytest.mark.parametrize("scale", [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0])
     def test_is_below_the_bound(self, scale):
         assert self.exact(scale) <= 1 / (8 * scale**2)
-
-    @pytest.mark.parametrize("scale", [3.0, 10.0, 30.0])
-    def test_is_of_the_order_that_the_proof_says(self, scale):
-        # The kernel of the midpoint rule is 1/24 on average, where the bound takes its maximum, 1/8.
-        leading = 2 * stats.norm.pdf(1) / 24 / scale**2
-        assert self.exact(scale) == pytest.approx(leading, rel=0.05)
-
-    def test_of_a_large_run_is_far_below_delta(self):
-        coordinates, epsilon, delta = 500_000 * 1_000, 8.0, 60_000**-1.1
-        assert (1 + math.exp(epsilon)) * coordinates * 2.0**-99 < 1e-12 * delta
 
 
 class TestAboveThreshold:
@@ -243,19 +224,10 @@ class TestAboveThreshold:
                     missed = missed * (1 - passes)
             return np.array([*found, missed.sum()])
 
-        one, other = transcripts((0, 3)), transcripts((changes[0], 3 + changes[1]))
-        assert one.sum() == pytest.approx(1)
-        kept = np.minimum(one, other) > 1e-9
-        assert np.max(np.abs(np.log(one[kept] / other[kept]))) <= epsilon * (1 + 1e-6)
-
-    def test_probability_agrees_with_the_continuous_mechanism(self):
-        sensitivity, epsilon, rounds = 0.1, 1.0, 1000
-
-        def misses(source):
-            return sum(AboveThreshold(sensitivity, epsilon, source).first([0.4], 0.5) is None for _ in range(rounds))
-
-        # False alarm below 1e-8: 6 standard deviations of the difference of two counts.
-        assert abs(misses(generator()) - misses(torch.Generator().manual_seed(5))) < 6 * math.sqrt(2 * rounds * 0.25)
+        first, second = transcripts((0, 3)), transcripts((changes[0], 3 + changes[1]))
+        assert first.sum() == pytest.approx(1)
+        likely = np.minimum(first, second) > 1e-9
+        assert np.max(np.abs(np.log(first[likely] / second[likely]))) <= epsilon * (1 + 1e-6)
 
     def test_values_out_of_range_are_refused(self):
         with pytest.raises(InvalidValueError, match="epsilon >= 1e-06"):

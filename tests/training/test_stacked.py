@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
-from dphpo_bench.training.linear import LinearEngine
-from dphpo_bench.training.stacked import StackedLinear
+from dphpo_bench.training.linear import LinearEngine, StackedLinear
 from tests.training.models import cut, flat, flat_linear, linear, mlp, vectors
 
 RULES = (Abadi(1.0), AutoS(), AutoV(), Abadi(0.1), AutoS(1.0))
@@ -52,7 +51,7 @@ def assert_same(actual: list[list[Tensor]], expected: list[list[Tensor]], tolera
 @pytest.mark.parametrize(
     "kind", [{}, {"bias": False}, {"frozen": "bias"}, {"frozen": "weight"}, {"dtype": torch.float64}], ids=str
 )
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 5])
 def test_each_sum_is_that_of_the_model_alone(n, kind, micro_batch_size):
     models, rules = layers(n, **kind), list(RULES[:n])
     inputs, targets = vectors(30)
@@ -63,14 +62,6 @@ def test_each_sum_is_that_of_the_model_alone(n, kind, micro_batch_size):
         assert_same(stack.clipped_sums(inputs, targets, rules), alone(models, inputs, targets, rules), tolerance)
         chosen = stack.clipped_sums(inputs, targets, rules, indices)
         assert_same(chosen, alone(models, inputs, targets, rules, indices), tolerance)
-
-
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_every_rule(rule):
-    models = layers(3)
-    inputs, targets = vectors(30)
-    actual = StackedLinear(models).clipped_sums(inputs, targets, [rule] * 3)
-    assert_same(actual, alone(models, inputs, targets, [rule] * 3))
 
 
 def test_pictures_in_half_precision_and_in_any_memory_layout():
@@ -88,40 +79,12 @@ def test_pictures_in_half_precision_and_in_any_memory_layout():
             assert_same(stack.clipped_sums(given, targets, rules, indices), chosen)
 
 
-def test_models_are_trained_in_between():
-    models, rules = layers(2), list(RULES[:2])
-    inputs, targets = vectors(30)
-    stack = StackedLinear(models)
-    for _ in range(3):
-        sums = stack.clipped_sums(inputs, targets, rules)
-        assert_same(sums, alone(models, inputs, targets, rules))
-        with torch.no_grad():
-            for model, own in zip(models, sums, strict=True):
-                for parameter, gradient in zip(model.parameters(), own, strict=True):
-                    parameter -= 0.1 * gradient
-
-
-def test_empty_batch_adds_nothing():
-    models, rules = layers(2), list(RULES[:2])
-    inputs, targets = vectors(4)
-    stack = StackedLinear(models)
-    none = torch.empty(0, dtype=torch.int64)
-    for sums in (
-        stack.clipped_sums(inputs[:0], targets[:0], rules),
-        stack.clipped_sums(inputs, targets, rules, none),
-    ):
-        assert [[g.shape for g in own] for own in sums] == [[(5, 20), (5,)]] * 2
-        assert not any(flat(own).any() for own in sums)
-
-
 @pytest.mark.parametrize("kind", [{}, {"frozen": "bias"}, {"frozen": "weight"}], ids=str)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e30])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_record_that_is_not_finite(bad, dtype, kind):
+def test_record_that_is_not_finite(bad, kind):
     models, rules = layers(3, **kind), list(RULES[:3])
     inputs, targets = vectors(6)
     inputs[1, 3], inputs[4] = bad, float("nan")
-    inputs = inputs.to(dtype)
     stack = StackedLinear(models)
     for _ in range(3):
         actual = stack.clipped_sums(inputs, targets, rules)
@@ -133,12 +96,10 @@ def test_record_that_is_not_finite(bad, dtype, kind):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e38])
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("with_bad_record", [True, False])
-def test_a_trial_that_diverged_disturbs_no_other(value, whole, with_bad_record):
+def test_a_trial_that_diverged_disturbs_no_other(value, whole):
     models, rules = layers(3), list(RULES[:3])
     inputs, targets = vectors(12)
-    if with_bad_record:
-        inputs[5, 2] = float("inf")
+    inputs[5, 2] = float("inf")
     others = [models[0], models[2]]
     expected = StackedLinear(others).clipped_sums(inputs, targets, [rules[0], rules[2]])
     with torch.no_grad():
@@ -179,25 +140,23 @@ def test_memory_used_in_inference_mode_serves_outside_of_it():
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(mlp, id="not linear"),
-        pytest.param(lambda: linear(classes=4), id="classes"),
-        pytest.param(lambda: linear(features=19), id="features"),
-        pytest.param(flat_linear, id="bias"),
-        pytest.param(lambda: linear().double(), id="float64"),
-        pytest.param(lambda: linear().bfloat16(), id="bfloat16"),
-        pytest.param(lambda: linear().to("meta"), id="device"),
-        pytest.param(lambda: layers(1, frozen="bias")[0], id="frozen"),
-        pytest.param(lambda: linear().requires_grad_(False), id="nothing to train"),
+        mlp,
+        lambda: linear(classes=4),
+        lambda: linear(features=19),
+        flat_linear,  # without a bias
+        lambda: linear().double(),
+        lambda: linear().bfloat16(),
+        lambda: linear().to("meta"),
+        lambda: layers(1, frozen="bias")[0],
+        lambda: linear().requires_grad_(False),
     ],
 )
 def test_models_that_do_not_stack(other):
-    models = [linear(), other()]
     with pytest.raises(InvalidValueError):
-        StackedLinear(models)
+        StackedLinear([linear(), other()])
 
 
-def test_what_stacks():
-    StackedLinear([linear()])
+def test_wrong_requests_are_explained():
     StackedLinear([linear(), nn.Sequential(nn.Flatten(), linear())])
     with pytest.raises(InvalidValueError, match="at least one model"):
         StackedLinear([])
@@ -205,5 +164,3 @@ def test_what_stacks():
         StackedLinear([linear(), linear(classes=4)])
     with pytest.raises(InvalidValueError, match="each of 2 models, got 1"):
         StackedLinear(layers(2)).clipped_sums(*vectors(3), [AutoS()])
-    with pytest.raises(InvalidValueError, match="20 features"):
-        StackedLinear(layers(2)).clipped_sums(vectors(3)[0][:, :5], vectors(3)[1], [AutoS()] * 2)

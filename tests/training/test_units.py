@@ -222,7 +222,7 @@ def test_a_unit_with_a_record_that_is_not_finite_adds_exactly_nothing(build, kin
 
 
 @pytest.mark.parametrize(("build", "kind"), ENGINES)
-@pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
+@pytest.mark.parametrize("clipping", [Abadi(0.1), AutoV()], ids=str)
 @settings(max_examples=15)
 @given(size=st.integers(1, 40), seed=st.integers(0, 2**20), scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e4]))
 def test_a_unit_of_any_number_of_records_moves_the_sum_by_the_sensitivity_at_most(
@@ -247,24 +247,3 @@ def test_thirty_equal_records_move_the_sum_as_far_as_one() -> None:
     apart = engine.clipped_sum(inputs, targets, Abadi(0.1))
     torch.testing.assert_close(unit, one, rtol=1e-6, atol=1e-9)
     assert float(flat(apart).norm()) == pytest.approx(3.0, rel=1e-6)
-
-
-@pytest.mark.parametrize(("build", "kind"), ENGINES)
-def test_memory_is_bounded_however_many_records_a_unit_has(build, kind, monkeypatch) -> None:
-    seen: list[int] = []
-    original = kind._add_unit_sums
-
-    def watched(self, inputs, targets, sizes, sums):
-        seen.append(len(inputs))
-        original(self, inputs, targets, sizes, sums)
-
-    monkeypatch.setattr(kind, "_add_unit_sums", watched)
-    n = 10_000
-    generator = torch.Generator().manual_seed(0)
-    inputs, targets = torch.randn(n, 20, generator=generator), torch.randint(5, (n,), generator=generator)
-    engine = engine_of(kind, build(), 300)
-    found = engine.clipped_unit_sum(inputs, targets, Abadi(1e6), Units.of(torch.zeros(n, dtype=torch.int64)))
-    assert (max(seen), len(seen)) == (300, 34)
-    model = build().double()
-    mean = torch.autograd.grad(cross_entropy(model(inputs.double()), targets).mean(), list(model.parameters()))
-    assert relative_error(found, [*mean]) < 1e-6

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-class Unclipped:
+class Unclipped(bench.Clipping):
     """Leaves every gradient as it is."""
+
+    interpolated = True
 
     def __init__(self, sensitivity: float) -> None:
         self.sensitivity = sensitivity
@@ -22,9 +24,10 @@ class Unclipped:
         return norms * 0 + 1
 
 
-class ByTheMean:
+class ByTheMean(bench.Clipping):
     """One factor for all: as if the mean gradient were clipped, whose norm is about the mean of the norms."""
 
+    interpolated = True
     sensitivity = 1.0
 
     def factors(self, norms: "Tensor") -> "Tensor":
@@ -33,9 +36,10 @@ class ByTheMean:
 
 
 @dataclass
-class ByTheMedian:
+class ByTheMedian(bench.Clipping):
     """Sets its own threshold to the median norm of the last batch, without noise."""
 
+    interpolated = True
     sensitivity: float = 1.0
     seen: list[float] = field(default_factory=list)
 

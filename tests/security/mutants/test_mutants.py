@@ -469,7 +469,8 @@ def test_integer_multipliers_hide_a_release() -> None:
 def test_a_rule_of_a_plug_in_gives_the_factors_it_says() -> None:
     """Held to what it states, and no less: a threshold of a plug-in's own is ours, up to the interpolation."""
 
-    class Own:
+    class Own(bench.Clipping):
+        interpolated = True
         sensitivity = 0.5
 
         def factors(self, norms: torch.Tensor) -> torch.Tensor:
