@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dphpo_bench.leaderboard.board import Absent, Answer, Contestant, Estimate, Part, Place
-from dphpo_bench.leaderboard.contestants import Cell, Entry, cross_entropy, mean_over, median
+from dphpo_bench.leaderboard.contestants import Cell, Entry, mean_over, median
 from dphpo_bench.leaderboard.findings import UNTUNED
 from dphpo_bench.records.measure import SEVERAL, Measure
 
@@ -127,18 +127,18 @@ def _place(
         parts=tuple(sorted(_parts(cells, own, anchors), key=lambda part: (-round(part.value, 9), part.name))),
         untuned=against.sign if against else 0,
         tied=False,
-        cross_entropy=mean_over(own, [], cross_entropy),
-        calibration=mean_over(anchors, own, cross_entropy),
+        cross_entropy=mean_over(own, [], "cross_entropy"),
+        calibration=mean_over(anchors, own, "cross_entropy"),
         cost=median(examples / once for examples, once in costs if examples and once),
-        tuning_share=median(run.tuning_share for entry in own for run in entry.finished) or 0.0,
+        tuning_share=median(share for entry in own for share in entry.finished["tuning_share"]) or 0.0,
     )
 
 
 def _parts(cells: Sequence[Cell], own: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
     """By table; by seed if there is only one table."""
     if len(cells) == 1:
-        for seed in sorted(set(own[0].runs) & set(anchors[0].runs)):
-            yield Part(f"seed {seed}", (own[0].score(seed) or 0.0) - (anchors[0].score(seed) or 0.0))
+        scores, others = own[0].by_seed(), anchors[0].by_seed()
+        yield from (Part(f"seed {seed}", scores[seed] - others[seed]) for seed in sorted({*scores} & {*others}))
         return
     one_setting = len({cell.title for cell in cells}) == 1
     one_target = len({cell.target for cell in cells}) == 1
@@ -161,4 +161,4 @@ def _with_ties(places: Sequence[Place], cells: Sequence[Cell]) -> Iterator[Place
 
 
 def _examples(entry: Entry | None) -> float | None:
-    return median(run.examples for run in entry.finished) if entry else None
+    return median(entry.finished["examples"]) if entry else None

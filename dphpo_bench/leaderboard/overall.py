@@ -1,13 +1,13 @@
 """Standings over all tasks and budgets."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
 
 from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table, common_measure
-from dphpo_bench.leaderboard.contestants import Cell, Draws, Entry, cross_entropy, mean_over, median, scores_of
+from dphpo_bench.leaderboard.contestants import Cell, Draws, mean_over, median, scores_of
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.submissions import Setting
@@ -94,7 +94,7 @@ def _overall_ranks(
     drawn = np.zeros((len(task_weights), len(complete)))
     for cell in cells:
         among = [cell.by_contestant[who] for who in complete]
-        scores = scores_of(among, draws[cell.setting])
+        scores = scores_of(among, draws[cell.setting], cell.setting.measure)
         observed.append(scores.ranks.tolist())
         # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
         drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(draws[cell.setting].weights)
@@ -111,22 +111,13 @@ def _overall_ranks(
 def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
     """Mean of the metric over the cells, and its interval, from the seeds that all of them have."""
     measure = _measure(cells)
-    if measure is None:
-        return None
-
-    def score(entry: Entry, seed: int) -> float | None:
-        value = entry.runs[seed].value
-        return None if value is None else measure.score(value)
-
-    found = _overall_mean(cells, who, score)
-    return found and found.through(measure.value)
+    mean = _overall_mean(cells, who, "utility") if measure else None
+    return mean.through(measure.value) if measure and mean else None
 
 
-def _overall_mean(
-    cells: Sequence[Cell], who: Contestant, value: Callable[[Entry, int], float | None]
-) -> Estimate | None:
+def _overall_mean(cells: Sequence[Cell], who: Contestant, column: str) -> Estimate | None:
     entries = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
-    return mean_over(entries, [], value) if len(entries) == len(cells) else None
+    return mean_over(entries, [], column) if len(entries) == len(cells) else None
 
 
 def _overall_gap(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
@@ -149,7 +140,7 @@ def _overall_row(
     relative = [
         row.examples / once
         for row, cell in found
-        if cell.untuned and (once := median(run.examples for run in cell.untuned.finished))
+        if cell.untuned and (once := median(cell.untuned.finished["examples"]))
     ]
     return OverallRow(
         contestant=who,
@@ -160,7 +151,7 @@ def _overall_row(
         ranks=places,
         utility=_overall_utility(cells, who),
         gap_to_oracle=_overall_gap(cells, who),
-        cross_entropy=_overall_mean(cells, who, cross_entropy),
+        cross_entropy=_overall_mean(cells, who, "cross_entropy"),
         epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         lacks_seeds=any(row.lacks_seeds for row in rows),

@@ -12,7 +12,7 @@ from typing import Any
 
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.leaderboard.board import Refused
-from dphpo_bench.leaderboard.contestants import Entry, score_of
+from dphpo_bench.leaderboard.contestants import Entry
 from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
 from dphpo_bench.leaderboard.submissions import Run, Submissions, read_submissions
 
@@ -48,28 +48,27 @@ class Replays:
                 by_role[role] = run
         return cls(by_role, tuple(refused))
 
-    def explain(self, runs: Iterable[Run]) -> bool:
-        """Whether one of the extra runs is about one of these runs."""
-        explained = {about for about, _ in self.by_role}
-        return any(run.key in explained for run in runs)
+    def explain(self, keys: Iterable[str]) -> bool:
+        """Return True if an extra run is about one of the runs with these keys."""
+        return not {about for about, _ in self.by_role}.isdisjoint(keys)
 
     def splits(self, entry: Entry, oracle: Entry | None) -> list[Split]:
         """The split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
         if oracle is None or entry is oracle or not entry.contestant.end_to_end_private:
             return []
-        by_seed = {run.seed: run for run in oracle.finished}
-        found = (self._split(run, counterpart(by_seed, run.seed)) for run in entry.finished)
-        return [split for split in found if split]
+        by_seed = {run.seed: run for run in oracle.finished.itertuples()}
+        splits = (self._split(run, counterpart(by_seed, run.seed)) for run in entry.finished.itertuples())
+        return [split for split in splits if split]
 
-    def _split(self, run: Run, oracle: Run | None) -> Split | None:
-        own, best = _score(run), _score(oracle)
-        if oracle is None or own is None or best is None:
+    def _split(self, run: Any, oracle: Any) -> Split | None:
+        """Return the split of a finished run beside the oracle's, both rows of an entry."""
+        if oracle is None:
             return None
         if run.tuning_share == 0:
-            return Split.of_free_tuning(own, best)
+            return Split.of_free_tuning(run.score, oracle.score)
         at_left = _score(self.by_role.get((run.key, oracle.key)))
         at_full = _score(self.by_role.get((run.key, run.key)))
-        return None if at_left is None else Split(own, best, at_full, at_left)
+        return None if at_left is None else Split(run.score, oracle.score, at_full, at_left)
 
 
 def read_checked(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
@@ -81,7 +80,7 @@ def read_checked(paths: Sequence[Path], cache: Path | None = None, progress: Pro
 
 
 def _score(run: Run | None) -> float | None:
-    return None if run is None or run.value is None else score_of(run, run.value)
+    return None if run is None or run.value is None else run.setting.measure.score(run.value)
 
 
 def _repeated(earlier: Run | None) -> str:

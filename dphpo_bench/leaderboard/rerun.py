@@ -10,6 +10,7 @@ from typing import Any
 from dphpo_bench.base.errors import DataError, DphpoBenchError
 from dphpo_bench.contract import registry
 from dphpo_bench.leaderboard.board import Refused
+from dphpo_bench.leaderboard.contestants import frame_of, newest
 from dphpo_bench.leaderboard.questions import Workshop
 from dphpo_bench.leaderboard.requirements import ROUNDING
 from dphpo_bench.leaderboard.submissions import Run
@@ -50,7 +51,8 @@ class Difference:
 def choose(runs: Sequence[Run], count: int) -> list[Run]:
     """The runs to repeat, always the same ones: one of each method before another of it, the cheapest first.
 
-    Runs that failed are left out, and those of methods or tasks that are not installed here, or in a newer version.
+    Runs that failed are left out, those of superseded versions, and those of methods or tasks that are not installed
+    here, or in a newer version.
     """
     methods, tasks = registry.methods(), registry.tasks()
 
@@ -60,7 +62,8 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
             return False
         return method.cls.version <= run.method_version and task.cls.version <= run.task_version
 
-    left = {run.path: run for run in runs if run.value is not None and is_here(run)}
+    left = {run.path: run for run in map(runs.__getitem__, newest(frame_of(runs)).index)
+            if run.value is not None and is_here(run)}  # fmt: skip
     chosen: list[Run] = []
     taken: Counter[str] = Counter()
     while left and len(chosen) < count:

@@ -13,7 +13,7 @@ from dphpo_bench.leaderboard.contestants import (
     Entry,
     asked_for,
     cells_of,
-    cross_entropy,
+    frame_of,
     mean_over,
     median,
     newest,
@@ -38,7 +38,7 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
     standard = standard or Standard.builtin()
     replays = Replays.of(submissions.runs)
     runs = [run for run in submissions.runs if run.method != REPLAY]
-    current, _ = newest(asked_for(runs, standard))  # in this order: what nobody asked for supersedes nothing
+    current = newest(asked_for(frame_of(runs), standard))  # in this order: what nobody asked for supersedes nothing
     cells = cells_of(current, standard)
     draws = seed_draws(cells)
     tables = tuple(_table(cell, draws[cell.setting], replays) for cell in cells)
@@ -65,9 +65,10 @@ def score(submissions: Submissions, standard: Standard | None = None) -> Board:
 
 def _table(cell: Cell, draws: Draws, replays: Replays) -> Table:
     ranked = cell.ranked
-    intervals = middle_ranks(scores_of(ranked, draws).resampled_ranks(draws.weights)) if ranked else []
+    resampled = scores_of(ranked, draws, cell.setting.measure).resampled_ranks(draws.weights) if ranked else None
+    intervals = [] if resampled is None else middle_ranks(resampled)
     by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
-    explained = replays.explain(run for entry in cell.entries for run in entry.runs.values())
+    explained = replays.explain(key for entry in cell.entries for key in entry.runs["key"])
     rows = [
         _row(
             entry,
@@ -92,68 +93,64 @@ def _table(cell: Cell, draws: Draws, replays: Replays) -> Table:
 
 
 def _best_first(entry: Entry) -> tuple[bool, float, str]:
-    """A key to sort by. Failures count, as in ranks; entries without a finished run go last."""
-    return not entry.finished, -round(fmean([score for (score,) in paired(entry)]), 9), entry.contestant.label
+    """Return a key to sort by. Failures count, as in ranks; entries without a finished run go last."""
+    return entry.finished.empty, -round(fmean(entry.by_seed().values()), 9), entry.contestant.label
 
 
 def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Split]) -> Row:
-    finished = entry.finished
-    values = [run.value for run in finished if run.value is not None]
+    runs, finished = entry.runs, entry.finished
+    first = next(runs.itertuples())
+    values = finished["value"].tolist()
     oracle, untuned = (None, None) if entry.lacks else (cell.oracle, cell.untuned)
-    told = [(run.epsilon, run.accountant) for run in entry.runs.values() if run.epsilon is not None]
-    epsilon, accountant = max(told, default=(None, ""))
-    first = min(finished, key=lambda run: run.seed, default=None)
-    by_seed = [run for _, run in sorted(entry.runs.items())]
+    private = entry.contestant.end_to_end_private
+    known = runs[runs["epsilon"].notna()]
+    epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
+    audited = finished["audited"].max()
     return Row(
         contestant=entry.contestant,
-        method_version=by_seed[0].method_version,  # their versions are the same
-        task_version=by_seed[0].task_version,
+        method_version=first.method_version,  # the versions of the runs are the same
+        task_version=first.task_version,
         seeds=len(finished),
-        failed=len(entry.runs) - len(finished),
+        failed=len(runs) - len(finished),
         utility=metric_mean(values, cell.setting.measure) if values else None,
         worst=(min if cell.setting.measure.higher_is_better else max)(values, default=None),
-        cross_entropy=mean_over([entry], [], cross_entropy),
+        cross_entropy=mean_over([entry], [], "cross_entropy"),
         ranks=interval,
-        gap_to_oracle=_difference(oracle, entry),
-        gap_to_untuned=_difference(entry, untuned),
+        gap_to_oracle=_lead(oracle, entry),
+        gap_to_untuned=_lead(entry, untuned),
         gap_closed=_gap_closed(entry, oracle, untuned),
-        epsilon=epsilon if entry.contestant.end_to_end_private else math.inf,
-        accountant=accountant if entry.contestant.end_to_end_private else "",
-        audited=max((run.audited for run in finished if run.audited is not None), default=None),
+        epsilon=epsilon if private else math.inf,
+        accountant=accountant if private else "",
+        audited=None if math.isnan(audited) else float(audited),
         risk=_risk(entry),
         lacks_seeds=entry.lacks,
-        contradicted=any(
-            run.refuted or (run.audited and run.epsilon is not None and run.audited > run.epsilon) for run in finished
-        ),
-        tuning_share=median(run.tuning_share for run in finished) or 0.0,
-        runs=median(run.runs for run in finished) or 0.0,
-        examples=median(run.examples for run in finished) or 0.0,
-        seconds=median(run.seconds for run in finished),
-        path=first.released_path if first else (),
+        contradicted=bool((finished["refuted"].astype(bool) | (finished["audited"] > finished["epsilon"])).any()),
+        tuning_share=median(finished["tuning_share"]) or 0.0,
+        runs=median(finished["runs"]) or 0.0,
+        examples=median(finished["examples"]) or 0.0,
+        seconds=median(finished["seconds"]),
+        path=next(iter(finished["released_path"]), ()),
         lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
         lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
-        records=tuple((run.seed, run.path) for run in by_seed),
-        command=command_of(by_seed[0]),
+        records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
+        command=command_of(first),
     )
 
 
 def _risk(entry: Entry) -> Risk | None:
     if not entry.contestant.end_to_end_private:
         return CERTAIN
-    told = [run.risk for run in entry.runs.values() if run.risk]
-    return worst(told) if told else None
+    known = [risk for risk in entry.runs["risk"] if risk]
+    return worst(known) if known else None
 
 
-def _difference(better: Entry | None, worse: Entry | None) -> Estimate | None:
-    """By how much one is better over the seeds of both; None if they are the same or share no seed."""
-    if better is None or worse is None or better is worse:
-        return None
-    differences = [a - b for a, b in paired(better, worse)]
-    return mean_interval(differences) if differences else None
+def _lead(better: Entry | None, worse: Entry | None) -> Estimate | None:
+    """Return by how much an entry is better over the seeds of both; None if they are the same or share no seed."""
+    return None if better is None or worse is None or better is worse else mean_over([better], [worse])
 
 
 def _gap_closed(entry: Entry, oracle: Entry | None, untuned: Entry | None) -> Estimate | None:
     if oracle is None or untuned is None or entry is oracle or entry is untuned:
         return None
-    triples = list(paired(entry, untuned, oracle))
+    triples = paired(entry, untuned, oracle)
     return ratio_interval([own - low for own, low, _ in triples], [high - low for _, low, high in triples])

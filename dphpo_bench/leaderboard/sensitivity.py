@@ -73,13 +73,13 @@ def _ways(cells: Sequence[Cell], others: Sequence[Cell], order: Sequence[Contest
 
 
 def _seeds(cell: Cell) -> list[int]:
-    return sorted({seed for entry in cell.ranked for seed in entry.runs})
+    return sorted({seed for entry in cell.ranked for seed in entry.by_seed()})
 
 
 def _mean(entry: Entry, without: int | None = None) -> float:
     """Its mean score, without a seed if others are left."""
-    seeds = [seed for seed in entry.runs if seed != without] or list(entry.runs)
-    return fmean(score for seed in seeds if (score := entry.score(seed)) is not None)
+    scores = entry.by_seed()
+    return fmean([score for seed, score in scores.items() if seed != without] or scores.values())
 
 
 def _means(cell: Cell, order: Sequence[Contestant], left_out: int | None = None) -> Scores:
