@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
-from dphpo_bench.leaderboard import table_csv
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
@@ -24,7 +24,7 @@ def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
         InvalidValueError: if their file cannot be read.
     """
     path = folder / FILE
-    findings, wrong = held(read_written(path), table_csv.to_csv(board), path)
+    findings, wrong = held(read_written(path), to_csv(board), path)
     return replace(board, findings=(*findings, *board.findings)), wrong
 
 
@@ -34,7 +34,7 @@ def render(board: Board, folder: Path) -> dict[str, str]:
     paths = Paths.beside(folder)
     files = {
         "README.md": to_markdown(board, drawn, paths),
-        "leaderboard.csv": table_csv.to_csv(board),
+        "leaderboard.csv": to_csv(board),
         "index.html": to_html(board, paths),
     }
     return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in drawn}

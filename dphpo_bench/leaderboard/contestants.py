@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
@@ -268,7 +269,7 @@ def _stream(setting: Setting) -> int:
 
 
 def scores_of(entries: Sequence[Entry], draws: Draws, measure: Measure) -> Scores:
-    """Return scores by seed. If the metric is not a share, a power of ten divides them, so that they are at most one."""
+    """Return scores by seed. A power of ten divides those of a metric that is no share, so that they are at most 1."""
     scores = [[entry.by_seed().get(seed) for seed in draws.seeds] for entry in entries]
     largest = max((abs(score) for row in scores for score in row if score), default=1.0)
     unit = 1.0 if measure.share else 10.0 ** math.ceil(math.log10(largest))
@@ -307,5 +308,5 @@ def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "sc
 
 def median(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that are known; None if none is."""
-    middle = float(pd.Series(list(values), dtype="float64").median())
-    return None if math.isnan(middle) else middle
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return float(statistics.median(known)) if known else None

@@ -56,8 +56,9 @@ class Replays:
         """The split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
         if oracle is None or entry is oracle or not entry.contestant.end_to_end_private:
             return []
-        by_seed = {run.seed: run for run in oracle.finished.itertuples()}
-        splits = (self._split(run, counterpart(by_seed, run.seed)) for run in entry.finished.itertuples())
+        columns = ["seed", "key", "tuning_share", "score"]
+        by_seed = {run.seed: run for run in oracle.finished[columns].itertuples()}
+        splits = (self._split(run, counterpart(by_seed, run.seed)) for run in entry.finished[columns].itertuples())
         return [split for split in splits if split]
 
     def _split(self, run: Any, oracle: Any) -> Split | None:
