@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dphpo_bench.leaderboard.board import Absent, Answer, Contestant, Estimate, Part, Place
 from dphpo_bench.leaderboard.contestants import Cell, Entry, mean_over, median
-from dphpo_bench.leaderboard.findings import UNTUNED
+from dphpo_bench.leaderboard.values import Contestant, Estimate
 from dphpo_bench.records.measure import SEVERAL, Measure
 
 ALL_KINDS = "all tasks"
+UNTUNED = "untuned auto_clipping"
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,100 @@ class Subject:
     def targets(self) -> list[float]:
         """The ε of its tables."""
         return sorted({cell.target for cell in self.cells})
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the values that a mean is over, such as that of one seed or of one table, and its name."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A contestant's line in an answer.
+
+    Attributes:
+        contestant: who.
+        lead: by how much it is better than the anchor; usually below zero.
+        parts: what `lead` is over, the best first: seeds if it is about a single table, else tables.
+        untuned: 1 if it is better than untuned `auto_clipping` with 95 % confidence, −1 if worse, else 0.
+        tied: whether it cannot be told from the first with 95 % confidence.
+        cross_entropy: on test data, the mean over the tables; None if one of them lacks it.
+        calibration: by how much its cross entropy is better, hence smaller, than the anchor's.
+        cost: examples processed, relative to untuned `auto_clipping`; median over the tables.
+        tuning_share: share of ε spent on tuning; median over the tables.
+    """
+
+    contestant: Contestant
+    lead: Estimate
+    parts: tuple[Part, ...]
+    untuned: int
+    tied: bool
+    cross_entropy: Estimate | None
+    calibration: Estimate | None
+    cost: float | None
+    tuning_share: float
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Who is not in all tables of an answer, and can't be compared with all others.
+
+    Attributes:
+        contestant: who.
+        tables: how many of them it is in.
+        lead: by how much it is better than the anchor there; None if that can't be told.
+        first: by how much the answer's first is better than the anchor in the same tables.
+    """
+
+    contestant: Contestant
+    tables: int
+    lead: Estimate | None
+    first: Estimate | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Which method is best on some tables of one metric, by its distance to an anchor.
+
+    Attributes:
+        subject: the setting or the kind of task, such as "digits (linear)" or "all pictures".
+        epsilon: of the tables; None for all.
+        measure: of the tables.
+        anchor: "the oracle", or "untuned auto_clipping" where there is no oracle.
+        settings: of the tables.
+        tables: how many there are.
+        places: who is in all of them, the best first.
+        references: the same of references, apart from the anchor.
+        absent: who is in some of them, the most complete first.
+    """
+
+    subject: str
+    epsilon: float | None
+    measure: Measure
+    anchor: str
+    settings: tuple[str, ...]
+    tables: int
+    places: tuple[Place, ...]
+    references: tuple[Place, ...]
+    absent: tuple[Absent, ...]
+
+    @property
+    def nearly(self) -> tuple[Absent, ...]:
+        """Who is in half of the tables or more, but not in all."""
+        return tuple(one for one in self.absent if 2 * one.tables >= self.tables)
+
+    @property
+    def title(self) -> str:
+        """Subject and ε."""
+        return f"{self.subject}, {'all ε' if self.epsilon is None else f'ε = {self.epsilon:g}'}"
+
+    @property
+    def everyone(self) -> tuple[Place, ...]:
+        """All lines, references included."""
+        return self.places + self.references
 
 
 def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:

@@ -187,7 +187,8 @@ def _all_columns(measure: Measure | None) -> list[Column]:
             lambda row: _mean(row.cross_entropy)),
         estimated(
             "to_oracle", "to the oracle", "By how much it is better than the oracle, seed by seed.",
-            "By how much it is better than the oracle, mean over the tables.", lambda row: _negative(row.gap_to_oracle)),
+            "By how much it is better than the oracle, mean over the tables.",
+            lambda row: _negative(row.gap_to_oracle)),
         estimated(
             "to_untuned", "to untuned", "By how much it is better than auto_clipping, seed by seed.", "",
             lambda row: row.gap_to_untuned),
@@ -362,7 +363,7 @@ def to_csv(board: Board) -> str:
     """
     import pandas as pd
 
-    rows = [{"table": table, "row": row} for table in board.tables for row in table.everyone]
+    rows: list[dict[str, Any]] = [{"table": table, "row": row} for table in board.tables for row in table.everyone]
     columns = {}
     for name, (kind, place) in (CSV | (CSV_WHY if board.explains else {}) | CSV_RISK).items():
         item, _, attribute = place.partition(".")

@@ -13,11 +13,11 @@ from itertools import count, groupby
 import pandas as pd
 
 from dphpo_bench.base.text import one_line, value_text, varying_names
-from dphpo_bench.leaderboard.board import Contestant, Estimate
 from dphpo_bench.leaderboard.requirements import NOT_PRIVATE
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
 from dphpo_bench.leaderboard.statistics import Integers, Mean, Scores, draw, mean_of_tables
 from dphpo_bench.leaderboard.submissions import Run, Setting
+from dphpo_bench.leaderboard.values import Contestant, Estimate
 from dphpo_bench.records.measure import Measure
 
 MIN_SEEDS_TO_RANK = 2
@@ -229,7 +229,7 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
     titles = []
     for (task, model), same in groupby(ordered, key=lambda one: (one.task, one.model)):
         group = list(same)
-        told = [_told_apart(one) for one in group]
+        told = [_distinctions(one) for one in group]
         varying = [place for place, values in enumerate(zip(*told, strict=True)) if len(set(values)) > 1]
         marks = [", on a public model that has seen the records" if one.seen else "" for one in group]
         titles += [
@@ -239,7 +239,7 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
     return dict(zip(ordered, _distinct(titles), strict=True))
 
 
-def _told_apart(setting: Setting) -> tuple[str, ...]:
+def _distinctions(setting: Setting) -> tuple[str, ...]:
     """What tells settings of one task and model apart, with hashes cut to their beginnings."""
     data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
     by = f"by {setting.measure.header}"

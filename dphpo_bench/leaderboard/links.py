@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -11,7 +12,6 @@ from urllib.parse import quote
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
 from dphpo_bench.harness.repeating import Call, different
-from dphpo_bench.leaderboard.board import Row
 from dphpo_bench.leaderboard.submissions import Run
 
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
@@ -66,9 +66,9 @@ def about(method: str) -> About | None:
     return About(cls.summary, cls.reference, paper, f"methods/{method}.py")
 
 
-def record_links(row: Row) -> list[tuple[int, str]]:
-    """Seeds and addresses of the records of a row, which lie below `results` beside the page."""
-    return [(seed, f"results/{quote(path)}") for seed, path in row.records]
+def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return seeds and addresses of the records of a row, which lie below `results` beside the page."""
+    return [(seed, f"results/{quote(path)}") for seed, path in records]
 
 
 def command_of(run: Run) -> str:

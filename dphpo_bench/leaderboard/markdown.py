@@ -13,14 +13,14 @@ from itertools import count
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard import verdicts
+from dphpo_bench.leaderboard import sentences as texts
 from dphpo_bench.leaderboard.board import Board, OverallRow, Row
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, row_columns, varying
-from dphpo_bench.leaderboard.findings import absence
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.page import TEMPLATES
+from dphpo_bench.leaderboard.sentences import absence
 
 MAX_LISTED = 50
 MAX_TEXT = 2000
@@ -57,7 +57,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
     row_terms = _terms(of_rows(board.measure))
     page = environment.get_template("README.md").render(
         board=board,
-        verdicts=verdicts,
+        texts=texts,
         absence=absence,
         charts=charts,
         settings=settings_of(board),

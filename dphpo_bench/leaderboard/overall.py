@@ -2,16 +2,70 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 
-from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table, common_measure
 from dphpo_bench.leaderboard.contestants import Cell, Draws, mean_over, median, scores_of
+from dphpo_bench.leaderboard.rows import Row, Standing, Table
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.submissions import Setting
+from dphpo_bench.leaderboard.values import Contestant, Estimate, Ranks, common_measure
 from dphpo_bench.records.measure import Measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverallRow(Standing):
+    """A contestant over several tables.
+
+    Attributes:
+        tables: how many of the counted tables it is in.
+        mean_rank: mean of its ranks in the tables, with the middle 95 % of its resampled values; None if it is a
+            reference, or not in all tables.
+        epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
+            say.
+        accountants: whose bounds these are.
+        relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
+    """
+
+    tables: int
+    mean_rank: Estimate | None
+    epsilon_ratio: float | None
+    accountants: tuple[str, ...]
+    relative_cost: float | None
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Contestants over several tables.
+
+    Attributes:
+        epsilon: of the tables; None for all tables at any ε.
+        tables: titles of the tables that count.
+        measure: the metric of all of them; None if they differ.
+        rows: who is in all of them, best mean rank first.
+        incomplete: who is not, the most complete first.
+        references: by label.
+    """
+
+    epsilon: float | None
+    tables: tuple[str, ...]
+    measure: Measure | None
+    rows: tuple[OverallRow, ...]
+    incomplete: tuple[OverallRow, ...]
+    references: tuple[OverallRow, ...]
+
+    @property
+    def title(self) -> str:
+        """Which tables it is over."""
+        return "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
+
+    @property
+    def everyone(self) -> tuple[OverallRow, ...]:
+        """All rows, references included."""
+        return self.rows + self.incomplete + self.references
 
 
 def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:

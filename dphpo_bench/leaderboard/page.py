@@ -12,14 +12,14 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dphpo_bench.leaderboard import verdicts
+from dphpo_bench.leaderboard import sentences as texts
 from dphpo_bench.leaderboard.board import Answer, Board, Contestant, Row, Table
 from dphpo_bench.leaderboard.charts import curves
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.forest import Forest, cost_text, cross_entropy_text
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, varying
-from dphpo_bench.leaderboard.findings import absence, sentences
 from dphpo_bench.leaderboard.links import Paths, about, record_links
+from dphpo_bench.leaderboard.sentences import absence, sentences
 
 TEMPLATES: dict[str, Any] = {
     "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
@@ -76,7 +76,7 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
         forests=[Forest.of(answer) for answer in board.answers],
         sentences=sentences,
         absence=absence,
-        verdicts=verdicts,
+        texts=texts,
         subjects=_subjects(board),
         default=default_answer(board),
         epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
@@ -103,7 +103,7 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
 
 def default_answer(board: Board) -> Answer | None:
     """What the page opens with: the first subject, at the middle of its ε."""
-    single = [answer for answer in verdicts.first_answers(board) if answer.epsilon is not None]
+    single = [answer for answer in texts.first_answers(board) if answer.epsilon is not None]
     return single[len(single) // 2] if single else None
 
 

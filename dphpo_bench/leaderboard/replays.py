@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.leaderboard.board import Refused
 from dphpo_bench.leaderboard.contestants import Entry
 from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
 from dphpo_bench.leaderboard.submissions import Run, Submissions, read_submissions
+from dphpo_bench.leaderboard.values import Refused
 
 Role = tuple[str, str]
 """The key of the record that an extra run is about, and of the one that its values are from."""

@@ -9,11 +9,11 @@ from typing import Any
 
 from dphpo_bench.base.errors import DataError, DphpoBenchError
 from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard.board import Refused
 from dphpo_bench.leaderboard.contestants import frame_of, newest
 from dphpo_bench.leaderboard.questions import Workshop
 from dphpo_bench.leaderboard.requirements import ROUNDING
 from dphpo_bench.leaderboard.submissions import Run
+from dphpo_bench.leaderboard.values import Refused
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell

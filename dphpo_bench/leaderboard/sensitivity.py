@@ -9,14 +9,37 @@ from statistics import fmean, median
 import numpy as np
 
 from dphpo_bench.leaderboard.answers import Subject
+from dphpo_bench.leaderboard.claims import Claims
 from dphpo_bench.leaderboard.contestants import Cell, Entry, mean_over
-from dphpo_bench.leaderboard.evidence import Claims, Variation
 from dphpo_bench.leaderboard.statistics import ranks
 from dphpo_bench.leaderboard.values import Contestant
 
 ORACLE, NONPRIVATE = "the oracle", "nonprivate"
 
 Scores = Mapping[Contestant, float]
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What becomes of an order if the board is made in other ways.
+
+    Attributes:
+        epsilon: of the tables.
+        title: what is changed, such as "without one task".
+        firsts: who is first, and in how many of the ways; the most frequent one first.
+        pairs: how many pairs there are of contestants that are in all tables; the next two count among these.
+        swapped: how many of them change places, in the way that changes most.
+        reversed: how many of those that are told apart change places, in the way that changes most of these.
+        worst: the name of the way in which most change places.
+    """
+
+    epsilon: float
+    title: str
+    firsts: tuple[tuple[Contestant, int], ...]
+    pairs: int
+    swapped: int
+    reversed: int
+    worst: str
 
 
 @dataclass(frozen=True)
@@ -133,4 +156,4 @@ def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
 def _changed(claims: Claims, scores: Scores) -> tuple[int, int]:
     """How many pairs change places, and how many of these are told apart."""
     changed = [pair for pair in claims.complete if round(scores[pair.better] - scores[pair.worse], 9) < 0]
-    return len(changed), sum(pair.told_apart for pair in changed)
+    return len(changed), sum(pair.significant for pair in changed)

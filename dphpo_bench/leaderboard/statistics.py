@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from dphpo_bench.leaderboard.board import Estimate, Ranks
+from dphpo_bench.leaderboard.values import Estimate, Ranks
 from dphpo_bench.records.measure import Measure
 
 CONFIDENCE = 0.95
@@ -33,29 +33,29 @@ class Mean:
     Attributes:
         value: the mean.
         error: its standard error; None if too little is known.
-        freedom: degrees of freedom of this error.
+        dof: degrees of freedom of this error.
     """
 
     value: float
     error: float | None = None
-    freedom: float = 0.0
+    dof: float = 0.0
 
     @property
     def estimate(self) -> Estimate:
         """With Student's t interval."""
         if self.error is None:
             return Estimate(self.value)
-        half = _t(self.freedom) * self.error
+        half = _t(self.dof) * self.error
         return Estimate(self.value, self.value - half, self.value + half)
 
     @property
-    def chance(self) -> float:
+    def p_value(self) -> float:
         """The p-value of a two-sided t-test of zero; 1 without an error to compare with."""
         from scipy.special import stdtr
 
         if self.error is None or not self.value:
             return 1.0
-        return 2 * float(stdtr(self.freedom, -abs(self.value) / self.error)) if self.error else 0.0
+        return 2 * float(stdtr(self.dof, -abs(self.value) / self.error)) if self.error else 0.0
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
@@ -99,8 +99,8 @@ def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
     )
     most = float(len(set().union(*alike)) - _separate(alike))
     below = math.fsum(each**2 / (len(group) - 1) for each, group in zip(own, by_seed, strict=True))
-    freedom = min(most, math.fsum(own) ** 2 / below) if len(own) > 1 and below else most
-    return Mean(value, math.sqrt(math.fsum([*own, *shared])), freedom)
+    dof = min(most, math.fsum(own) ** 2 / below) if len(own) > 1 and below else most
+    return Mean(value, math.sqrt(math.fsum([*own, *shared])), dof)
 
 
 def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None]:
@@ -117,21 +117,21 @@ def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None
     return [lead and replace(lead, error=max(lead.error or 0.0, together)) for lead in leads]
 
 
-def holm(chances: Sequence[float], weights: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """Adjusted p-values of Holm (1979), with weights: the chance of a single wrong claim among all is at most α.
 
     Args:
-        chances: p-values, however they depend on each other.
+        p_values: p-values, however they depend on each other.
         weights: positive; the larger, the more of the error a test may have.
 
     Returns:
         In the same order; those up to α are claims.
     """
-    order = sorted(range(len(chances)), key=lambda place: chances[place] / weights[place])
-    adjusted = [1.0] * len(chances)
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place] / weights[place])
+    adjusted = [1.0] * len(p_values)
     left, reached = math.fsum(weights), 0.0
     for place in order:
-        reached = max(reached, chances[place] / weights[place] * left)
+        reached = max(reached, p_values[place] / weights[place] * left)
         adjusted[place] = min(1.0, reached)
         left -= weights[place]
     return adjusted
@@ -280,11 +280,11 @@ def _covariance_of_means(first: Mapping[int, float], second: Mapping[int, float]
 
 
 @cache
-def _t(freedom: float) -> float:
+def _t(dof: float) -> float:
     """The quantile of Student's t distribution that ends its middle 95 %."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(dof, (1 + CONFIDENCE) / 2))
 
 
 @cache

@@ -15,8 +15,6 @@ from typing import Any, TypeGuard
 from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.text import compact_json, escaped, one_line
-from dphpo_bench.leaderboard.board import PathPoint, Refused
-from dphpo_bench.leaderboard.kinds import kinds_of
 from dphpo_bench.leaderboard.recompute import Claim, Cost, recompute
 from dphpo_bench.leaderboard.requirements import (
     MAX_METRIC,
@@ -32,6 +30,7 @@ from dphpo_bench.leaderboard.requirements import (
     is_own,
     require,
 )
+from dphpo_bench.leaderboard.values import PathPoint, Refused
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
@@ -43,6 +42,19 @@ from dphpo_bench.records.store import read_record
 logger = logging.getLogger(__name__)
 
 MAX_PATH_POINTS = 60
+VECTORS = {
+    **dict.fromkeys(("adult", "diabetes"), "tables"),
+    **dict.fromkeys(("mnli", "qnli", "qqp", "sst2"), "texts"),
+    **dict.fromkeys(
+        ("cifar10", "cifar100", "digits", "digits_eight", "fashion_mnist", "food101", "gtsrb", "mnist", "svhn"),
+        "pictures from features",
+    ),
+}
+"""What the numbers of a record are made from, in this project's tasks: facts tell their count only."""
+
+LINEAR = frozenset({"linear", "pretrained", "vit_head"})
+"""Models that are linear in the numbers of a record."""
+
 _PLACE = ("<task>", "<method>", "<key>.json")
 
 
@@ -213,6 +225,24 @@ def setting_of(identity: Identity) -> Setting:
         _has_seen(identity.facts),
         kinds_of(identity.task, identity.model, identity.facts),
     )
+
+
+def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds, of the records first; none if the facts are of another form."""
+    match facts.get("inputs"):
+        case {"shape": [_]} if task in VECTORS:
+            records = VECTORS[task]
+        case {"shape": [_], "dtype": "int"}:
+            records = "texts"
+        case {"shape": [_]}:
+            records = "tables and fixed features"
+        case {"shape": [_, _]} if task in VECTORS:
+            records = VECTORS[task]  # such as the words of a text, each as a vector
+        case {"shape": [_, _, *_]}:
+            records = "pictures"
+        case _:
+            return ()
+    return records, "linear models" if model in LINEAR else "networks"
 
 
 def _has_seen(facts: Mapping[str, Any]) -> bool:

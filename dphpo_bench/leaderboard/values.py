@@ -1,7 +1,9 @@
-"""The values that boards are made of: estimates, ranks, contestants."""
+"""The values that boards are made of: estimates, ranks, contestants, findings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+from dphpo_bench.records.measure import Measure
 
 
 @dataclass(frozen=True)
@@ -64,3 +66,29 @@ class Contestant:
     parameters: str
     end_to_end_private: bool
     reference: bool
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A record that is not on the board: its path below the folder of records, and the reason in one line."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two that the data support, as plain text, with a title of a few words.
+
+    `commands` recompute the figures of one that a person wrote.
+    """
+
+    title: str
+    text: str
+    commands: tuple[str, ...] = ()
+
+
+def common_measure(measures: Iterable[Measure]) -> Measure | None:
+    """The metric that all have; None if they differ."""
+    found = set(measures)
+    return found.pop() if len(found) == 1 else None

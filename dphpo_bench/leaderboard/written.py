@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import one_line, shown
-from dphpo_bench.leaderboard.board import Finding
+from dphpo_bench.leaderboard.values import Finding
 
 FILE = "findings.toml"
 MAX_ROWS = 1000

@@ -30,7 +30,7 @@ from dphpo_bench.leaderboard.board import (
     Table,
     Variation,
 )
-from dphpo_bench.leaderboard.evidence import Power
+from dphpo_bench.leaderboard.claims import Power
 from dphpo_bench.records.measure import ACCURACY
 
 EPSILONS = (1.0, 3.0, 8.0)

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from dphpo_bench.leaderboard.board import Answer, Board, Place
-from dphpo_bench.leaderboard.findings import absence, sentences
 from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.sentences import absence, sentences
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.submitted import make_record, read, submit
 

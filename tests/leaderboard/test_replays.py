@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from dphpo_bench.leaderboard.board import Estimate, Row
-from dphpo_bench.leaderboard.columns import row_columns
+from dphpo_bench.leaderboard.columns import CSV, CSV_RISK, CSV_WHY, row_columns, to_csv
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.questions import Question
 from dphpo_bench.leaderboard.scoring import score
-from dphpo_bench.leaderboard.table_csv import COLUMNS, RISK, WHY, to_csv
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.boards import sample_board
@@ -201,7 +200,7 @@ def test_page_readme_and_csv_show_the_columns_where_there_are_extra_runs() -> No
     for page in (to_markdown(told, []), to_html(told)):
         for text in (*headers, "1.23 ± 0.23", "−4.56"):
             assert text.replace(" ", "") in page.replace("\u00a0", "").replace(" ", "").replace("`", "")
-    assert to_csv(told).splitlines()[0].split(",") == [*COLUMNS, *WHY, *RISK]
+    assert to_csv(told).splitlines()[0].split(",") == [*CSV, *CSV_WHY, *CSV_RISK]
     for page in (to_markdown(sample, []), to_html(sample), to_csv(sample)):
         assert "lost to noise" not in page
         assert "lost_to" not in page

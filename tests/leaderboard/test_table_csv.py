@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dphpo_bench.leaderboard.board import Board, Estimate, Row
-from dphpo_bench.leaderboard.table_csv import COLUMNS, RISK, to_csv
+from dphpo_bench.leaderboard.columns import CSV, CSV_RISK, to_csv
 from dphpo_bench.privacy.risk import CERTAIN, Risk
 from tests.leaderboard.boards import HOSTILE, SETTINGS, board, empty_board, hostile_board, sample_board, table
 
@@ -33,7 +33,7 @@ def single(**changes: object) -> pd.Series:
 def test_every_row_is_a_line_with_what_the_board_says() -> None:
     sample = sample_board()
     data = read(to_csv(sample))
-    assert list(data.columns) == list(COLUMNS | RISK)
+    assert list(data.columns) == list(CSV | CSV_RISK)
     rows = rows_of(sample)
     assert data["label"].tolist() == [row.contestant.label for row in rows]
     assert data["reference"].tolist() == [row.contestant.reference for row in rows]
@@ -66,7 +66,7 @@ def test_what_is_unknown_is_empty_and_infinity_is_inf() -> None:
 
 
 def test_an_empty_board_is_a_header() -> None:
-    assert to_csv(empty_board()) == ",".join(COLUMNS | RISK) + "\n"
+    assert to_csv(empty_board()) == ",".join(CSV | CSV_RISK) + "\n"
 
 
 def test_risks_are_rounded_up_to_four_digits() -> None:

@@ -8,8 +8,7 @@ from itertools import groupby
 from dphpo_bench.leaderboard.board import Answer, Board, Table
 from dphpo_bench.leaderboard.charts import curves, forest
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.findings import sentences
-from dphpo_bench.leaderboard.verdicts import first_answers
+from dphpo_bench.leaderboard.sentences import first_answers, sentences
 
 
 def charts(board: Board) -> list[Chart]:
