@@ -30,10 +30,16 @@ class Done:
     stderr: str
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Recomputed ε, shared by the tests: without it each would start processes."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def leaderboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def leaderboard(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """The command line in this process, which has loaded what draws."""
-    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(cache))
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*args: str, cwd: Path = tmp_path) -> Done:
@@ -73,7 +79,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_build_check_and_stale(leaderboard, records: Path, tmp_path: Path) -> None:
+def test_build_check_and_stale(leaderboard, records: Path, tmp_path: Path, monkeypatch, cache: Path) -> None:
     missing = leaderboard("build", "--check", "-q")
     assert missing.returncode == 1
     assert "Stale: leaderboard/index.html" in missing.stdout
@@ -94,8 +100,10 @@ def test_build_check_and_stale(leaderboard, records: Path, tmp_path: Path) -> No
         copy = again / "board" / path.relative_to(records)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(tmp_path / "cache"))
     assert leaderboard("build", "board", "-q", cwd=again).returncode == 0
     assert _contents(again / "board") == first
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", str(cache))
 
     (records / "leaderboard.csv").write_text("edited")
     (records / "plots" / "old.svg").write_text("<svg/>")

@@ -1,6 +1,5 @@
 """The board as Markdown, read by a Markdown parser: what strangers wrote stays text, and nothing is lost."""
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +18,7 @@ from dphpo_bench.leaderboard.columns import overall_columns, row_columns, varyin
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
 from dphpo_bench.records.measure import ACCURACY
-from tests.leaderboard.boards import HOSTILE, board, crowded_board, empty_board, hostile_board, sample_board, table
+from tests.leaderboard.boards import HOSTILE, board, empty_board, hostile_board, sample_board, table
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -298,12 +297,3 @@ def test_an_empty_board_says_so() -> None:
     only_bad = replace(empty_board(), rejected=(Refused("a.json", "Bad."),), records=1)
     assert "None of the records counts yet." in to_markdown(only_bad, [])
     assert "- `a.json`: Bad." in to_markdown(only_bad, [])
-
-
-def test_many_contestants_and_infinite_values_are_no_trouble() -> None:
-    crowded = crowded_board(60)
-    first = crowded.tables[0]
-    odd = replace(first, rows=(replace(first.rows[0], epsilon=math.inf, seconds=None, utility=None), *first.rows[1:]))
-    page = to_markdown(replace(crowded, tables=(odd, *crowded.tables[1:])), [])
-    assert sum(len(found) - 1 for found in tables(page)) == 2 * 3 * 62 + 62
-    assert page == to_markdown(replace(crowded, tables=(odd, *crowded.tables[1:])), [])

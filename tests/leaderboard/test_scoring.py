@@ -374,17 +374,6 @@ def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
     assert "m0" not in board.findings[0].text
 
 
-def test_of_two_settings_of_one_task_the_one_with_more_methods_counts(tmp_path: Path) -> None:
-    records = [*_runs("auto_clipping", [0.5, 0.51]), *_runs("hyfreedp", [0.6, 0.61])]
-    other = [
-        one.model_copy(update={"identity": one.identity.model_copy(update={"data_fingerprint": "0" * 64})})
-        for one in _runs("hyfreedp", [0.9, 0.9])
-    ]
-    submit(tmp_path, *records, *other)
-    (overall,) = score(read(tmp_path)).overalls
-    assert overall.tables == ("toy (linear), data ffffffffffff, ε = 1",)
-
-
 def test_the_standard_is_the_core_suite() -> None:
     standard = Standard.of_suite(CORE)
     assert standard.methods is not None
@@ -573,10 +562,6 @@ def test_a_reference_that_is_not_in_all_tables_is_listed_apart(scored) -> None:
     (overall,) = scored(*both).overalls
     assert overall.references == ()
     assert [(row.contestant.label, row.tables) for row in overall.incomplete] == [("nonprivate", 1)]
-
-
-def test_one_contestant_is_no_finding(scored) -> None:
-    assert scored(*_runs("hyfreedp", [0.9, 0.9])).findings == ()
 
 
 def test_an_empty_board(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import astuple, replace
@@ -65,12 +64,6 @@ def test_failed_runs_pass_as_failed(tmp_path: Path) -> None:
     found = read(tmp_path)
     assert [run.value for run in found.runs] == [None, None]
     assert [refused.reason for refused in found.failed] == ["ValueError: it broke"] * 2
-
-
-def test_references_pass_with_infinite_epsilon(tmp_path: Path) -> None:
-    submit(tmp_path, make_record("nonprivate", private=False))
-    (run,) = read(tmp_path).runs
-    assert (run.epsilon, run.end_to_end_private) == (math.inf, False)
 
 
 def _set(*keys: str, to: Any) -> Callable[[dict[str, Any]], None]:
@@ -190,19 +183,21 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_what_does_not_pass(case: str, tmp_path: Path) -> None:
-    change, reason = BAD[case]
-    (path,) = submit(tmp_path, make_record())
-    obj = json.loads(path.read_text())
-    change(obj)
-    path.write_text(json.dumps(obj))
+def test_what_does_not_pass(tmp_path: Path) -> None:
+    """All cases in one folder: their ledgers are recomputed in the same processes."""
+    expected = {}
+    for seed, (case, (change, reason)) in enumerate(BAD.items()):
+        (path,) = submit(tmp_path, make_record(seed=seed))
+        obj = json.loads(path.read_text())
+        change(obj)
+        path.write_text(json.dumps(obj))
+        expected[path.relative_to(tmp_path).as_posix()] = case, reason
     found = read(tmp_path)
-    assert found.runs == ()
-    (refused,) = found.rejected
-    assert refused.path == path.relative_to(tmp_path).as_posix()
-    assert reason in refused.reason
-    assert str(tmp_path) not in refused.reason
+    assert [expected[run.path] for run in found.runs] == []
+    reasons = {refused.path: refused.reason for refused in found.rejected}
+    assert reasons.keys() == expected.keys()
+    assert {case: reasons[path] for path, (case, reason) in expected.items() if reason not in reasons[path]} == {}
+    assert not any(str(tmp_path) in reason for reason in reasons.values())
 
 
 def test_a_library_that_fails_at_a_ledger_is_named(monkeypatch) -> None:
@@ -309,15 +304,6 @@ def _be_deadly() -> None:
     recompute.epsilon_by = epsilon_by
 
 
-def test_a_long_ledger_is_read_in_no_time(tmp_path: Path) -> None:
-    """Ten thousand different releases; reading them took minutes when each copied the ledger."""
-    events = [to_json(gaussian(100 + step)) for step in range(10_000)]
-    ledger = {"version": 1, "refused": None, "entries": [{"count": 1, "event": event} for event in events]}
-    start = time.process_time()
-    assert len(Ledger.from_json(ledger).entries) == 10_000
-    assert time.process_time() - start < 20
-
-
 def test_places(tmp_path: Path) -> None:
     """A copy in a deeper folder, which would come first, does not take the place of the record."""
     (path,) = submit(tmp_path, make_record())
@@ -342,9 +328,9 @@ def test_places(tmp_path: Path) -> None:
 def test_what_is_not_private_is_infinite_whatever_it_claims(tmp_path: Path) -> None:
     record = make_record("grid_oracle", private=True)
     privacy = record.privacy.model_copy(update={"end_to_end_private": False})
-    submit(tmp_path, record.model_copy(update={"privacy": privacy}))
-    (run,) = read(tmp_path).runs
-    assert (run.epsilon, run.end_to_end_private) == (math.inf, False)
+    submit(tmp_path, record.model_copy(update={"privacy": privacy}), make_record("nonprivate", private=False))
+    shown = [(run.epsilon, run.end_to_end_private, run.risk) for run in read(tmp_path).runs]
+    assert shown == [(math.inf, False, CERTAIN)] * 2
 
 
 def test_a_risk_is_that_of_the_ledger_or_the_larger_one_that_is_claimed(tmp_path: Path) -> None:
@@ -364,12 +350,6 @@ def test_a_fit_is_checked_where_mu_is_that_of_the_ledger() -> None:
     check_risk(Risk(0.1, 0.02, 0.003, 0.4, 0.0), found)
     with pytest.raises(RejectedError, match=r"mu_fit = 0\.01, more than the 0 it claims"):
         check_risk(Risk(0.1, 0.02, 0.003, 0.3, 0.0), found)
-
-
-def test_a_reference_has_every_risk(tmp_path: Path) -> None:
-    submit(tmp_path, make_record("nonprivate", private=False))
-    (run,) = read(tmp_path).runs
-    assert run.risk == CERTAIN
 
 
 def test_a_claim_shaved_by_what_machines_may_differ_by_is_shown_above_the_ledger(tmp_path: Path) -> None:
@@ -412,23 +392,20 @@ def test_kept_epsilons_are_of_this_code_alone() -> None:
     assert engine_hash("privacy", "base") not in (engine_hash("privacy"), engine_hash())
 
 
-MORE = [pytest.param(text, marks=pytest.mark.slow) for text in ("[1]", "null", "NaN", '"too long"')]
-
-
 LOW = "[0.1, 1.0, 1.0, 1.0, Infinity, 0.0]"
 
 
-@pytest.mark.parametrize("damaged", ["", "{", "[-5.0, 1.0, 1.0, 1.0, 1.0, 0.0]", "0.1", *MORE])
-def test_kept_epsilons_are_used_unless_they_cannot_be(damaged: str, tmp_path: Path) -> None:
+def test_kept_epsilons_are_used_unless_they_cannot_be(tmp_path: Path) -> None:
     submit(tmp_path / "records", make_record("strange"))
     cache = tmp_path / "cache"
     first = read_submissions([tmp_path / "records"], cache)
     (kept,) = cache.iterdir()
     whole = kept.read_text()
     assert json.loads(whole) == pytest.approx([first.runs[0].epsilon, *astuple(first.runs[0].risk)])
-    kept.write_text(damaged)
-    assert read_submissions([tmp_path / "records"], cache) == first
-    assert kept.read_text() == whole
+    for damaged in ("{", "[-5.0, 1.0, 1.0, 1.0, 1.0, 0.0]"):
+        kept.write_text(damaged)
+        assert read_submissions([tmp_path / "records"], cache) == first
+        assert kept.read_text() == whole
     kept.write_text(LOW)  # taken for what it says, which cannot lower an ε that is claimed
     (run,) = read_submissions([tmp_path / "records"], cache).runs
     assert (run.epsilon, run.risk) == (first.runs[0].epsilon, CERTAIN)
