@@ -116,7 +116,7 @@ class Answer:
     @property
     def nearly(self) -> tuple[Absent, ...]:
         """Who is in half of the tables or more, but not in all."""
-        return tuple(one for one in self.absent if 2 * one.tables >= self.tables)
+        return tuple(absent for absent in self.absent if 2 * absent.tables >= self.tables)
 
     @property
     def title(self) -> str:
@@ -131,13 +131,13 @@ class Answer:
 
 def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
     """Answers for each subject: at each ε, then for all."""
-    found = []
+    answers = []
     for subject in subjects:
         for target in (*subject.targets, None) if len(subject.targets) > 1 else subject.targets:
-            one = _answer(subject, target)
-            if one.places:
-                found.append(one)
-    return tuple(found)
+            answer = _answer(subject, target)
+            if answer.places:
+                answers.append(answer)
+    return tuple(answers)
 
 
 def subjects_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Subject, ...]:
@@ -146,15 +146,18 @@ def subjects_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Subject
     Tables whose metrics are shares are averaged in points of each one's own, others only with those of the same metric.
     """
     kinds = sorted({kind for cell in counted for kind in cell.setting.kinds})
-    found: dict[tuple[int, ...], Subject] = {}
+    several: dict[tuple[int, ...], Subject] = {}
     for kind in ("", *kinds):
         chosen = [cell for cell in counted if kind in ("", *cell.setting.kinds)]
         for subject in _averaged(kind or ALL_KINDS, chosen):
             if subject.several:
-                found.setdefault(tuple(map(id, subject.cells)), subject)
+                several.setdefault(tuple(map(id, subject.cells)), subject)
     titles = dict.fromkeys(cell.title for cell in cells)
     single = ([cell for cell in cells if cell.title == title] for title in titles)
-    return (*found.values(), *(Subject(one[0].title, one[0].setting.measure, tuple(one)) for one in single))
+    return (
+        *several.values(),
+        *(Subject(chosen[0].title, chosen[0].setting.measure, tuple(chosen)) for chosen in single),
+    )
 
 
 def _averaged(name: str, cells: Sequence[Cell]) -> Iterator[Subject]:
@@ -177,10 +180,10 @@ def _answer(subject: Subject, target: float | None) -> Answer:
     places = []
     if len(anchors) == len(cells):
         for who, tables in inside.items():
-            own = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
-            lead = mean_over(own, anchors) if tables == len(cells) and own[0] is not anchors[0] else None
+            entries = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
+            lead = mean_over(entries, anchors) if tables == len(cells) and entries[0] is not anchors[0] else None
             if lead:
-                places.append(_place(who, lead, cells, own, anchors))
+                places.append(_place(who, lead, cells, entries, anchors))
     # Who has no interval, for want of a second seed, is not put first.
     places.sort(key=lambda place: (place.lead.low is None, -round(place.lead.mean, 9), place.contestant.label))
     ranked = [place for place in places if not place.contestant.reference]
@@ -205,38 +208,40 @@ def _absent(
         if tables < len(cells) and not who.reference:
             there = [(cell, anchor) for cell, anchor in zip(cells, anchors, strict=True) if cell.compares(who)]
             against = [anchor for _, anchor in there]
-            lead, other = (mean_over([cell.by_contestant[one] for cell, _ in there], against) for one in (who, first))
+            lead, other = (
+                mean_over([cell.by_contestant[compared] for cell, _ in there], against) for compared in (who, first)
+            )
             yield Absent(who, tables, lead, other)
 
 
 def _place(
-    who: Contestant, lead: Estimate, cells: Sequence[Cell], own: Sequence[Entry], anchors: Sequence[Entry]
+    who: Contestant, lead: Estimate, cells: Sequence[Cell], entries: Sequence[Entry], anchors: Sequence[Entry]
 ) -> Place:
     untuned = [cell.untuned for cell in cells if cell.untuned]
-    against = mean_over(own, untuned) if len(untuned) == len(cells) else None
-    costs = [(_examples(entry), _examples(cell.untuned)) for entry, cell in zip(own, cells, strict=True)]
+    against = mean_over(entries, untuned) if len(untuned) == len(cells) else None
+    costs = [(_examples(entry), _examples(cell.untuned)) for entry, cell in zip(entries, cells, strict=True)]
     return Place(
         contestant=who,
         lead=lead,
-        parts=tuple(sorted(_parts(cells, own, anchors), key=lambda part: (-round(part.value, 9), part.name))),
+        parts=tuple(sorted(_parts(cells, entries, anchors), key=lambda part: (-round(part.value, 9), part.name))),
         untuned=against.sign if against else 0,
         tied=False,
-        cross_entropy=mean_over(own, [], "cross_entropy"),
-        calibration=mean_over(anchors, own, "cross_entropy"),
+        cross_entropy=mean_over(entries, [], "cross_entropy"),
+        calibration=mean_over(anchors, entries, "cross_entropy"),
         cost=median(examples / once for examples, once in costs if examples and once),
-        tuning_share=median(share for entry in own for share in entry.finished["tuning_share"]) or 0.0,
+        tuning_share=median(share for entry in entries for share in entry.finished["tuning_share"]) or 0.0,
     )
 
 
-def _parts(cells: Sequence[Cell], own: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
+def _parts(cells: Sequence[Cell], entries: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
     """By table; by seed if there is only one table."""
     if len(cells) == 1:
-        scores, others = own[0].by_seed(), anchors[0].by_seed()
+        scores, others = entries[0].by_seed(), anchors[0].by_seed()
         yield from (Part(f"seed {seed}", scores[seed] - others[seed]) for seed in sorted({*scores} & {*others}))
         return
     one_setting = len({cell.title for cell in cells}) == 1
     one_target = len({cell.target for cell in cells}) == 1
-    for cell, entry, anchor in zip(cells, own, anchors, strict=True):
+    for cell, entry, anchor in zip(cells, entries, anchors, strict=True):
         lead = mean_over([entry], [anchor])
         if lead:
             at = f"ε = {cell.target:g}"
@@ -249,8 +254,8 @@ def _with_ties(places: Sequence[Place], cells: Sequence[Cell]) -> Iterator[Place
         return
     first = [cell.by_contestant[places[0].contestant] for cell in cells]
     for place in places:
-        own = [cell.by_contestant[place.contestant] for cell in cells]
-        lead = mean_over(own, first)
+        entries = [cell.by_contestant[place.contestant] for cell in cells]
+        lead = mean_over(entries, first)
         yield place if lead and lead.sign else replace(place, tied=True)
 
 

@@ -2,18 +2,19 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from statistics import median
 
 from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.contestants import Cell, mean_of
+from dphpo_bench.leaderboard.contestants import Cell, Entry, mean_of
 from dphpo_bench.leaderboard.rows import FEW_SEEDS
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import Mean, holm, not_steadier_than_together
-from dphpo_bench.leaderboard.values import Contestant, Estimate
+from dphpo_bench.leaderboard.values import Contestant
 from dphpo_bench.records.measure import Measure
 
 FAMILY_ERROR = 0.05
@@ -37,7 +38,7 @@ class Pair:
     Attributes:
         better: who is ahead, if only by luck.
         worse: the other one.
-        lead: by how much, with its own 95 % interval.
+        lead: by how much, with its standard error.
         p_value: the adjusted p-value; up to `FAMILY_ERROR` it is a claim.
         ahead: in how many of the tables it is ahead.
         tables: how many both are in.
@@ -45,7 +46,7 @@ class Pair:
 
     better: Contestant
     worse: Contestant
-    lead: Estimate
+    lead: Mean
     p_value: float
     ahead: int
     tables: int
@@ -85,6 +86,7 @@ class Claims:
         order: the contestants that are in all of the tables, the best mean first.
         others: those that are compared on most of them, by label.
         pairs: each two, on the tables that both are in, if these are most.
+        seeds: the fewest that any of the compared have in any table.
         power: what it takes to tell more apart; None if no spread is known.
     """
 
@@ -95,7 +97,8 @@ class Claims:
     order: tuple[Contestant, ...]
     others: tuple[Contestant, ...]
     pairs: tuple[Pair, ...]
-    power: Power | None
+    seeds: int = 0
+    power: Power | None = None
 
     @property
     def title(self) -> str:
@@ -117,60 +120,39 @@ class Claims:
         return [pair for pair in self.significant if pair.better == who]
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """Two contestants, and by how much the first is better on the tasks that both are in."""
-
-    better: Contestant
-    worse: Contestant
-    tasks: frozenset[str]
-    lead: Mean
-
-
-@dataclass(frozen=True)
-class _Tested:
-    """The pairs of a subject at one ε, before the claims of others are known.
-
-    `order` has those that are in all of its tables, `others` those that are compared on most of them.
-    """
-
-    subject: Subject
-    epsilon: float
-    order: list[Contestant]
-    others: list[Contestant]
-    pairs: list[_Compared]
-    seeds: int
-
-
 def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell], standard: Standard) -> tuple[Claims, ...]:
-    """The claims about the subjects of several settings; where there are none, about each setting that counts.
+    """Return the claims about the subjects of several settings; without such a subject, about each counted setting.
 
-    They are about those who are in all tables of a subject, at every ε, with at least three seeds, but for tasks from
-    which the standard excuses them. Two are compared on the tasks that both are in, if these are three quarters.
+    They are about contestants that are in all tables of a subject, at every ε, with at least three seeds, but for tasks
+    from which the standard excuses them. Two are compared on the tasks that both are in, if these are three quarters.
     Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
     """
     several = [subject for subject in subjects if subject.several]
     titles = {cell.title for cell in counted}
     chosen = several or [subject for subject in subjects if subject.name in titles]
-    tested = [one for subject in chosen for one in _tested(subject, standard) if one.pairs]
-    levels = [one.subject.name.startswith(ALL_KINDS) for one in tested]
-    sizes = {level: sum(len(one.pairs) for one, of in zip(tested, levels, strict=True) if of == level)
-             for level in levels}  # fmt: skip
-    weights = [1 / sizes[level] / len(sizes) for one, level in zip(tested, levels, strict=True) for _ in one.pairs]
-    adjusted = holm([pair.lead.p_value for one in tested for pair in one.pairs], weights)
+    untested = [claims for subject in chosen for claims in _compared(subject, standard) if claims.pairs]
+    levels = [claims.subject.startswith(ALL_KINDS) for claims in untested]
+    sizes: Counter[bool] = Counter()
+    for claims, level in zip(untested, levels, strict=True):
+        sizes[level] += len(claims.pairs)
+    shares = [1 / sizes[level] / len(sizes) for level in levels]
+    weights = [share for claims, share in zip(untested, shares, strict=True) for _ in claims.pairs]
+    adjusted = holm([pair.lead.p_value for claims in untested for pair in claims.pairs], weights)
     undecided = sum(weight for weight, p_value in zip(weights, adjusted, strict=True) if p_value > FAMILY_ERROR)
-    found, at = [], 0
-    for one, level in zip(tested, levels, strict=True):
-        p_values = adjusted[at : at + len(one.pairs)]
-        at += len(one.pairs)
+    p_values = iter(adjusted)
+    tested = []
+    for claims, level in zip(untested, levels, strict=True):
+        pairs = tuple(replace(pair, p_value=next(p_values)) for pair in claims.pairs)
         # What Holm's procedure asks of the next pair.
         next_level = FAMILY_ERROR / sizes[level] / len(sizes) / undecided if undecided else FAMILY_ERROR
-        found.append(_claims(one, p_values, next_level))
-    return tuple(found)
+        open_leads = [pair.lead for pair in pairs if not pair.significant]
+        power = power_of([pair.lead for pair in pairs], open_leads, claims.seeds, next_level)
+        tested.append(replace(claims, pairs=pairs, power=power))
+    return tuple(tested)
 
 
-def _tested(subject: Subject, standard: Standard) -> Iterator[_Tested]:
-    """The pairs at each ε, the better one first."""
+def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
+    """Return the pairs at each ε, the better contestant first, before the p-values are adjusted."""
     tasks = frozenset(cell.title for cell in subject.cells)
     known = dict.fromkeys(who for cell in subject.cells for who in cell.by_contestant)
     lacking = {who: [cell for cell in subject.cells if not _takes_part(who, cell)] for who in known}
@@ -189,76 +171,48 @@ def _tested(subject: Subject, standard: Standard) -> Iterator[_Tested]:
     for at, target in enumerate(subject.targets):
         cells = subject.at(target)
         means = {who: mean for who in complete if (mean := mean_of([cell.by_contestant[who] for cell in cells], []))}
-        pairs = [
-            _Compared(first, second, shared, lead)
-            if lead.value >= 0
-            else _Compared(second, first, shared, replace(lead, value=-lead.value))
-            for first, second, shared, found in compared
-            if (lead := found[at])
-        ]
-        runs = (
-            len(cell.by_contestant[who].runs)
-            for pair in pairs
-            for cell in cells
-            if cell.title in pair.tasks
-            for who in (pair.better, pair.worse)
+        pairs, seeds = [], []
+        for first, second, shared, leads in compared:
+            lead = leads[at]
+            if lead:
+                tables = [cell.by_contestant for cell in cells if cell.title in shared]
+                pairs.append(_pair(first, second, lead, tables))
+                seeds += [len(table[who].runs) for table in tables for who in (first, second)]
+        yield Claims(
+            subject=subject.name,
+            epsilon=target,
+            measure=subject.measure,
+            tasks=len(cells),
+            order=tuple(sorted(means, key=lambda who: (-round(means[who].value, 9), who.label))),
+            others=tuple(sorted(partial, key=lambda who: who.label)),
+            pairs=tuple(pairs),
+            seeds=min(seeds, default=0),
         )
-        yield _Tested(
-            subject,
-            target,
-            order=sorted(means, key=lambda who: (-round(means[who].value, 9), who.label)),
-            others=sorted(partial, key=lambda who: who.label),
-            pairs=pairs,
-            seeds=min(runs, default=0),
-        )
+
+
+def _pair(first: Contestant, second: Contestant, lead: Mean, tables: Sequence[Mapping[Contestant, Entry]]) -> Pair:
+    if lead.value < 0:
+        first, second, lead = second, first, replace(lead, value=-lead.value)
+    by_table = [mean_of([table[first]], [table[second]]) for table in tables]
+    return Pair(first, second, lead, lead.p_value, sum(bool(mean and mean.value > 0) for mean in by_table), len(tables))
 
 
 def _takes_part(who: Contestant, cell: Cell) -> bool:
-    """Whether claims are about it: more of them need more evidence each, so a run or two do not make any."""
+    """Return True if claims may be about a contestant in a table: not with a run or two."""
     return cell.compares(who) and not who.reference and len(cell.by_contestant[who].runs) >= FEW_SEEDS
 
 
 def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: frozenset[str]) -> list[Mean | None]:
-    """The mean difference over these tasks at each ε.
-
-    None without a standard error, and where an ε has too few of them.
-    """
-    found: list[Mean | None] = []
+    """Return the mean difference over these tasks at each ε; None without an error, or where too few are there."""
+    leads: list[Mean | None] = []
     for target in subject.targets:
         cells = subject.at(target)
         entries = [cell.by_contestant for cell in cells if cell.title in tasks]
         lead = None
         if len(entries) >= MOST * len(cells):
-            lead = mean_of([own[first] for own in entries], [own[second] for own in entries])
-        found.append(lead if lead and lead.error is not None else None)
-    return not_steadier_than_together(found)
-
-
-def _claims(tested: _Tested, p_values: Sequence[float], level: float) -> Claims:
-    subject = tested.subject
-    cells = subject.at(tested.epsilon)
-    pairs = [
-        Pair(one.better, one.worse, one.lead.estimate, p_value, *_ahead(one, cells))
-        for one, p_value in zip(tested.pairs, p_values, strict=True)
-    ]
-    undecided = [one.lead for one, pair in zip(tested.pairs, pairs, strict=True) if not pair.significant]
-    return Claims(
-        subject=subject.name,
-        epsilon=tested.epsilon,
-        measure=subject.measure,
-        tasks=len(cells),
-        order=tuple(tested.order),
-        others=tuple(tested.others),
-        pairs=tuple(pairs),
-        power=power_of([one.lead for one in tested.pairs], undecided, tested.seeds, level),
-    )
-
-
-def _ahead(pair: _Compared, cells: Sequence[Cell]) -> tuple[int, int]:
-    """In how many of the tables it is ahead, and how many both are in."""
-    shared = [cell.by_contestant for cell in cells if cell.title in pair.tasks]
-    leads = (mean_of([entries[pair.better]], [entries[pair.worse]]) for entries in shared)
-    return sum(bool(lead and lead.value > 0) for lead in leads), len(shared)
+            lead = mean_of([table[first] for table in entries], [table[second] for table in entries])
+        leads.append(lead if lead and lead.error is not None else None)
+    return not_steadier_than_together(leads)
 
 
 def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level: float) -> Power | None:

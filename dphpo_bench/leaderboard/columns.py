@@ -59,7 +59,7 @@ def metric_text(estimate: Estimate | None, measure: Measure | None) -> str:
     if estimate is None or measure is None or not measure.logarithmic or estimate.low is None or estimate.high is None:
         return measure_text(estimate, measure)
     decimals = _decimals(estimate.mean)
-    mean, low, high = (_number(one, measure, decimals) for one in (estimate.mean, estimate.low, estimate.high))
+    mean, low, high = (_number(value, measure, decimals) for value in (estimate.mean, estimate.low, estimate.high))
     return f"{mean} [{low}, {high}]"
 
 
@@ -112,14 +112,14 @@ def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
 
 def label_text(row: Row | OverallRow) -> str:
     """The label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
-    told = (
+    applies = (
         row.few_seeds,
         row.lacks_seeds,
         row.failed,
         row.contradicted,
         not row.contestant.end_to_end_private,
     )
-    marks = "".join(mark for (mark, _), so in zip(MARKS, told, strict=True) if so)
+    marks = "".join(mark for (mark, _), so in zip(MARKS, applies, strict=True) if so)
     return row.contestant.label + (f" {marks}" if marks else "")
 
 
@@ -277,14 +277,14 @@ def varying(columns: Iterable[Column], rows: Sequence[Any]) -> tuple[list[Column
 
     A column in which nothing is known is neither.
     """
-    kept, same = [], []
+    differing, same = [], []
     for column in columns:
         texts = {column.text(row) for row in rows}
         if len(texts) > 1 or column.key == "method":
-            kept.append(column)
+            differing.append(column)
         elif texts != {NOTHING}:
             same.append(f"{column.header} {texts.pop()}")
-    return kept, same
+    return differing, same
 
 
 DIGITS = 6

@@ -134,8 +134,8 @@ def cells_of(runs: pd.DataFrame, standard: Standard) -> list[Cell]:
         of_cell = _with_scores(of_cell, setting)
         asked = standard.seeds_of(setting, target) or frozenset()
         entries = [
-            Entry(who, own.drop_duplicates("seed", keep="last"), bool(asked - {*own["seed"]}))
-            for who, own in of_cell.groupby("contestant", sort=False)
+            Entry(who, of_who.drop_duplicates("seed", keep="last"), bool(asked - {*of_who["seed"]}))
+            for who, of_who in of_cell.groupby("contestant", sort=False)
         ]
         anchors = {
             (who.method, who.parameters, who.end_to_end_private): entry
@@ -197,26 +197,26 @@ def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tu
     """
     varying = varying_names(list(settings.values()))
 
-    def told(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
+    def texts_of(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
         present = [name for name in varying if name in setting and (nulls or setting[name] != "null")]
         return tuple(f"{name}={setting[name]}" for name in present)
 
-    brief = {key: told(setting, nulls=False) for key, setting in settings.items()}
+    brief = {key: texts_of(setting, nulls=False) for key, setting in settings.items()}
     counts = Counter(brief.values())
-    return {key: texts if counts[texts] == 1 else told(settings[key], nulls=True) for key, texts in brief.items()}
+    return {key: texts if counts[texts] == 1 else texts_of(settings[key], nulls=True) for key, texts in brief.items()}
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
     """The texts, with numbers added to those that occur more than once, so that all differ."""
     counts = Counter(texts)
     taken = {text for text in texts if counts[text] == 1}
-    found = []
+    distinct = []
     for text in texts:
         if counts[text] > 1:
             text = next(other for number in count(1) if (other := f"{text} #{number}") not in taken)
             taken.add(text)
-        found.append(text)
-    return found
+        distinct.append(text)
+    return distinct
 
 
 def _flat(parameters: str) -> dict[str, str]:
@@ -227,14 +227,14 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
     """Task and model, and whichever of δ, data, structure and facts tell settings apart."""
     ordered = sorted(settings, key=astuple)
     titles = []
-    for (task, model), same in groupby(ordered, key=lambda one: (one.task, one.model)):
+    for (task, model), same in groupby(ordered, key=lambda setting: (setting.task, setting.model)):
         group = list(same)
-        told = [_distinctions(one) for one in group]
-        varying = [place for place, values in enumerate(zip(*told, strict=True)) if len(set(values)) > 1]
-        marks = [", on a public model that has seen the records" if one.seen else "" for one in group]
+        distinctions = [_distinctions(setting) for setting in group]
+        varying = [place for place, values in enumerate(zip(*distinctions, strict=True)) if len(set(values)) > 1]
+        marks = [", on a public model that has seen the records" if setting.seen else "" for setting in group]
         titles += [
             ", ".join([f"{task} ({model}{mark})", *(texts[place] for place in varying)])
-            for mark, texts in zip(marks, told, strict=True)
+            for mark, texts in zip(marks, distinctions, strict=True)
         ]
     return dict(zip(ordered, _distinct(titles), strict=True))
 
@@ -260,7 +260,10 @@ def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
     for cell in cells:
         for entry in cell.ranked:
             seeds[cell.setting].update(entry.runs["seed"].tolist())
-    return {setting: Draws(sorted(found), draw(len(found), _stream(setting))) for setting, found in seeds.items()}
+    return {
+        setting: Draws(sorted(of_setting), draw(len(of_setting), _stream(setting)))
+        for setting, of_setting in seeds.items()
+    }
 
 
 def _stream(setting: Setting) -> int:
@@ -301,8 +304,8 @@ def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "sc
     """
     tables = [entry.by_seed(column) for entry in entries]
     if others:
-        pairs = zip(tables, (other.by_seed(column) for other in others), strict=True)
-        tables = [{seed: own[seed] - other[seed] for seed in own if seed in other} for own, other in pairs]
+        pairs = zip(tables, (second.by_seed(column) for second in others), strict=True)
+        tables = [{seed: first[seed] - second[seed] for seed in first if seed in second} for first, second in pairs]
     return mean_of_tables(tables) if all(tables) else None
 
 

@@ -30,8 +30,8 @@ class Paths:
     def beside(cls, folder: Path) -> "Paths":
         """The documents and sources that this leaderboard's folder has beside it."""
         root = folder.absolute().parent
-        found = ("docs/scoring.md", "CONTRIBUTING.md", *(f"methods/{name}.py" for name in registry.methods()))
-        return cls(frozenset(f"../{name}" for name in found if (root / name).is_file()))
+        names = ("docs/scoring.md", "CONTRIBUTING.md", *(f"methods/{name}.py" for name in registry.methods()))
+        return cls(frozenset(f"../{name}" for name in names if (root / name).is_file()))
 
     def link(self, name: str) -> str | None:
         """The address of a file of the project, relative to the leaderboard; None if it is not there."""
@@ -82,5 +82,5 @@ def command_of(run: Run) -> str:
 
 @cache
 def _own_methods() -> dict[str, type[Method]]:
-    own = f"dphpo-bench {version('dphpo-bench')}"
-    return {name: found.cls for name, found in registry.methods().items() if found.origin == own}
+    origin = f"dphpo-bench {version('dphpo-bench')}"
+    return {name: method.cls for name, method in registry.methods().items() if method.origin == origin}

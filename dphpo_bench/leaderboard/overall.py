@@ -99,7 +99,9 @@ def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ..
     """The tables that the standard asks for but that do not count: for each task and model, with all their ε."""
     present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
     missing = {
-        (task, model): [f"{one:g}" for one in sorted(standard.epsilons or ()) if (task, model, one) not in present]
+        (task, model): [
+            f"{epsilon:g}" for epsilon in sorted(standard.epsilons or ()) if (task, model, epsilon) not in present
+        ]
         for task, model in sorted(standard.tasks or ())
     }
     return tuple(f"{task} ({model}), ε = {', '.join(some)}" for (task, model), some in missing.items() if some)
@@ -114,7 +116,10 @@ def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws:
     for cell, table in counted:
         for row in table.everyone:
             everyone[row.contestant].append((row, cell))
-    rows = [_overall_row(who, found, chosen, mean_ranks.get(who), places.get(who)) for who, found in everyone.items()]
+    rows = [
+        _overall_row(who, in_tables, chosen, mean_ranks.get(who), places.get(who))
+        for who, in_tables in everyone.items()
+    ]
     rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
     references = tuple(row for row in rows if row.contestant.reference and row.tables == len(counted))
     return Overall(
@@ -176,24 +181,24 @@ def _overall_mean(cells: Sequence[Cell], who: Contestant, column: str) -> Estima
 
 def _overall_gap(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
     """By how much the oracle is better on average over the cells, if all of them compare both."""
-    own = [cell.by_contestant[who] for cell in cells if cell.compares(who)]
+    entries = [cell.by_contestant[who] for cell in cells if cell.compares(who)]
     oracles = [cell.oracle for cell in cells if cell.oracle and cell.oracle.contestant != who]
-    if _measure(cells) is None or not len(own) == len(oracles) == len(cells):
+    if _measure(cells) is None or not len(entries) == len(oracles) == len(cells):
         return None
-    return mean_over(oracles, own)
+    return mean_over(oracles, entries)
 
 
 def _overall_row(
     who: Contestant,
-    found: Sequence[tuple[Row, Cell]],
+    in_tables: Sequence[tuple[Row, Cell]],
     cells: Sequence[Cell],
     mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
-    rows = [row for row, _ in found]
+    rows = [row for row, _ in in_tables]
     relative = [
         row.examples / once
-        for row, cell in found
+        for row, cell in in_tables
         if cell.untuned and (once := median(cell.untuned.finished["examples"]))
     ]
     return OverallRow(
@@ -206,7 +211,9 @@ def _overall_row(
         utility=_overall_utility(cells, who),
         gap_to_oracle=_overall_gap(cells, who),
         cross_entropy=_overall_mean(cells, who, "cross_entropy"),
-        epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
+        epsilon_ratio=max(
+            (row.epsilon / cell.target for row, cell in in_tables if row.epsilon is not None), default=None
+        ),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         lacks_seeds=any(row.lacks_seeds for row in rows),
         contradicted=any(row.contradicted for row in rows),

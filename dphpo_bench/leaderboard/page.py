@@ -53,11 +53,11 @@ class Card:
     @property
     def commands(self) -> dict[str, str]:
         """For each setting, what repeats its first run."""
-        found: dict[str, str] = {}
+        commands: dict[str, str] = {}
         for table, row in self.rows:
             if row.command:
-                found.setdefault(table.setting, row.command)
-        return found
+                commands.setdefault(table.setting, row.command)
+        return commands
 
 
 def to_html(board: Board, paths: Paths | None = None) -> str:
@@ -109,12 +109,12 @@ def default_answer(board: Board) -> Answer | None:
 
 def cards_of(board: Board) -> Iterator[Card]:
     """The contestants by name, references last."""
-    found: dict[Contestant, list[tuple[Table, Row]]] = {}
+    rows: dict[Contestant, list[tuple[Table, Row]]] = {}
     for table in board.tables:
         for row in table.everyone:
-            found.setdefault(row.contestant, []).append((table, row))
-    for who in sorted(found, key=lambda who: (who.reference, who.label)):
-        yield Card(who, tuple(found[who]))
+            rows.setdefault(row.contestant, []).append((table, row))
+    for who in sorted(rows, key=lambda who: (who.reference, who.label)):
+        yield Card(who, tuple(rows[who]))
 
 
 def sort_value(value: float | str | None) -> str | None:
@@ -128,9 +128,9 @@ def sort_value(value: float | str | None) -> str | None:
 
 def _subjects(board: Board) -> dict[str, list[str]]:
     """What readers may ask about, by group."""
-    found: dict[str, list[str]] = {"Several tasks": [], "One task": []}
+    groups: dict[str, list[str]] = {"Several tasks": [], "One task": []}
     for answer in board.answers:
-        group = found["Several tasks" if len(answer.settings) > 1 else "One task"]
+        group = groups["Several tasks" if len(answer.settings) > 1 else "One task"]
         if answer.subject not in group:
             group.append(answer.subject)
-    return {name: group for name, group in found.items() if group}
+    return {name: group for name, group in groups.items() if group}

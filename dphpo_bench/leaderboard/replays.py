@@ -36,12 +36,12 @@ class Replays:
         for run in runs:
             if run.method != REPLAY:
                 continue
-            given = json.loads(run.parameters)
-            role = str(given.get("explains")), str(given.get("values_from"))
+            parameters = json.loads(run.parameters)
+            role = str(parameters.get("explains")), str(parameters.get("values_from"))
             about, source = map(by_key.get, role)
             if about is None or source is None:
                 continue
-            reason = _misfit(run, given, about, source) or _repeated(by_role.get(role))
+            reason = _misfit(run, parameters, about, source) or _repeated(by_role.get(role))
             if reason:
                 refused.append(Refused(run.path, reason))
             else:
@@ -75,7 +75,7 @@ class Replays:
 def read_checked(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
     """`read_submissions`, with the extra runs that do not fit the records they name among the rejected ones."""
     read = read_submissions(paths, cache, progress)
-    misfits = {one.path: one for one in Replays.of(read.runs).refused}
+    misfits = {refused.path: refused for refused in Replays.of(read.runs).refused}
     rejected = sorted((*read.rejected, *misfits.values()), key=lambda refused: (refused.path, refused.reason))
     return Submissions(tuple(run for run in read.runs if run.path not in misfits), tuple(rejected))
 
@@ -88,18 +88,18 @@ def _repeated(earlier: Run | None) -> str:
     return f"it is the same extra run as {earlier.path}" if earlier else ""
 
 
-def _misfit(run: Run, given: Mapping[str, Any], about: Run, source: Run) -> str:
+def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) -> str:
     """Why an extra run is not what it should be by the records that it names; else empty."""
     if (run.setting, run.target, run.seed) != (about.setting, about.target, about.seed):
         return f"it is about {about.path}, whose task, ε or seed is another"
-    own = about is source
-    if given.get("share") != (1.0 if own else 1 - about.tuning_share):
+    same_run = about is source
+    if parameters.get("share") != (1.0 if same_run else 1 - about.tuning_share):
         return f"its training has another share of ε than that of {about.path} leaves it"
-    if own and given.get("again") is not None:
-        same = given["again"] == source.method and given.get("settings") == source.parameters
+    if same_run and parameters.get("again") is not None:
+        same = parameters["again"] == source.method and parameters.get("settings") == source.parameters
         return "" if same else f"it runs another method again than that of {source.path}"
-    if given.get("again") is not None:
+    if parameters.get("again") is not None:
         return f"it trains with other values than {source.path} chose"
-    if any(given.get(name) != value for name, value in json.loads(source.values).items()):
+    if any(parameters.get(name) != value for name, value in json.loads(source.values).items()):
         return f"it trains with other values than {source.path} chose"
     return ""

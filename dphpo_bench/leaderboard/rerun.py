@@ -83,7 +83,7 @@ def repeats(
         roots: folders and files, as for `read_submissions`.
         workshop: makes tasks.
     """
-    found: list[Repeat] = []
+    repeated: list[Repeat] = []
     refused: list[Refused] = []
     others: list[Refused] = []
     for run in runs:
@@ -97,12 +97,12 @@ def repeats(
             refused.append(Refused(run.path, f"It ran on {record.environment['device']}, and there is none here."))
             continue
         try:
-            found.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
+            repeated.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
         except DataError as error:
             refused.append(Refused(run.path, str(error)))
         except DphpoBenchError as error:
             others.append(Refused(run.path, str(error)))
-    return found, refused, others
+    return repeated, refused, others
 
 
 def _resources(record: RunRecord) -> Resources:
@@ -132,14 +132,14 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
     # Records of version 2 state no risk.
     names = [*old, *(name for name in new if name not in old and not name.startswith("privacy.risk"))]
     both = [Difference(name, old.get(name), new.get(name)) for name in names]
-    return [one for one in both if not _alike(one.recorded, one.repeated)]
+    return [difference for difference in both if not _alike(difference.recorded, difference.repeated)]
 
 
 def _told(record: RunRecord) -> Iterator[tuple[str, Any]]:
     """What follows from a run's seed: names and values."""
-    told = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
-    yield from _leaves("", told.pop("metrics"))
-    for name, value in told.items():
+    outcome = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
+    yield from _leaves("", outcome.pop("metrics"))
+    for name, value in outcome.items():
         yield from _leaves(name, value)
 
 
@@ -147,12 +147,14 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     named = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if named is None:
         yield place, value
-    for name, one in named or ():
-        yield from _leaves(f"{place}.{name}" if place else str(name), one)
+    for name, inner in named or ():
+        yield from _leaves(f"{place}.{name}" if place else str(name), inner)
 
 
 def _alike(recorded: Any, repeated: Any) -> bool:
-    numbers = [one for one in (recorded, repeated) if isinstance(one, int | float) and not isinstance(one, bool)]
+    numbers = [
+        value for value in (recorded, repeated) if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
     if len(numbers) == 2:
         return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING**2) or all(map(math.isnan, numbers))
     return bool(recorded == repeated)

@@ -218,4 +218,4 @@ def _gap_closed(entry: Entry, oracle: Entry | None, untuned: Entry | None) -> Es
     if oracle is None or untuned is None or entry is oracle or entry is untuned:
         return None
     triples = paired(entry, untuned, oracle)
-    return ratio_interval([own - low for own, low, _ in triples], [high - low for _, low, high in triples])
+    return ratio_interval([score - low for score, low, _ in triples], [high - low for _, low, high in triples])

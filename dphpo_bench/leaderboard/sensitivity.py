@@ -55,16 +55,16 @@ def variations_of(
     claims: Sequence[Claims], subjects: Sequence[Subject], counted: Sequence[Cell]
 ) -> tuple[Variation, ...]:
     """What becomes of the order of the first subject's claims, at each ε, in each group of ways."""
-    found = []
-    for one in claims:
-        if one.subject == claims[0].subject and one.complete:
-            cells = next(subject for subject in subjects if subject.name == one.subject).at(one.epsilon)
-            others = [cell for cell in counted if cell.target == one.epsilon and cell not in cells]
-            complete = [cell for cell in others if all(cell.compares(who) for who in one.order)]
-            ways = list(_ways(cells, complete, one.order))
+    variations = []
+    for claimed in claims:
+        if claimed.subject == claims[0].subject and claimed.complete:
+            cells = next(subject for subject in subjects if subject.name == claimed.subject).at(claimed.epsilon)
+            others = [cell for cell in counted if cell.target == claimed.epsilon and cell not in cells]
+            complete = [cell for cell in others if all(cell.compares(who) for who in claimed.order)]
+            ways = list(_ways(cells, complete, claimed.order))
             groups = dict.fromkeys(way.group for way in ways)
-            found += [_variation(one, group, [way for way in ways if way.group == group]) for group in groups]
-    return tuple(found)
+            variations += [_variation(claimed, group, [way for way in ways if way.group == group]) for group in groups]
+    return tuple(variations)
 
 
 def _ways(cells: Sequence[Cell], others: Sequence[Cell], order: Sequence[Contestant]) -> Iterator[_Way]:

@@ -21,11 +21,11 @@ def findings(counted: Sequence[tuple[Cell, Table]], overalls: Sequence[Overall])
     """The findings that the tables that count, and the overall standings, have the data for."""
     epsilons = sorted({table.epsilon for _, table in counted})
     ends = list(dict.fromkeys([*epsilons[:1], *epsilons[-1:]]))
-    found = {
+    sentences_by_title = {
         "Who is first": [_first(overall) for overall in overalls if overall.epsilon in ends and len(overall.rows) > 1],
         "Does searching pay for itself": [text for epsilon in ends for text in _searching(counted, epsilon)],
     }
-    return tuple(Finding(title, " ".join(texts)) for title, texts in found.items() if texts)
+    return tuple(Finding(title, " ".join(texts)) for title, texts in sentences_by_title.items() if texts)
 
 
 def _first(overall: Overall) -> str:
@@ -49,26 +49,26 @@ def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterato
     """
     tables = [(cell, table) for cell, table in counted if table.epsilon == epsilon]
     among = Counter(row.contestant for _, table in tables for row in table.rows)
-    found = [
+    searches = [
         (row, cell)
         for cell, table in tables
         for row in table.rows
         if row.runs > 1 and not row.lacks_seeds and 2 * among[row.contestant] >= len(tables)
     ]
-    untuned = [row.gap_to_untuned for row, _ in found if row.gap_to_untuned]
-    advised = [lead for row, cell in found if (lead := _lead(cell, row.contestant, ADVISED))]
+    untuned = [row.gap_to_untuned for row, _ in searches if row.gap_to_untuned]
+    advised = [lead for row, cell in searches if (lead := _lead(cell, row.contestant, ADVISED))]
     if untuned:
         better, worse = _beyond_chance(untuned)
-        told = (
+        text = (
             f"{better} of {len(untuned)} results of methods with several training runs are better than {UNTUNED} and "
         )
-        told += f"{worse} worse"
+        text += f"{worse} worse"
         if advised:
             better, worse = _beyond_chance(advised)
-            told += f"; {better} are better than {ADVISED}, whose values are from the literature, and {worse} worse"
-        spent = plain.median(row.tuning_share for row, _ in found)
+            text += f"; {better} are better than {ADVISED}, whose values are from the literature, and {worse} worse"
+        spent = plain.median(row.tuning_share for row, _ in searches)
         yield (
-            f"At ε = {epsilon:g}, {told} (95 % confidence each). Their search takes {100 * spent:.0f} % of ε (median)."
+            f"At ε = {epsilon:g}, {text} (95 % confidence each). Their search takes {100 * spent:.0f} % of ε (median)."
         )
 
 
@@ -89,25 +89,25 @@ def sentences(answer: Answer) -> list[str]:
     first, *others = answer.places
     cost = f", for the cost of {_runs(first.cost)}" if first.cost else ""
     place = f"{_distance(answer, first.lead.mean)}{_interval(answer, first)}{_worst(answer, first)}"
-    told = [f"{first.contestant.label} is {place}{cost}."]
+    texts = [f"{first.contestant.label} is {place}{cost}."]
     ties = [place.contestant.label for place in others if place.tied]
     if others and not ties:
-        told[0] = f"{told[0][:-1]}, and ahead of every other with 95 % confidence each."
+        texts[0] = f"{texts[0][:-1]}, and ahead of every other with 95 % confidence each."
     elif ties:
         more = f" and {len(ties) - MOST_NAMED} more" if len(ties) > MOST_NAMED else ""
-        told.append(f"{', '.join(ties[:MOST_NAMED])}{more} cannot be told from it, with 95 % confidence each.")
+        texts.append(f"{', '.join(ties[:MOST_NAMED])}{more} cannot be told from it, with 95 % confidence each.")
     if len(others) > len(ties):
         last = others[-1]
-        told.append(f"{last.contestant.label} is last, {_distance(answer, last.lead.mean)}{_worst(answer, last)}.")
-    return told
+        texts.append(f"{last.contestant.label} is last, {_distance(answer, last.lead.mean)}{_worst(answer, last)}.")
+    return texts
 
 
-def absence(answer: Answer, one: Absent) -> str:
+def absence(answer: Answer, absent: Absent) -> str:
     """In how many tables somebody is; if in half or more, how far it and the first are from the anchor there."""
-    if one.lead is None or one.first is None or one not in answer.nearly:
-        return f"in {one.tables}"
-    first = f"{answer.places[0].contestant.label} is {_distance(answer, one.first.mean)}"
-    return f"in {one.tables}: {_distance(answer, one.lead.mean)} there, where {first}"
+    if absent.lead is None or absent.first is None or absent not in answer.nearly:
+        return f"in {absent.tables}"
+    first = f"{answer.places[0].contestant.label} is {_distance(answer, absent.first.mean)}"
+    return f"in {absent.tables}: {_distance(answer, absent.lead.mean)} there, where {first}"
 
 
 def _runs(cost: float) -> str:
@@ -151,9 +151,9 @@ class Sheet:
 def summary(board: Board) -> str:
     """How many pairs are told apart, and how sure that is."""
     pairs = sum(len(claims.pairs) for claims in board.claims)
-    told = sum(len(claims.significant) for claims in board.claims)
+    claimed = sum(len(claims.significant) for claims in board.claims)
     return (
-        f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {told:,} "
+        f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {claimed:,} "
         f"tell who is better. They are tested so that the chance of any wrong one is {100 * FAMILY_ERROR:g} %, all "
         "counted together (Holm), as far as t-tests hold, and are about these tasks. A pair that is not named is "
         "undecided, which does not mean equal."
@@ -162,7 +162,9 @@ def summary(board: Board) -> str:
 
 def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
     """The claims, those of one subject together."""
-    return [(subject, list(found)) for subject, found in groupby(board.claims, key=lambda one: one.subject)]
+    return [
+        (subject, list(of_subject)) for subject, of_subject in groupby(board.claims, key=lambda claims: claims.subject)
+    ]
 
 
 def count_text(claims: Claims) -> str:
@@ -176,12 +178,12 @@ def victories(claims: Claims) -> list[str]:
     Last, what rests on few of the tables.
     """
     everyone = (*claims.order, *claims.others)
-    found = [f"{who.label} beats {_whom(claims, who)}." for who in everyone if claims.beaten(who)]
+    texts = [f"{who.label} beats {_whom(claims, who)}." for who in everyone if claims.beaten(who)]
     few = [pair for pair in claims.significant if 2 * pair.ahead <= pair.tables]
     if few:
-        pairs = (f"{one.better.label} than {one.worse.label} ({one.ahead} of {one.tables})" for one in few)
-        found.append(f"Better on average, but on half of the tasks at most: {', '.join(pairs)}.")
-    return found
+        pairs = (f"{pair.better.label} than {pair.worse.label} ({pair.ahead} of {pair.tables})" for pair in few)
+        texts.append(f"Better on average, but on half of the tasks at most: {', '.join(pairs)}.")
+    return texts
 
 
 def _whom(claims: Claims, who: Contestant) -> str:
@@ -190,14 +192,14 @@ def _whom(claims: Claims, who: Contestant) -> str:
     Where not all tables were compared, it is said how many were.
     """
     beaten = {pair.worse: pair for pair in claims.beaten(who)}
-    first = [one for one in claims.order if one in beaten and who in claims.order]
-    rest = [one.label for one in claims.order if one != who and one not in beaten]
-    told = ", ".join(one.label for one in first)
+    first = [other for other in claims.order if other in beaten and who in claims.order]
+    rest = [other.label for other in claims.order if other != who and other not in beaten]
+    text = ", ".join(other.label for other in first)
     if len(rest) < len(first):
-        told = "all others that are in all tables" if claims.others else "all others"
-        told += f" but {', '.join(rest)}" if rest else ""
-    further = [_with_tables(claims, pair) for one, pair in beaten.items() if one not in first]
-    return "; and ".join(filter(None, (told, ", ".join(further))))
+        text = "all others that are in all tables" if claims.others else "all others"
+        text += f" but {', '.join(rest)}" if rest else ""
+    further = [_with_tables(claims, pair) for other, pair in beaten.items() if other not in first]
+    return "; and ".join(filter(None, (text, ", ".join(further))))
 
 
 def _with_tables(claims: Claims, pair: Pair) -> str:
@@ -206,30 +208,30 @@ def _with_tables(claims: Claims, pair: Pair) -> str:
 
 def first_answers(board: Board) -> list[Answer]:
     """The answers about the first subject: at each ε, then over all."""
-    return [one for one in board.answers if one.subject == board.answers[0].subject]
+    return [answer for answer in board.answers if answer.subject == board.answers[0].subject]
 
 
 def stability(board: Board) -> list[str]:
     """For each ε, whether the order holds on boards that are made in other ways."""
-    return [_stability(claims, [one for one in board.variations if one.epsilon == claims.epsilon])
+    return [_stability(claims, [variation for variation in board.variations if variation.epsilon == claims.epsilon])
             for claims in _first_claims(board) if claims.complete]  # fmt: skip
 
 
 def _first_claims(board: Board) -> list[Claims]:
-    return [one for one in board.claims if one.subject == board.claims[0].subject]
+    return [claims for claims in board.claims if claims.subject == board.claims[0].subject]
 
 
 def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
-    ways = sum(count for one in variations for _, count in one.firsts)
-    stays = sum(count for one in variations for who, count in one.firsts if who == claims.order[0])
-    worst = max(variations, key=lambda one: (one.swapped, one.reversed))
-    wrong = max(one.reversed for one in variations)
+    ways = sum(count for variation in variations for _, count in variation.firsts)
+    stays = sum(count for variation in variations for who, count in variation.firsts if who == claims.order[0])
+    worst = max(variations, key=lambda variation: (variation.swapped, variation.reversed))
+    wrong = max(variation.reversed for variation in variations)
     apart = sum(pair.significant for pair in claims.complete)
-    told = f", and {wrong or 'none'} of the {apart} told apart" if apart else ""
+    tail = f", and {wrong or 'none'} of the {apart} told apart" if apart else ""
     among = ", of those in all tables," if claims.others else ","
     return (
         f"At ε = {claims.epsilon:g}{among} {claims.order[0].label} is first on {stays} of {ways} boards made in "
-        f"another way; at most {worst.swapped} of {worst.pairs} pairs change places{told}."
+        f"another way; at most {worst.swapped} of {worst.pairs} pairs change places{tail}."
     )
 
 
@@ -237,32 +239,32 @@ def stability_sheet(board: Board) -> Sheet:
     """What becomes of the order, for each ε and each group of ways."""
     rows = (
         (
-            f"{one.epsilon:g}",
-            one.title,
-            ", ".join(f"{who.label} ({count})" if one.worst else who.label for who, count in one.firsts),
-            f"{one.swapped} of {one.pairs}{f' ({one.worst})' if one.worst else ''}",
-            str(one.reversed),
+            f"{variation.epsilon:g}",
+            variation.title,
+            ", ".join(f"{who.label} ({count})" if variation.worst else who.label for who, count in variation.firsts),
+            f"{variation.swapped} of {variation.pairs}{f' ({variation.worst})' if variation.worst else ''}",
+            str(variation.reversed),
         )
-        for one in board.variations
+        for variation in board.variations
     )
     return Sheet(("ε", "the board made", "first (times)", "pairs that change places", "of those told apart"), (*rows,))
 
 
 def needs(board: Board) -> list[str]:
     """For each ε, what it takes to tell more apart."""
-    found = []
+    texts = []
     for claims in _first_claims(board):
         power = claims.power
         if power:
             least = _smallest(claims, power)
             unit = f" {claims.measure.unit}" if claims.measure.unit else ""
             tasks = "a task" if claims.tasks == 1 else f"each of {'up to ' * bool(claims.others)}{claims.tasks} tasks"
-            found.append(
+            texts.append(
                 f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
                 f"if {least}{unit}{' or more' if least != MORE_THAN_ALL else ''} lie between them"
                 f"{f'; one point takes {_times(power)} times the data' if claims.measure.share else ''}."
             )
-    return found
+    return texts
 
 
 def _smallest(claims: Claims, power: Power) -> str:
@@ -280,7 +282,7 @@ def needs_sheet(board: Board) -> Sheet:
     """What it takes to tell more apart, for each subject and ε."""
     settled = (f"settled by {times} times the data" for times in TIMES)
     headers = ("tables", "undecided pairs", "typical lead seen", "times the data for a point", *settled)
-    return Sheet(headers, tuple(tuple(_needs_row(one, one.power)) for one in board.claims if one.power))
+    return Sheet(headers, tuple(tuple(_needs_row(claims, claims.power)) for claims in board.claims if claims.power))
 
 
 def _needs_row(claims: Claims, power: Power) -> Iterator[str]:

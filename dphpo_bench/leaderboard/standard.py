@@ -82,8 +82,10 @@ class Standard:
             cls.builtin(),
             methods=frozenset(methods - REFERENCES),
             tasks={
-                (one.facts.task, one.facts.model): Asked(one, suite.budgets(one)[0], frozenset(suite.seeds_of(one)))
-                for one in tasks
+                (task.facts.task, task.facts.model): Asked(
+                    task, suite.budgets(task)[0], frozenset(suite.seeds_of(task))
+                )
+                for task in tasks
             },
             epsilons=frozenset(suite.epsilons),
             excused=frozenset(

@@ -88,7 +88,7 @@ def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
     value = math.fsum(share * fmean(group.values()) for share, group in zip(shares, by_seed, strict=True))
     if min(map(len, by_seed)) < 2:
         return Mean(value)
-    own = [
+    variances = [
         share**2 * _covariance([*group.values()], [*group.values()]) / len(group)
         for share, group in zip(shares, by_seed, strict=True)
     ]
@@ -98,9 +98,9 @@ def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
         for i in range(j)
     )
     most = float(len(set().union(*alike)) - _separate(alike))
-    below = math.fsum(each**2 / (len(group) - 1) for each, group in zip(own, by_seed, strict=True))
-    dof = min(most, math.fsum(own) ** 2 / below) if len(own) > 1 and below else most
-    return Mean(value, math.sqrt(math.fsum([*own, *shared])), dof)
+    below = math.fsum(each**2 / (len(group) - 1) for each, group in zip(variances, by_seed, strict=True))
+    dof = min(most, math.fsum(variances) ** 2 / below) if len(variances) > 1 and below else most
+    return Mean(value, math.sqrt(math.fsum([*variances, *shared])), dof)
 
 
 def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None]:
@@ -257,11 +257,11 @@ def _covariance(first: Sequence[float], second: Sequence[float]) -> float:
 
 def _separate(groups: Iterable[Sequence[int]]) -> int:
     """How many sets of groups there are that have no seed in common."""
-    found: list[set[int]] = []
+    sets: list[set[int]] = []
     for group in groups:
-        meeting = [one for one in found if one & set(group)]
-        found = [one for one in found if one not in meeting] + [set(group).union(*meeting)]
-    return len(found)
+        meeting = [seeds for seeds in sets if seeds & set(group)]
+        sets = [seeds for seeds in sets if seeds not in meeting] + [set(group).union(*meeting)]
+    return len(sets)
 
 
 def _covariance_of_means(first: Mapping[int, float], second: Mapping[int, float]) -> float:

@@ -178,11 +178,11 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
                 logger.debug("The record %s cannot be read.", shown, exc_info=True)
                 rejected.append(Refused(shown, f"it cannot be read ({type(error).__name__})"))
             advance()
-    found = recompute((claim for _, claim in drafts if claim), cache, progress)
+    costs = recompute((claim for _, claim in drafts if claim), cache, progress)
     runs = []
     for run, claim in drafts:
         try:
-            runs.append(run if claim is None else _verified(run, found[claim]))
+            runs.append(run if claim is None else _verified(run, costs[claim]))
         except RejectedError as error:
             rejected.append(Refused(run.path, one_line(str(error))))
     order = sorted(rejected, key=lambda refused: (refused.path, refused.reason))
@@ -247,10 +247,10 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
 
 def _has_seen(facts: Mapping[str, Any]) -> bool:
     """Whether the facts say that a public model has seen the records; what has another form counts as if they did."""
-    told = facts.get("pretrained", [])
-    if not isinstance(told, list):
+    pretrained = facts.get("pretrained", [])
+    if not isinstance(pretrained, list):
         return True
-    return any(not isinstance(one, dict) or one.get("has_seen_records") is not False for one in told)
+    return any(not isinstance(model, dict) or model.get("has_seen_records") is not False for model in pretrained)
 
 
 def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
@@ -315,20 +315,20 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
 
 
 def _values(parameters: Mapping[str, Any], released: Mapping[str, Any]) -> str:
-    told = {name: value for name, value in {**parameters, **released}.items() if name in HYPERPARAMETERS}
-    return compact_json({name: value for name, value in told.items() if isinstance(value, str | int | float)})
+    known = {name: value for name, value in {**parameters, **released}.items() if name in HYPERPARAMETERS}
+    return compact_json({name: value for name, value in known.items() if isinstance(value, str | int | float)})
 
 
-def _verified(run: Run, found: Cost | str) -> Run:
+def _verified(run: Run, cost: Cost | str) -> Run:
     """The run, if its ledger confirms its claim, else it is rejected.
 
     What is shown is the claim and the most by which two machines may differ, up to the target: the same everywhere, and
     on none of them less than what the ledger costs, but for that much of a claim at the target.
     """
-    if isinstance(found, str):
-        raise RejectedError(found)
+    if isinstance(cost, str):
+        raise RejectedError(cost)
     assert run.epsilon is not None
-    recomputed = found.epsilon
+    recomputed = cost.epsilon
     require(
         recomputed <= run.epsilon * (1 + ROUNDING),
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), more than the {run.epsilon:.6g} it claims",
@@ -342,11 +342,11 @@ def _verified(run: Run, found: Cost | str) -> Run:
         f"{run.epsilon:.6g} that it plans",
     )
     if run.risk:
-        check_risk(run.risk, found.risk)
+        check_risk(run.risk, cost.risk)
     return replace(
         run,
         epsilon=min(run.epsilon * (1 + ROUNDING), max(run.epsilon, run.target)),
-        risk=worst([found.risk, run.risk]) if run.risk else found.risk,
+        risk=worst([cost.risk, run.risk]) if run.risk else cost.risk,
     )
 
 

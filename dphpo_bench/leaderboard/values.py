@@ -90,5 +90,5 @@ class Finding:
 
 def common_measure(measures: Iterable[Measure]) -> Measure | None:
     """The metric that all have; None if they differ."""
-    found = set(measures)
-    return found.pop() if len(found) == 1 else None
+    different = set(measures)
+    return different.pop() if len(different) == 1 else None

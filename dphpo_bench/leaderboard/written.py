@@ -100,9 +100,9 @@ def wrong_figure(written: Written, table: str) -> str:
             return f"{shown(words, form=repr)}: {error}"
         if len(rows) != 1 or len(rows[0]) != 1 or rows[0][0] is None:
             return f"{shown(words, form=repr)}: its query gives {len(rows)} rows rather than one value: {query}"
-        said, found = _said(words, rows[0][0])
-        if said != found:
-            return f"it says {shown(words, form=repr)}, the board gives {shown(found)}: {query}"
+        said, expected = _said(words, rows[0][0])
+        if said != expected:
+            return f"it says {shown(words, form=repr)}, the board gives {shown(expected)}: {query}"
     return ""
 
 
@@ -141,12 +141,12 @@ def _said(words: str, value: Any) -> tuple[str, str]:
     if number is None or isinstance(value, str):
         return words, str(value)
     said = number[0].replace("−", "-").replace(",", "").removeprefix("+")
-    found = f"{float(value):.{len(number['decimals'] or '')}f}"
-    return said, found
+    expected = f"{float(value):.{len(number['decimals'] or '')}f}"
+    return said, expected
 
 
 def held(written: Sequence[Written], table: str, path: Path) -> tuple[list[Finding], list[str]]:
     """The findings whose figures are right, and a line for each other one."""
-    wrong = [wrong_figure(one, table) for one in written]
+    wrong = [wrong_figure(finding, table) for finding in written]
     lines = [one_line(f"{path}, finding {at}: {reason}") for at, reason in enumerate(wrong, 1) if reason]
-    return [one.finding for one, reason in zip(written, wrong, strict=True) if not reason], lines
+    return [finding.finding for finding, reason in zip(written, wrong, strict=True) if not reason], lines

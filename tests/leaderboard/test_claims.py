@@ -196,7 +196,7 @@ def test_pairs_are_told_apart_or_not(board: Board) -> None:
     clear = {(one, other) for one in best for other in ("auto_clipping", "dowg")}
     assert told == {*clear, ("auto_clipping", "dowg")}
     lead = next(pair.lead for pair in claims.pairs if {pair.better.label, pair.worse.label} == {"hyfreedp", "dowg"})
-    assert lead.mean == pytest.approx(0.28, abs=0.005)
+    assert lead.value == pytest.approx(0.28, abs=0.005)
     assert verdicts.victories(claims)[-1] == "auto_clipping beats dowg."
     first, second = (who.label for who in claims.order[:2])
     assert verdicts.victories(claims)[0] == f"{first} beats all others but {second}."
@@ -262,7 +262,7 @@ def test_who_is_in_three_quarters_of_the_tasks_is_compared_there(tmp_path: Path)
     assert found == {("hyfreedp", "auto_clipping"): (3, 4), ("hyfreedp", "mechanic"): (3, 3),
                      ("mechanic", "auto_clipping"): (3, 3)}  # fmt: skip
     lead = next(pair.lead for pair in claims.pairs if pair.worse.label == "mechanic")
-    assert lead.mean == pytest.approx(0.1, abs=0.005)
+    assert lead.value == pytest.approx(0.1, abs=0.005)
     assert verdicts.victories(claims) == [
         "hyfreedp beats all others that are in all tables; and mechanic (on 3 of 4 tasks).",
         "mechanic beats auto_clipping (on 3 of 4 tasks).",

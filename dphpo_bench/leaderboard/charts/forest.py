@@ -55,25 +55,25 @@ class Forest:
 
     def scale(self) -> Markup:
         """The axis above the rows: ticks, and the names of the two lines."""
-        found = [tick(self.lead, one, _round(one, self.answer.measure)) for one in _values(self.lead)]
+        marks = [tick(self.lead, value, _round(value, self.answer.measure)) for value in _values(self.lead)]
         # The line of the untuned is usually left of the oracle's: their names point away from each other.
         before = self.untuned is None or self.untuned <= 0
         names = [(0.0, self.answer.anchor.removeprefix("the "), "start" if before else "end", "oracle")]
         if self.untuned is not None:
             names.append((self.untuned, "untuned", "end" if before else "start", "untuned"))
         for value, name, anchor, kind in names:
-            found.append(
+            marks.append(
                 Markup('<text x="{}%" y="13" text-anchor="{}" class="{}">{}</text>').format(
                     self.lead.at(value), anchor, kind, name
                 )
             )
-        return Markup("").join(found)
+        return Markup("").join(marks)
 
     def lines(self) -> Markup:
         """What stands behind the marks of each row: the ticks, the oracle, the untuned."""
-        values = [(one, "grid") for one in _values(self.lead)]
+        values = [(value, "grid") for value in _values(self.lead)]
         values += [(self.untuned, "untuned")] if self.untuned is not None else []
-        return Markup("").join(upright(self.lead.at(one), kind) for one, kind in (*values, (0.0, "zero")))
+        return Markup("").join(upright(self.lead.at(value), kind) for value, kind in (*values, (0.0, "zero")))
 
     def row(self, place: Place) -> Markup:
         """The marks of one row: each part, the interval, the mean."""
@@ -89,17 +89,17 @@ class Forest:
 
     def places(self) -> str:
         """Where the lines of cost and cross entropy begin, for style sheets: a page has thousands of these marks."""
-        found = {"from": (self.cost, 1.0), "zero": (self.calibration, 0.0)}
-        return ";".join(f"--{name}:{_share(axis, value)}" for name, (axis, value) in found.items() if axis)
+        axes = {"from": (self.cost, 1.0), "zero": (self.calibration, 0.0)}
+        return ";".join(f"--{name}:{_share(axis, value)}" for name, (axis, value) in axes.items() if axis)
 
     def calibration_places(self, place: Place) -> str:
         """The same for the cross entropy of one row: its mean, and its interval if there is one."""
         if self.calibration is None or place.calibration is None:
             return ""
-        one = place.calibration
-        found = {"mean": one.mean, "low": one.low, "high": one.high}
+        estimate = place.calibration
+        values = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
         return ";".join(
-            f"--{name}:{_share(self.calibration, value)}" for name, value in found.items() if value is not None
+            f"--{name}:{_share(self.calibration, value)}" for name, value in values.items() if value is not None
         )
 
     def calibration_cut(self, place: Place) -> str:
@@ -117,7 +117,7 @@ class Forest:
         """The axis of costs."""
         if self.cost is None:
             return Markup("")
-        return Markup("").join(tick(self.cost, one, f"{one:g}") for one in log_ticks(self.cost, 4))
+        return Markup("").join(tick(self.cost, cost, f"{cost:g}") for cost in log_ticks(self.cost, 4))
 
     def cost_row(self, place: Place) -> Markup:
         """The mark of the cost of one row: a line from one untuned run."""

@@ -35,9 +35,9 @@ def estimates_axis(estimates: Iterable[Estimate], *marks: float, start: float = 
     spread of means and marks on both sides; what is longer is cut off, which whoever draws has to show.
     """
     known = list(estimates)
-    inside = [*marks, *(one.mean for one in known)]
+    inside = [*marks, *(estimate.mean for estimate in known)]
     room = (max(inside) - min(inside)) or abs(inside[0]) or 1.0
-    ends = [end for one in known for end in (one.low, one.high) if end is not None]
+    ends = [end for estimate in known for end in (estimate.low, estimate.high) if end is not None]
     low = max(min(inside) - room, min([*inside, *ends]))
     high = min(max(inside) + room, max([*inside, *ends]))
     if low == high:
@@ -54,18 +54,18 @@ def log_axis(values: Sequence[float], start: float = 4.0, end: float = 96.0) -> 
 def ticks(axis: Axis, most: int = 6) -> list[float]:
     """Round values on a linear axis, at most so many."""
     exponent = math.floor(math.log10((axis.high - axis.low) / most))
-    for step in (one * 10.0**at for at in (exponent, exponent + 1, exponent + 2) for one in (1, 2, 5)):
-        found = range(math.ceil(axis.low / step), math.floor(axis.high / step) + 1)
-        if len(found) <= most:
+    for step in (first * 10.0**at for at in (exponent, exponent + 1, exponent + 2) for first in (1, 2, 5)):
+        places = range(math.ceil(axis.low / step), math.floor(axis.high / step) + 1)
+        if len(places) <= most:
             break
-    return [float(f"{at * step:.9g}") for at in found]
+    return [float(f"{at * step:.9g}") for at in places]
 
 
 def log_ticks(axis: Axis, most: int = 6) -> list[float]:
     """Powers of ten on a logarithmic axis, with steps in between if there is room; its ends if there are none."""
     decades = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
-        found = [step * 10.0**decade for decade in decades for step in steps if axis.holds(step * 10.0**decade)]
-        if len(found) <= most:
-            return found or [axis.low, axis.high]
-    return found[:: math.ceil(len(found) / most)]
+        values = [step * 10.0**decade for decade in decades for step in steps if axis.holds(step * 10.0**decade)]
+        if len(values) <= most:
+            return values or [axis.low, axis.high]
+    return values[:: math.ceil(len(values) / most)]
