@@ -1,4 +1,4 @@
-"""Which method, at my ε, for my kind of task: distances to the oracle, for each kind, each setting and each ε."""
+"""Answers: which method, at my ε, for my kind of task? Distances to the oracle for each kind, setting and ε."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ UNTUNED = "untuned auto_clipping"
 
 @dataclass(frozen=True)
 class Subject:
-    """What readers may ask about: some tables, whose values can be averaged."""
+    """A question of readers: some tables, whose values can be averaged."""
 
     name: str
     measure: Measure
@@ -22,11 +22,11 @@ class Subject:
 
     @property
     def several(self) -> bool:
-        """Whether it is about several settings."""
+        """True if it is about several settings."""
         return len({cell.setting for cell in self.cells}) > 1
 
     def at(self, target: float | None) -> list[Cell]:
-        """The tables at this ε; None for all."""
+        """Return the tables at this ε; None for all."""
         return [cell for cell in self.cells if target in (None, cell.target)]
 
     @property
@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Absent:
-    """Who is not in all tables of an answer, and can't be compared with all others.
+    """A contestant that is not in all tables of an answer, and can't be compared with all others.
 
     Attributes:
         contestant: who.
@@ -89,7 +89,7 @@ class Absent:
 
 @dataclass(frozen=True)
 class Answer:
-    """Which method is best on some tables of one metric, by its distance to an anchor.
+    """An answer which method is best on some tables of one metric, by its distance to an anchor.
 
     Attributes:
         subject: the setting or the kind of task, such as "digits (linear)" or "all pictures".
@@ -115,7 +115,7 @@ class Answer:
 
     @property
     def nearly(self) -> tuple[Absent, ...]:
-        """Who is in half of the tables or more, but not in all."""
+        """The contestants in half of the tables or more, but not in all."""
         return tuple(absent for absent in self.absent if 2 * absent.tables >= self.tables)
 
     @property
@@ -130,7 +130,7 @@ class Answer:
 
 
 def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
-    """Answers for each subject: at each ε, then for all."""
+    """Return the answers for each subject: at each ε, then for all."""
     answers = []
     for subject in subjects:
         for target in (*subject.targets, None) if len(subject.targets) > 1 else subject.targets:
@@ -141,7 +141,7 @@ def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
 
 
 def subjects_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Subject, ...]:
-    """All counted tables, those of each kind that has several settings, then each setting.
+    """Return all counted tables, those of each kind that has several settings, then each setting.
 
     Tables whose metrics are shares are averaged in points of each one's own, others only with those of the same metric.
     """
@@ -203,7 +203,7 @@ def _answer(subject: Subject, target: float | None) -> Answer:
 def _absent(
     cells: Sequence[Cell], anchors: Sequence[Entry], inside: Counter[Contestant], first: Contestant
 ) -> Iterator[Absent]:
-    """Who is in some of the tables, which all have an anchor and the first."""
+    """Yield the contestants in some of the tables, which all have an anchor and the first."""
     for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
         if tables < len(cells) and not who.reference:
             there = [(cell, anchor) for cell, anchor in zip(cells, anchors, strict=True) if cell.compares(who)]
@@ -234,7 +234,7 @@ def _place(
 
 
 def _parts(cells: Sequence[Cell], entries: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
-    """By table; by seed if there is only one table."""
+    """Yield the parts of a lead: by table, or by seed if there is only one table."""
     if len(cells) == 1:
         scores, others = entries[0].by_seed(), anchors[0].by_seed()
         yield from (Part(f"seed {seed}", scores[seed] - others[seed]) for seed in sorted({*scores} & {*others}))
@@ -249,7 +249,7 @@ def _parts(cells: Sequence[Cell], entries: Sequence[Entry], anchors: Sequence[En
 
 
 def _with_ties(places: Sequence[Place], cells: Sequence[Cell]) -> Iterator[Place]:
-    """The places, with marks for those that cannot be told from the first, seed by seed."""
+    """Yield the places, with marks for those that the data do not separate from the first, seed by seed."""
     if not places:
         return
     first = [cell.by_contestant[places[0].contestant] for cell in cells]

@@ -1,4 +1,4 @@
-"""What the leaderboard shows, as values: tables, rows, estimates. `scoring` computes them.
+"""The board as values: tables, rows, estimates. `scoring` computes them.
 
 Everything here is made from verified records. Names and labels are one line of printable characters, but they are still
 strangers' texts: whoever writes Markdown or HTML escapes them.
@@ -67,10 +67,10 @@ class Board:
 
     @property
     def duration(self) -> str:
-        """How long all runs took, such as "9 h 40 min"."""
+        """Duration of all runs, such as "9 h 40 min"."""
         return duration_text(self.seconds)
 
     @property
     def explains(self) -> bool:
-        """Whether extra runs tell why somebody lost."""
+        """True if extra runs tell why a contestant lost."""
         return any(row.lost_to_noise for table in self.tables for row in table.everyone)

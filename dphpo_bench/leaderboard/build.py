@@ -18,7 +18,7 @@ PLOTS = "plots"
 
 
 def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
-    """The board with the findings that a person wrote, before the others; and a line for each whose figures are wrong.
+    """Return the board with a person's findings first, and a line for each of these whose figures are wrong.
 
     Raises:
         InvalidValueError: if their file cannot be read.
@@ -29,7 +29,7 @@ def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
 
 
 def render(board: Board, folder: Path) -> dict[str, str]:
-    """The contents of all files by their names in the leaderboard's folder; links lead to what lies beside it."""
+    """Return the contents of all files by name in the leaderboard's folder; links lead to what lies beside it."""
     drawn = charts(board)
     paths = Paths.beside(folder)
     files = {
@@ -41,7 +41,7 @@ def render(board: Board, folder: Path) -> dict[str, str]:
 
 
 def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Names of files that are missing, differ, or should not be there; in order."""
+    """Return names of files that are missing, differ, or should not be there; in order."""
     different = [name for name, content in files.items() if _content(folder / name) != content.encode()]
     plots = (f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg"))
     return sorted([*different, *(name for name in plots if name not in files)])

@@ -1,4 +1,4 @@
-"""Who beats whom: all pairs of contestants, paired by seed, with one chance of error for all claims together."""
+"""Claims of who beats whom: all pairs of contestants, paired by seed, with one family-wise error rate."""
 
 import math
 from bisect import bisect_left
@@ -53,13 +53,13 @@ class Pair:
 
     @property
     def significant(self) -> bool:
-        """Whether the board claims that one beats the other."""
+        """True if the board claims that one beats the other."""
         return self.p_value <= FAMILY_ERROR
 
 
 @dataclass(frozen=True)
 class Power:
-    """What it takes to tell more pairs apart, if their spreads and leads are what was measured.
+    """The data that it takes to tell more pairs apart, if their spreads and leads are what was measured.
 
     Attributes:
         seeds: the fewest that any of the compared have in any table.
@@ -107,7 +107,7 @@ class Claims:
 
     @property
     def significant(self) -> tuple[Pair, ...]:
-        """The pairs of which the board claims that one beats the other."""
+        """True if the board claims that one beats the other."""
         return tuple(pair for pair in self.pairs if pair.significant)
 
     @property
@@ -116,7 +116,7 @@ class Claims:
         return tuple(pair for pair in self.pairs if pair.better in self.order and pair.worse in self.order)
 
     def beaten(self, who: Contestant) -> list[Pair]:
-        """The pairs in which it beats the other one."""
+        """Return the pairs in which it beats the other one."""
         return [pair for pair in self.significant if pair.better == who]
 
 
@@ -216,7 +216,7 @@ def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: froze
 
 
 def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level: float) -> Power | None:
-    """What the standard errors of these leads allow, and what more data would.
+    """Return what the standard errors of these leads allow, and what more data would.
 
     So many times the data are so many times the seeds on every task, or so many times the tasks with seeds of their
     own, as noisy and with the same leads. Errors get smaller by the square root, and there are at least so many times
@@ -249,14 +249,14 @@ def power_of(leads: Sequence[Mean], undecided: Sequence[Mean], seeds: int, level
 
 
 def _needed(lead: Mean, times: float, level: float) -> float:
-    """The true mean that is told apart with so many times the data."""
+    """Return the true mean that is told apart with so many times the data."""
     assert lead.error is not None
     return lead.error / math.sqrt(times) * detectable(max(1, math.floor(lead.dof * times)), level)
 
 
 @cache
 def detectable(dof: int, level: float) -> float:
-    """The mean that a two-sided t-test shows in 80 % of cases, in standard errors."""
+    """Return the mean that a two-sided t-test shows in 80 % of cases, in standard errors."""
     import numpy as np
     from scipy.special import chdtri, ndtr, stdtrit
 

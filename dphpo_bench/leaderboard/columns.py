@@ -44,7 +44,7 @@ class Column:
 def measure_text(
     estimate: Estimate | None, measure: Measure | None, signed: bool = False, decimals: int | None = None
 ) -> str:
-    """Mean ± half of its interval, which is symmetric; in percent or points if the metric is a share."""
+    """Return mean ± half of its interval, which is symmetric; in percent or points if the metric is a share."""
     if estimate is None or measure is None:
         return NOTHING
     half = None if estimate.high is None else estimate.high - estimate.mean
@@ -55,7 +55,7 @@ def measure_text(
 
 
 def metric_text(estimate: Estimate | None, measure: Measure | None) -> str:
-    """Mean ± half of its interval; of a logarithmic metric the geometric mean, and in brackets the ends."""
+    """Return mean ± half of its interval; of a logarithmic metric the geometric mean, and in brackets the ends."""
     if estimate is None or measure is None or not measure.logarithmic or estimate.low is None or estimate.high is None:
         return measure_text(estimate, measure)
     decimals = _decimals(estimate.mean)
@@ -64,7 +64,7 @@ def metric_text(estimate: Estimate | None, measure: Measure | None) -> str:
 
 
 def change_text(value: float, measure: Measure, decimals: int | None = None) -> str:
-    """A difference with its sign, such as −3.2; in points if the metric is a share."""
+    """Return a difference with its sign, such as −3.2; in points if the metric is a share."""
     if decimals is None:
         decimals = 1 if measure.share else _decimals(value)
     text = _number(value, measure, decimals)
@@ -72,7 +72,7 @@ def change_text(value: float, measure: Measure, decimals: int | None = None) -> 
 
 
 def _decimals(value: float) -> int:
-    """How many decimals a number needs for three significant digits."""
+    """Return how many decimals a number needs for three significant digits."""
     return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 
@@ -82,19 +82,19 @@ def _number(value: float, measure: Measure, decimals: int) -> str:
 
 
 def ranks_text(ranks: Ranks | None) -> str:
-    """Such as 1–3, or 2 if both ends are the same."""
+    """Return a text such as 1–3, or 2 if both ends are the same."""
     if ranks is None:
         return NOTHING
     return str(ranks.low) if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
 
 
 def rounded_number(value: Any) -> Any:
-    """A float with nine significant digits, and anything else as it is: the last bits differ between machines."""
+    """Return a float with nine significant digits, anything else as it is: the last bits differ between machines."""
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def epsilon_text(epsilon: float | None) -> str:
-    """ε with four decimals, never rounded down."""
+    """Return ε with four decimals, never rounded down."""
     if epsilon is None:
         return NOTHING
     if math.isinf(epsilon):
@@ -104,14 +104,14 @@ def epsilon_text(epsilon: float | None) -> str:
 
 
 def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
-    """A number in units of `size`; large ones without an exponent."""
+    """Return a number in units of `size`; large ones without an exponent."""
     if value is None:
         return NOTHING
     return f"{value / size:,.0f}" if value / size >= 1000 else f"{value / size:{form}}"
 
 
 def label_text(row: Row | OverallRow) -> str:
-    """The label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
+    """Return the label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
     applies = (
         row.few_seeds,
         row.lacks_seeds,
@@ -133,7 +133,7 @@ MARKS = (
 
 
 def audited_text(audited: float | None) -> str:
-    """An audited lower bound, rounded down."""
+    """Return an audited lower bound, rounded down."""
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
@@ -273,7 +273,7 @@ def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
 
 
 def varying(columns: Iterable[Column], rows: Sequence[Any]) -> tuple[list[Column], list[str]]:
-    """The columns in which ranked rows differ, and what is the same for all of them, such as "seeds 5".
+    """Return the columns in which ranked rows differ, and a text for each that is the same, such as "seeds 5".
 
     A column in which nothing is known is neither.
     """
@@ -355,7 +355,7 @@ CSV_RISK = {
 
 
 def to_csv(board: Board) -> str:
-    """The content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
+    """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
 
     Shares and their gaps have six decimals, other numbers six significant digits, risks four. ε and risks are rounded
     up, the audited lower bound of ε down. A text that a spreadsheet would take for a formula has an apostrophe in

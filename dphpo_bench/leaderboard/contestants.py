@@ -1,4 +1,4 @@
-"""Who competes in a cell, and their figures by seed: all from one table with a row for each run."""
+"""Contestants in a cell, and their figures by seed: all from one table with a row for each run."""
 
 import hashlib
 import json
@@ -191,7 +191,7 @@ def _contestants(runs: pd.DataFrame) -> pd.Series:
 
 
 def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """What is special about each setting, such as "rate=0.5".
+    """Return what is special about each setting, such as "rate=0.5".
 
     What is null is left to the task or the method, and told only where settings would look the same without it.
     """
@@ -207,7 +207,7 @@ def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tu
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """The texts, with numbers added to those that occur more than once, so that all differ."""
+    """Return the texts, with numbers added to those that occur more than once, so that all differ."""
     counts = Counter(texts)
     taken = {text for text in texts if counts[text] == 1}
     distinct = []
@@ -224,7 +224,7 @@ def _flat(parameters: str) -> dict[str, str]:
 
 
 def _titles(settings: set[Setting]) -> dict[Setting, str]:
-    """Task and model, and whichever of δ, data, structure and facts tell settings apart."""
+    """Return the titles: task and model, and whichever of δ, data, structure and facts tell settings apart."""
     ordered = sorted(settings, key=astuple)
     titles = []
     for (task, model), same in groupby(ordered, key=lambda setting: (setting.task, setting.model)):
@@ -240,7 +240,7 @@ def _titles(settings: set[Setting]) -> dict[Setting, str]:
 
 
 def _distinctions(setting: Setting) -> tuple[str, ...]:
-    """What tells settings of one task and model apart, with hashes cut to their beginnings."""
+    """Return what tells settings of one task and model apart, with hashes cut to their beginnings."""
     data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
     by = f"by {setting.measure.header}"
     return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
@@ -248,14 +248,14 @@ def _distinctions(setting: Setting) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Draws:
-    """How often each seed of a setting is drawn: the same draws for all contestants and all ε."""
+    """Counts of how often each seed of a setting is drawn: the same for all contestants and all ε."""
 
     seeds: Sequence[int]
     weights: Integers
 
 
 def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
-    """The draws of each setting, from the seeds of everyone who is ranked in it."""
+    """Return the draws of each setting, from the seeds of everyone who is ranked in it."""
     seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
     for cell in cells:
         for entry in cell.ranked:
@@ -267,7 +267,7 @@ def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
 
 
 def _stream(setting: Setting) -> int:
-    """Each setting has its own random stream, so that new tasks do not change the tables of old ones."""
+    """Return the random stream of a setting: its own, so that new tasks do not change the tables of old ones."""
     return int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8])
 
 

@@ -40,7 +40,7 @@ _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
 
 def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
-    """The content of `leaderboard/README.md`, in GitHub-flavoured Markdown.
+    """Return the content of `leaderboard/README.md`, in GitHub-flavoured Markdown.
 
     Each chart is a drawing at `plots/<name>.svg`. Answers come first; charts of a setting stand in its section.
     """
@@ -74,7 +74,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
 
 
 def code(text: str) -> str:
-    """A stranger's text as one code span: at most one line, for use anywhere but at the start of a line.
+    """Return a stranger's text as one code span: at most one line, not for the start of a line.
 
     Within a code span nothing is Markdown, HTML, a link, an emoji or mathematics, and code hosts ignore mentions and
     references. In a table, `|` must still be escaped, which `_line` does.
@@ -91,7 +91,7 @@ def code(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A stranger's text as part of a sentence: at most one line, for use anywhere but at the start of a line.
+    """Return a stranger's text as part of a sentence: at most one line, not for the start of a line.
 
     Plain words, numbers and their punctuation stay as they are. Any other word becomes a code span: `auto_clipping`,
     @name, #1, GH-1, :smile:, www.example.org, $x$, and possible hashes of commits. The rest is not markup in CommonMark

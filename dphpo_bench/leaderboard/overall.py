@@ -59,7 +59,7 @@ class Overall:
 
     @property
     def title(self) -> str:
-        """Which tables it is over."""
+        """The ε of the tables."""
         return "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
 
     @property
@@ -69,7 +69,7 @@ class Overall:
 
 
 def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
-    """The overall standings of all tables that count; if there are several ε, then also those of each ε."""
+    """Return the overall standings of all tables that count; if there are several ε, then also those of each ε."""
     targets = sorted({cell.target for cell, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
@@ -79,7 +79,7 @@ def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, D
 
 
 def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> list[tuple[Cell, Table]]:
-    """The tables that count: those of the standard in which at least half of its methods are ranked.
+    """Return the tables that count: those of the standard in which at least half of its methods are ranked.
 
     Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
     """
@@ -96,7 +96,7 @@ def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> l
 
 
 def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ...]:
-    """The tables that the standard asks for but that do not count: for each task and model, with all their ε."""
+    """Return the tables that the standard asks for but that do not count: for each task and model, with all their ε."""
     present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
     missing = {
         (task, model): [
@@ -133,7 +133,7 @@ def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws:
 
 
 def _measure(cells: Sequence[Cell]) -> Measure | None:
-    """The metric of all cells; None if they differ, so that values cannot be averaged."""
+    """Return the metric of all cells; None if they differ, so that values cannot be averaged."""
     return common_measure(cell.setting.measure for cell in cells)
 
 
@@ -144,7 +144,7 @@ def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
 def _overall_ranks(
     cells: Sequence[Cell], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
 ) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
-    """Each complete contestant's mean rank, and its place by mean rank when tasks and seeds are drawn."""
+    """Return each complete contestant's mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
         return {}, {}
     tasks = sorted({cell.setting.task for cell in cells})
@@ -168,7 +168,7 @@ def _overall_ranks(
 
 
 def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Mean of the metric over the cells, and its interval, from the seeds that all of them have."""
+    """Return mean of the metric over the cells, and its interval, from the seeds that all of them have."""
     measure = _measure(cells)
     mean = _overall_mean(cells, who, "utility") if measure else None
     return mean.through(measure.value) if measure and mean else None
@@ -180,7 +180,7 @@ def _overall_mean(cells: Sequence[Cell], who: Contestant, column: str) -> Estima
 
 
 def _overall_gap(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """By how much the oracle is better on average over the cells, if all of them compare both."""
+    """Return by how much the oracle is better on average over the cells, if all of them compare both."""
     entries = [cell.by_contestant[who] for cell in cells if cell.compares(who)]
     oracles = [cell.oracle for cell in cells if cell.oracle and cell.oracle.contestant != who]
     if _measure(cells) is None or not len(entries) == len(oracles) == len(cells):

@@ -61,7 +61,7 @@ class Card:
 
 
 def to_html(board: Board, paths: Paths | None = None) -> str:
-    """The whole page, the same text for the same board and the same files beside it.
+    """Return the whole page, the same text for the same board and the same files beside it.
 
     Args:
         board: what is shown.
@@ -102,13 +102,13 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
 
 
 def default_answer(board: Board) -> Answer | None:
-    """What the page opens with: the first subject, at the middle of its ε."""
+    """Return the answer that the page opens with: the first subject, at the middle of its ε."""
     single = [answer for answer in texts.first_answers(board) if answer.epsilon is not None]
     return single[len(single) // 2] if single else None
 
 
 def cards_of(board: Board) -> Iterator[Card]:
-    """The contestants by name, references last."""
+    """Return the contestants by name, references last."""
     rows: dict[Contestant, list[tuple[Table, Row]]] = {}
     for table in board.tables:
         for row in table.everyone:
@@ -118,7 +118,7 @@ def cards_of(board: Board) -> Iterator[Card]:
 
 
 def sort_value(value: float | str | None) -> str | None:
-    """What a cell is sorted by, as an attribute that JavaScript reads back; cells with None go last."""
+    """Return the attribute that JavaScript sorts a cell by; cells with None go last."""
     if value is None or isinstance(value, str):
         return value
     if math.isnan(value):
@@ -127,7 +127,7 @@ def sort_value(value: float | str | None) -> str | None:
 
 
 def _subjects(board: Board) -> dict[str, list[str]]:
-    """What readers may ask about, by group."""
+    """Return the subjects of the answers, by group."""
     groups: dict[str, list[str]] = {"Several tasks": [], "One task": []}
     for answer in board.answers:
         group = groups["Several tasks" if len(answer.settings) > 1 else "One task"]

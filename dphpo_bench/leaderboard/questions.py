@@ -42,7 +42,7 @@ FREE = "nothing was paid for tuning, so no extra run is needed"
 
 @dataclass(frozen=True)
 class Question:
-    """Why a run lost, and the extra runs that tell.
+    """A question why a run lost, and the extra runs that tell.
 
     Attributes:
         record: the run.
@@ -64,7 +64,7 @@ class Question:
         return [cell for cell in (self.at_full, self.at_left) if cell]
 
     def split(self, find: Callable[[Identity], RunRecord | None]) -> Split:
-        """The loss, split by the records of the extra runs, in units of the metric that tables show.
+        """Return the loss, split by the records of the extra runs, in units of the metric that tables show.
 
         Raises:
             InvalidValueError: if an extra run has no record, or failed.
@@ -77,7 +77,7 @@ class Question:
 
 
 def _score(record: RunRecord) -> float:
-    """The score by the metric that tables show, of which more is better."""
+    """Return the score by the metric that tables show, of which more is better."""
     measure = shown_measure(record.identity.facts, record.metrics)
     value = record.metrics.get(measure.name)
     if value is None:
@@ -113,12 +113,12 @@ class Oracles:
                 self._by_setting[_setting(identity)][identity.seed] = record
 
     def beside(self, identity: Identity) -> RunRecord | None:
-        """The oracle's run on the same task and budget: of the same seed if there is one, else of the smallest."""
+        """Return the oracle's run on the same task and budget: of the same seed, else of the smallest."""
         return counterpart(self._by_setting.get(_setting(identity), {}), identity.seed)
 
 
 def _setting(identity: Identity) -> str:
-    """What a run and its oracle have in common."""
+    """Return what a run and its oracle have in common."""
     return compact_json([getattr(identity, field) for field in SAME])
 
 
@@ -129,7 +129,7 @@ def questions(
     workshop: "Workshop",
     progress: Progress,
 ) -> tuple[list[Question], list[tuple[RunRecord, str]]]:
-    """A question for each record that can be explained, and the reason for each that cannot.
+    """Return a question for each record that can be explained, and the reason for each that cannot.
 
     Args:
         records: the runs.
@@ -168,7 +168,7 @@ class Workshop:
         self._plans: dict[tuple[object, ...], Plan[Any]] = {}
 
     def plan(self, identity: Identity) -> Plan[Any]:
-        """The plan of a run.
+        """Return the plan of a run.
 
         Raises:
             InvalidValueError: if this machine's method or task is another than the run's.
@@ -180,7 +180,7 @@ class Workshop:
         return self._plans[key]
 
     def again(self, identity: Identity) -> Cell:
-        """The same run.
+        """Return the same run.
 
         Raises:
             InvalidValueError: if this machine's method or task is another than the run's.
@@ -199,7 +199,7 @@ class Workshop:
         return Cell(method, task, budget, identity, self._resources)
 
     def cell(self, of: Identity, parameters: Mapping[str, Any]) -> Cell:
-        """An extra run beside a run, with these parameters."""
+        """Return an extra run beside a run, with these parameters."""
         method = make_method(REPLAY, parameters)
         task, of_task = self._task(of)
         budget = PrivacyBudget(of.epsilon, of.delta)
@@ -214,7 +214,7 @@ class Workshop:
 
 
 def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
-    """The oracle's record for a run: of the same seed if there is one.
+    """Return the oracle's record for a run: of the same seed if there is one.
 
     Raises:
         InvalidValueError: if the run is none to explain, or there is no such record.
@@ -270,7 +270,7 @@ def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Quest
 
 
 def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
-    """The run of DP-SGD that trained what was released; None if no such run did.
+    """Return the run of DP-SGD that trained what was released; None if no such run did.
 
     Args:
         planned: a plan whose parameters are that run, a trial, or hold it as `final`; else no such run is known.
@@ -290,7 +290,7 @@ def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
 
 
 def _is_plain(run: DpSgd) -> bool:
-    """Whether its optimiser is one of torch's; a method with one of its own finds its values while it trains."""
+    """Return True if its optimiser is one of torch's; other methods find their values while they train."""
     import torch
 
     from dphpo_bench.training.optimizers import UpdateRule
@@ -303,5 +303,5 @@ def _is_plain(run: DpSgd) -> bool:
 
 
 def values_of(run: DpSgd) -> dict[str, Any]:
-    """All of a run but its noise, as parameters of an extra run."""
+    """Return all of a run but its noise, as parameters of an extra run."""
     return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "noise_multiplier"}

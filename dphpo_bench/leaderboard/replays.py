@@ -29,7 +29,7 @@ class Replays:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> "Replays":
-        """The extra runs among these runs. What names a record that is not here is left alone."""
+        """Return the extra runs among these runs. What names a record that is not here is left alone."""
         by_key = {run.key: run for run in runs}
         by_role: dict[Role, Run] = {}
         refused = []
@@ -53,7 +53,7 @@ class Replays:
         return not {about for about, _ in self.by_role}.isdisjoint(keys)
 
     def splits(self, entry: Entry, oracle: Entry | None) -> list[Split]:
-        """The split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
+        """Return the split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
         if oracle is None or entry is oracle or not entry.contestant.end_to_end_private:
             return []
         columns = ["seed", "key", "tuning_share", "score"]
@@ -73,7 +73,7 @@ class Replays:
 
 
 def read_checked(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
-    """`read_submissions`, with the extra runs that do not fit the records they name among the rejected ones."""
+    """Return `read_submissions`, with the extra runs that do not fit the records they name among the rejected ones."""
     read = read_submissions(paths, cache, progress)
     misfits = {refused.path: refused for refused in Replays.of(read.runs).refused}
     rejected = sorted((*read.rejected, *misfits.values()), key=lambda refused: (refused.path, refused.reason))
@@ -89,7 +89,7 @@ def _repeated(earlier: Run | None) -> str:
 
 
 def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) -> str:
-    """Why an extra run is not what it should be by the records that it names; else empty."""
+    """Return why an extra run does not fit the records that it names, or an empty string."""
     if (run.setting, run.target, run.seed) != (about.setting, about.target, about.seed):
         return f"it is about {about.path}, whose task, ε or seed is another"
     same_run = about is source

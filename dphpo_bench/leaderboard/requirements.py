@@ -1,4 +1,4 @@
-"""What is required of a record: names, numbers and places, and an ε that it can have."""
+"""Requirements of a record: names, numbers and places, and an ε that it can have."""
 
 import math
 import re
@@ -104,12 +104,12 @@ def check_risk(claimed: Risk, ledger: Risk) -> None:
 
 
 def is_own(method: str, method_version: int, target: float) -> bool:
-    """Whether a method is one of this project, in its present version, at an ε for which it is calibrated closely."""
+    """Return True for a method of this project, in its present version, at an ε for which it is calibrated closely."""
     return _own_versions().get(("method", method)) == method_version and target <= CALIBRATED
 
 
 def _parts(event: Any) -> Iterator[tuple[str, str]]:
-    """The partitions and parts that events, as JSON, name."""
+    """Return the partitions and parts that events, as JSON, name."""
     for inner in event.values() if isinstance(event, dict) else event if isinstance(event, list) else ():
         yield from _parts(inner)
     if isinstance(event, dict) and "partition" in event:
@@ -118,7 +118,7 @@ def _parts(event: Any) -> Iterator[tuple[str, str]]:
 
 @cache
 def _own_versions() -> dict[tuple[str, str], int]:
-    """Versions of this project's own methods and tasks. A record with a newer one would hide all others."""
+    """Return versions of this project's methods and tasks. A record with a newer one would hide all others."""
     origin = f"dphpo-bench {version('dphpo-bench')}"
     plug_ins = [("method", name, item) for name, item in registry.methods().items()]
     plug_ins += [("task", name, item) for name, item in registry.tasks().items()]  # type: ignore[misc]

@@ -49,7 +49,7 @@ class Difference:
 
 
 def choose(runs: Sequence[Run], count: int) -> list[Run]:
-    """The runs to repeat, always the same ones: one of each method before another of it, the cheapest first.
+    """Return the runs to repeat, always the same: one of each method before another of it, the cheapest first.
 
     Runs that failed are left out, those of superseded versions, and those of methods or tasks that are not installed
     here, or in a newer version.
@@ -76,7 +76,7 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
 def repeats(
     runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop
 ) -> tuple[list[Repeat], list[Refused], list[Refused]]:
-    """What repeats these runs; why others cannot be repeated here; and which are not what they say they are.
+    """Return what repeats these runs, which cannot be repeated here, and which are not what they say they are.
 
     Args:
         runs: whose paths are below one of the roots, or one of them.
@@ -106,7 +106,7 @@ def repeats(
 
 
 def _resources(record: RunRecord) -> Resources:
-    """Those that the record tells of: threads and devices decide how sums are rounded."""
+    """Return the resources that the record tells of: threads and devices decide how sums are rounded."""
     threads = record.environment.get("threads", "1")
     return Resources(
         threads=int(threads) if threads.isdecimal() and 1 <= int(threads) <= 1024 else 1,
@@ -116,7 +116,7 @@ def _resources(record: RunRecord) -> Resources:
 
 
 def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
-    """What differs by more than rounding; or why nothing can be compared.
+    """Return what differs by more than rounding, or why nothing can be compared.
 
     Compared is all that follows from the seed: metrics, what was released, what it cost, and every figure of its
     privacy with the ledger. A record whose metrics alone were right could claim any ε.
@@ -128,15 +128,15 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
     again = store.find(repeat.cell.identity)
     if again is None or again.status != "ok":
         return f"it failed: {again.error if again else 'it has no record'}"
-    old, new = (dict(_told(record)) for record in (repeat.record, again))
+    old, new = (dict(_outcome(record)) for record in (repeat.record, again))
     # Records of version 2 state no risk.
     names = [*old, *(name for name in new if name not in old and not name.startswith("privacy.risk"))]
     both = [Difference(name, old.get(name), new.get(name)) for name in names]
     return [difference for difference in both if not _alike(difference.recorded, difference.repeated)]
 
 
-def _told(record: RunRecord) -> Iterator[tuple[str, Any]]:
-    """What follows from a run's seed: names and values."""
+def _outcome(record: RunRecord) -> Iterator[tuple[str, Any]]:
+    """Yield what follows from a run's seed: names and values."""
     outcome = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
     yield from _leaves("", outcome.pop("metrics"))
     for name, value in outcome.items():

@@ -19,7 +19,7 @@ FEW_SEEDS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What the tables show of a contestant. An overall standing sums up its rows in several tables.
+    """A contestant's figures in the tables. An overall standing sums up its rows in several tables.
 
     Attributes:
         contestant: who.
@@ -56,7 +56,7 @@ class Standing:
 
     @property
     def few_seeds(self) -> bool:
-        """Whether there are too few seeds to conclude much."""
+        """True if there are too few seeds to conclude much."""
         return self.seeds < FEW_SEEDS
 
 

@@ -17,7 +17,7 @@ from dphpo_bench.leaderboard.submissions import Submissions
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:
-    """The board of these runs, a pure function of them and the standard, which is `Standard.builtin()` by default."""
+    """Return the board of these runs, a pure function of them and the standard, by default `Standard.builtin()`."""
     standard = standard or Standard.builtin()
     replays = Replays.of(submissions.runs)
     runs = [run for run in submissions.runs if run.method != REPLAY]

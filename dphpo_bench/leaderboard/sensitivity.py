@@ -21,7 +21,7 @@ Scores = Mapping[Contestant, float]
 
 @dataclass(frozen=True)
 class Variation:
-    """What becomes of an order if the board is made in other ways.
+    """A group of other ways to make the board, and what becomes of an order in them.
 
     Attributes:
         epsilon: of the tables.
@@ -54,7 +54,7 @@ class _Way:
 def variations_of(
     claims: Sequence[Claims], subjects: Sequence[Subject], counted: Sequence[Cell]
 ) -> tuple[Variation, ...]:
-    """What becomes of the order of the first subject's claims, at each ε, in each group of ways."""
+    """Return what becomes of the order of the first subject's claims, at each ε, in each group of ways."""
     variations = []
     for claimed in claims:
         if claimed.subject == claims[0].subject and claimed.complete:
@@ -68,7 +68,7 @@ def variations_of(
 
 
 def _ways(cells: Sequence[Cell], others: Sequence[Cell], order: Sequence[Contestant]) -> Iterator[_Way]:
-    """The ways to make a board of these tables; scores without a unit can also be of tables of other metrics."""
+    """Yield the ways to make a board of these tables; scores without a unit can also be of tables of other metrics."""
 
     def averaged(group: str, name: str, of: Callable[[Cell], Scores], chosen: Sequence[Cell] = cells) -> _Way:
         scores = [of(cell) for cell in chosen]
@@ -100,7 +100,7 @@ def _seeds(cell: Cell) -> list[int]:
 
 
 def _mean(entry: Entry, without: int | None = None) -> float:
-    """Its mean score, without a seed if others are left."""
+    """Return an entry's mean score, without a seed if others are left."""
     scores = entry.by_seed()
     return fmean([score for seed, score in scores.items() if seed != without] or scores.values())
 
@@ -112,7 +112,7 @@ def _means(cell: Cell, order: Sequence[Contestant], left_out: int | None = None)
 
 
 def _ranks(cell: Cell, order: Sequence[Contestant]) -> Scores:
-    """The negative of each rank, so that more is better."""
+    """Return the negative of each rank, so that more is better."""
     means = np.array([round(mean, 9) for mean in _means(cell, order).values()])
     return dict(zip(order, (-ranks(means)).tolist(), strict=True))
 
@@ -124,14 +124,14 @@ def _shares(cell: Cell, order: Sequence[Contestant], top: str) -> Scores:
 
 
 def _top(cell: Cell, top: str) -> list[Entry]:
-    """The oracle or the run without privacy, if it is there."""
+    """Return the oracle or the run without privacy, if it is there."""
     if top == ORACLE:
         return [cell.oracle] if cell.oracle else []
     return [entry for entry in cell.entries if entry.contestant.method == top][:1]
 
 
 def _has_way(cell: Cell, top: str) -> bool:
-    """Whether the distance from untuned is above zero with 95 % confidence, so that shares of it mean something."""
+    """Return True if the distance from untuned is significantly above zero, so that shares of it mean something."""
     ends = _top(cell, top)
     lead = mean_over(ends, [cell.untuned]) if ends and cell.untuned else None
     return bool(lead and lead.low and lead.low > 0)
@@ -154,6 +154,6 @@ def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
 
 
 def _changed(claims: Claims, scores: Scores) -> tuple[int, int]:
-    """How many pairs change places, and how many of these are told apart."""
+    """Return how many pairs change places, and how many of these are significant."""
     changed = [pair for pair in claims.complete if round(scores[pair.better] - scores[pair.worse], 9) < 0]
     return len(changed), sum(pair.significant for pair in changed)

@@ -18,7 +18,7 @@ MORE_THAN_ALL = "more than 100"
 
 
 def findings(counted: Sequence[tuple[Cell, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
-    """The findings that the tables that count, and the overall standings, have the data for."""
+    """Return the findings that the tables that count, and the overall standings, have the data for."""
     epsilons = sorted({table.epsilon for _, table in counted})
     ends = list(dict.fromkeys([*epsilons[:1], *epsilons[-1:]]))
     sentences_by_title = {
@@ -29,7 +29,7 @@ def findings(counted: Sequence[tuple[Cell, Table]], overalls: Sequence[Overall])
 
 
 def _first(overall: Overall) -> str:
-    """Who has the best mean rank, and how many others may really be as good."""
+    """Return who has the best mean rank, and how many others may really be as good."""
     best, *rest = overall.rows
     assert best.mean_rank is not None
     tied = [row for row in rest if row.mean_rank and row.mean_rank.mean == best.mean_rank.mean]
@@ -43,7 +43,7 @@ def _first(overall: Overall) -> str:
 
 
 def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterator[str]:
-    """How many searches are better or worse than no tuning, beyond chance: by naive values, and by recommended ones.
+    """Yield how many searches are significantly better or worse than no tuning, and than recommended values.
 
     Those in half of the tables or more, so that a submission to one of them does not change what is said of all.
     """
@@ -73,19 +73,19 @@ def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterato
 
 
 def _lead(cell: Cell, who: Contestant, label: str) -> Estimate | None:
-    """By how much a contestant is better than another one; None without that."""
+    """Return by how much a contestant is better than another one; None without that."""
     others = [entry for entry in cell.entries if entry.contestant.label == label and not entry.lacks]
     return mean_over([cell.by_contestant[who]], others) if others else None
 
 
 def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
-    """How many are above zero, and how many below, with 95 % confidence each."""
+    """Return how many are above zero, and how many below, with 95 % confidence each."""
     signs = [lead.sign for lead in leads]
     return signs.count(1), signs.count(-1)
 
 
 def sentences(answer: Answer) -> list[str]:
-    """What follows from an answer, who is first and who is last, as plain text; each sentence begins with a name."""
+    """Return sentences about an answer, who is first and who is last, as plain text; each begins with a name."""
     first, *others = answer.places
     cost = f", for the cost of {_runs(first.cost)}" if first.cost else ""
     place = f"{_distance(answer, first.lead.mean)}{_interval(answer, first)}{_worst(answer, first)}"
@@ -103,7 +103,7 @@ def sentences(answer: Answer) -> list[str]:
 
 
 def absence(answer: Answer, absent: Absent) -> str:
-    """In how many tables somebody is; if in half or more, how far it and the first are from the anchor there."""
+    """Return in how many tables a contestant is; if in half or more, its distance and the first's there."""
     if absent.lead is None or absent.first is None or absent not in answer.nearly:
         return f"in {absent.tables}"
     first = f"{answer.places[0].contestant.label} is {_distance(answer, absent.first.mean)}"
@@ -149,7 +149,7 @@ class Sheet:
 
 
 def summary(board: Board) -> str:
-    """How many pairs are told apart, and how sure that is."""
+    """Return how many pairs are significant, and how sure that is."""
     pairs = sum(len(claims.pairs) for claims in board.claims)
     claimed = sum(len(claims.significant) for claims in board.claims)
     return (
@@ -161,19 +161,19 @@ def summary(board: Board) -> str:
 
 
 def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
-    """The claims, those of one subject together."""
+    """Return the claims, those of one subject together."""
     return [
         (subject, list(of_subject)) for subject, of_subject in groupby(board.claims, key=lambda claims: claims.subject)
     ]
 
 
 def count_text(claims: Claims) -> str:
-    """Such as "ε = 3: 5 of 276 pairs are told apart"."""
+    """Return a text such as "ε = 3: 5 of 276 pairs are told apart"."""
     return f"ε = {claims.epsilon:g}: {len(claims.significant):,} of {len(claims.pairs):,} pairs are told apart"
 
 
 def victories(claims: Claims) -> list[str]:
-    """A sentence for each contestant that beats another, the best mean first, and then those without one.
+    """Return a sentence for each contestant that beats another, best mean first, then those without a mean.
 
     Last, what rests on few of the tables.
     """
@@ -187,7 +187,7 @@ def victories(claims: Claims) -> list[str]:
 
 
 def _whom(claims: Claims, who: Contestant) -> str:
-    """Whom it beats, or whom it does not beat, whichever are fewer, of those that are in all tables; then the others.
+    """Return whom it beats, or whom it does not beat if these are fewer, among those in all tables; then the others.
 
     Where not all tables were compared, it is said how many were.
     """
@@ -207,12 +207,12 @@ def _with_tables(claims: Claims, pair: Pair) -> str:
 
 
 def first_answers(board: Board) -> list[Answer]:
-    """The answers about the first subject: at each ε, then over all."""
+    """Return the answers about the first subject: at each ε, then over all."""
     return [answer for answer in board.answers if answer.subject == board.answers[0].subject]
 
 
 def stability(board: Board) -> list[str]:
-    """For each ε, whether the order holds on boards that are made in other ways."""
+    """Return for each ε how often the order holds on boards that are made in other ways."""
     return [_stability(claims, [variation for variation in board.variations if variation.epsilon == claims.epsilon])
             for claims in _first_claims(board) if claims.complete]  # fmt: skip
 
@@ -236,7 +236,7 @@ def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
 
 
 def stability_sheet(board: Board) -> Sheet:
-    """What becomes of the order, for each ε and each group of ways."""
+    """Return what becomes of the order, for each ε and each group of ways."""
     rows = (
         (
             f"{variation.epsilon:g}",
@@ -251,7 +251,7 @@ def stability_sheet(board: Board) -> Sheet:
 
 
 def needs(board: Board) -> list[str]:
-    """For each ε, what it takes to tell more apart."""
+    """Return for each ε what it takes to tell more apart."""
     texts = []
     for claims in _first_claims(board):
         power = claims.power
@@ -268,7 +268,7 @@ def needs(board: Board) -> list[str]:
 
 
 def _smallest(claims: Claims, power: Power) -> str:
-    """The smallest lead that is seen; more than 100 points is more than a perfect score has over zero."""
+    """Return the smallest lead that is seen; more than 100 points is more than a perfect score has over zero."""
     if claims.measure.share and power.smallest > 1:
         return MORE_THAN_ALL
     return change_text(power.smallest, claims.measure).lstrip("+")
@@ -279,7 +279,7 @@ def _times(power: Power) -> str:
 
 
 def needs_sheet(board: Board) -> Sheet:
-    """What it takes to tell more apart, for each subject and ε."""
+    """Return what it takes to tell more apart, for each subject and ε."""
     settled = (f"settled by {times} times the data" for times in TIMES)
     headers = ("tables", "undecided pairs", "typical lead seen", "times the data for a point", *settled)
     return Sheet(headers, tuple(tuple(_needs_row(claims, claims.power)) for claims in board.claims if claims.power))

@@ -59,17 +59,17 @@ class Mean:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """The mean of independent values with Student's t interval; a single value has no interval."""
+    """Return the mean of independent values with Student's t interval; a single value has no interval."""
     return mean_of_tables([dict(enumerate(values))]).estimate
 
 
 def metric_mean(values: Sequence[float], measure: Measure) -> Estimate:
-    """The mean of a metric over runs, with its interval; both by the logarithms of a logarithmic metric."""
+    """Return the mean of a metric over runs, with its interval; by logarithms for a logarithmic metric."""
     return mean_interval([measure.score(value) for value in values]).through(measure.value)
 
 
 def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
-    """The mean over tables, each the mean over its own seeds, which may be other ones in other tables.
+    """Return the mean over tables, each the mean over its own seeds, which may be other ones in other tables.
 
     Values of one seed may depend on each other: the same seed draws the same trials everywhere. Tables with the same
     seeds are averaged seed by seed, which gives Student's t interval if all have the same ones. Else the variances of
@@ -104,7 +104,7 @@ def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
 
 
 def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None]:
-    """The leads of one contestant over another at several ε, none with an error below the root mean square of all.
+    """Return the leads at several ε, none with an error below the root mean square of all.
 
     A search that collapses in one run of ten often does not in five, and then looks steady: its error is far too small
     just where it is ahead. Other ε have seen more of its runs.
@@ -118,7 +118,7 @@ def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None
 
 
 def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Adjusted p-values of Holm (1979), with weights: the chance of a single wrong claim among all is at most α.
+    """Return adjusted p-values of Holm (1979), with weights: the family-wise error rate is at most α.
 
     Args:
         p_values: p-values, however they depend on each other.
@@ -138,7 +138,7 @@ def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate | None:
-    """The ratio of two means over pairs, with Fieller's (1954) interval.
+    """Return the ratio of two means over pairs, with Fieller's (1954) interval.
 
     The interval holds every ratio r for which a t-test does not reject that numerator − r · denominator is zero
     on average. It is exact for pairs from a normal distribution, unlike quotients of intervals.
@@ -175,7 +175,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: Sequence[Sequence[float | None]]) -> "Scores":
-        """From scores in [−1, 1], of shape (contestants, seeds), None where there is no run."""
+        """Return scores in [−1, 1], of shape (contestants, seeds), as whole numbers; None where there is no run."""
         values = [[0 if score is None else round(score * UNIT) for score in row] for row in scores]
         present = [[int(score is not None) for score in row] for row in scores]
         return cls(np.asarray(values, dtype=np.int64), np.asarray(present, dtype=np.int64))
@@ -192,7 +192,7 @@ class Scores:
         return ranks(np.rint(self.means / EQUAL))
 
     def resampled_ranks(self, weights: Integers) -> Reals:
-        """Ranks of the contestants in each resampling, 1 is best.
+        """Return ranks of the contestants in each resampling, 1 is best.
 
         Means of n seeds drawn from n seeds spread less than means of n new seeds, and lack Student's heavy tails.
         Deviations from the mean are therefore widened by √(n/(n−1)) · t / z, as Hesterberg's (2015) expanded percentile
@@ -213,7 +213,7 @@ class Scores:
 
 
 def ranks(scores: Reals) -> Reals:
-    """Ranks along the last axis, 1 for the highest score; equal scores share the mean of their ranks."""
+    """Return ranks along the last axis, 1 for the highest score; equal scores share the mean of their ranks."""
     from scipy.stats import rankdata
 
     ranked: Reals = rankdata(-scores, axis=-1)
@@ -238,12 +238,12 @@ def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
 
 
 def middle_ranks(resampled: Reals) -> list[Ranks]:
-    """Each contestant's middle 95 % of ranks of shape (draws, contestants), rounded outwards to whole ranks."""
+    """Return each contestant's middle 95 % of ranks of shape (draws, contestants), rounded outwards to whole ranks."""
     return [Ranks(math.floor(low), math.ceil(high)) for low, high in middle(resampled)]
 
 
 def middle(resampled: Reals) -> list[tuple[float, float]]:
-    """The ends of the middle 95 % of each column."""
+    """Return the ends of the middle 95 % of each column."""
     ordered = np.sort(resampled, axis=0)
     cut = math.floor((1 - CONFIDENCE) / 2 * len(ordered))
     return list(zip(ordered[cut].tolist(), ordered[-1 - cut].tolist(), strict=True))
@@ -256,7 +256,7 @@ def _covariance(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _separate(groups: Iterable[Sequence[int]]) -> int:
-    """How many sets of groups there are that have no seed in common."""
+    """Return how many sets of groups there are that have no seed in common."""
     sets: list[set[int]] = []
     for group in groups:
         meeting = [seeds for seeds in sets if seeds & set(group)]
@@ -265,7 +265,7 @@ def _separate(groups: Iterable[Sequence[int]]) -> int:
 
 
 def _covariance_of_means(first: Mapping[int, float], second: Mapping[int, float]) -> float:
-    """That of two means over seeds, by the seeds in both; not below zero, the cautious side."""
+    """Return the covariance of two means over seeds, by the seeds in both; not below zero, the cautious side."""
     both = sorted(set(first) & set(second))
     if not both:
         return 0.0
@@ -281,7 +281,7 @@ def _covariance_of_means(first: Mapping[int, float], second: Mapping[int, float]
 
 @cache
 def _t(dof: float) -> float:
-    """The quantile of Student's t distribution that ends its middle 95 %."""
+    """Return the quantile of Student's t distribution that ends its middle 95 %."""
     from scipy.special import stdtrit
 
     return float(stdtrit(dof, (1 + CONFIDENCE) / 2))
@@ -289,7 +289,7 @@ def _t(dof: float) -> float:
 
 @cache
 def _widening(count: int) -> float:
-    """The factor by which deviations of resampled means of so many values are widened; 1 for a single value."""
+    """Return the factor that widens deviations of resampled means of so many values; 1 for a single value."""
     if count < 2:
         return 1.0
     return math.sqrt(count / (count - 1)) * _t(count - 1) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

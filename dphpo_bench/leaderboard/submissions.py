@@ -60,7 +60,7 @@ _PLACE = ("<task>", "<method>", "<key>.json")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What runs must share to be compared.
+    """A setting that runs must share to be compared.
 
     Attributes:
         facts: a hash of all public facts of the task.
@@ -190,7 +190,7 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
 
 
 def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable[tuple[Path, str]]:
-    """Each file with its path to show: relative to the folder that was named, or as the file was named."""
+    """Yield each file with its path to show: relative to the folder that was named, or as the file was named."""
     for root in paths:
         if root.is_symlink():
             reject(Refused(one_line(path_text(root)), "a symbolic link; links are not followed"))
@@ -213,7 +213,7 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
 
 
 def setting_of(identity: Identity) -> Setting:
-    """What a run's identity says of the setting."""
+    """Return what a run's identity says of the setting."""
     return Setting(
         identity.task,
         identity.model,
@@ -228,7 +228,7 @@ def setting_of(identity: Identity) -> Setting:
 
 
 def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kinds, of the records first; none if the facts are of another form."""
+    """Return the kinds, of the records first; none if the facts are of another form."""
     match facts.get("inputs"):
         case {"shape": [_]} if task in VECTORS:
             records = VECTORS[task]
@@ -246,7 +246,7 @@ def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def _has_seen(facts: Mapping[str, Any]) -> bool:
-    """Whether the facts say that a public model has seen the records; what has another form counts as if they did."""
+    """Return True if a public model has seen the records, or the facts have another form."""
     pretrained = facts.get("pretrained", [])
     if not isinstance(pretrained, list):
         return True
@@ -259,7 +259,7 @@ def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
 
 
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
-    """A run, and the claim that its ledger has to confirm; None if it claims none.
+    """Return a run, and the claim that its ledger has to confirm; None if it claims none.
 
     Raises:
         RecordError: if the file is not a record.
@@ -320,7 +320,7 @@ def _values(parameters: Mapping[str, Any], released: Mapping[str, Any]) -> str:
 
 
 def _verified(run: Run, cost: Cost | str) -> Run:
-    """The run, if its ledger confirms its claim, else it is rejected.
+    """Return the run, or reject it if its ledger does not confirm its claim.
 
     What is shown is the claim and the most by which two machines may differ, up to the target: the same everywhere, and
     on none of them less than what the ledger costs, but for that much of a claim at the target.
@@ -351,7 +351,7 @@ def _verified(run: Run, cost: Cost | str) -> Run:
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:
-    """What a method released while it trained, thinned out; nothing if it has another form."""
+    """Return what a method released while it trained, thinned out; nothing if it has another form."""
     if not isinstance(value, list):
         return ()
     thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))]

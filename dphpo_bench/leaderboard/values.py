@@ -18,7 +18,7 @@ class Estimate:
     high: float | None = None
 
     def through(self, form: Callable[[float], float]) -> "Estimate":
-        """The mean and the ends as another form of the value, monotonic, such as its negative."""
+        """Return the mean and the ends as another form of the value, monotonic, such as its negative."""
         if self.low is None or self.high is None:
             return Estimate(form(self.mean))
         return Estimate(form(self.mean), *sorted((form(self.low), form(self.high))))
@@ -39,7 +39,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class PathPoint:
-    """What a method that adapts while it trains released at one step, counted from 0.
+    """A release of a method that adapts while it trains, at one step, counted from 0.
 
     `loss_bound` is the clipping threshold of the privatised losses, if it released one.
     """
@@ -89,6 +89,6 @@ class Finding:
 
 
 def common_measure(measures: Iterable[Measure]) -> Measure | None:
-    """The metric that all have; None if they differ."""
+    """Return the metric that all have; None if they differ."""
     different = set(measures)
     return different.pop() if len(different) == 1 else None

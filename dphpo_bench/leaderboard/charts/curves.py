@@ -31,7 +31,7 @@ class Panel:
 
 
 def metric_panels(tables: Sequence[Table]) -> list[Panel]:
-    """The metric of each contestant against ε, the best mean first, with the oracle's line behind; several ε only."""
+    """Return the metric of each contestant against ε, best mean first, with the oracle's line; several ε only."""
     measure = tables[0].measure
     utilities: defaultdict[Contestant, dict[float, Estimate]] = defaultdict(dict)
     for table in tables:
@@ -62,7 +62,7 @@ def metric_panels(tables: Sequence[Table]) -> list[Panel]:
 
 
 def _possible(estimate: Estimate, measure: Measure) -> Estimate:
-    """The estimate, whose interval ends where values do: at 0 and 1 if it is of a share, at 1 if of a perplexity."""
+    """Return the estimate, whose interval ends where values do: 0 and 1 of a share, 1 of a perplexity."""
     if estimate.low is None or estimate.high is None or not (measure.share or measure.logarithmic):
         return estimate
     least, most = (0.0, 1.0) if measure.share else (1.0, math.inf)
@@ -70,7 +70,7 @@ def _possible(estimate: Estimate, measure: Measure) -> Estimate:
 
 
 def path_panels(tables: Sequence[Table]) -> list[Panel]:
-    """The learning rates that contestants released while they trained, a line for each ε."""
+    """Return the learning rates that contestants released while they trained, a line for each ε."""
     paths: defaultdict[Contestant, dict[float, list[PathPoint]]] = defaultdict(dict)
     for table in tables:
         for row in table.rows:
@@ -88,7 +88,7 @@ def path_panels(tables: Sequence[Table]) -> list[Panel]:
 
 
 def to_svg(panels: Sequence[Panel], columns: int, each: int, title: str, note: str, description: str) -> str:
-    """Small pictures as a file, so many side by side, each of them so high."""
+    """Return small pictures as a file, so many side by side, each of them so high."""
     step = (WIDTH - 12) / columns
     parts = []
     for number, panel in enumerate(panels):
@@ -100,7 +100,7 @@ def to_svg(panels: Sequence[Panel], columns: int, each: int, title: str, note: s
 
 
 def _grid(y: Axis, measure: Measure) -> Markup:
-    """Level lines, with their values at the left."""
+    """Return level lines, with their values at the left."""
     marks = []
     for value in log_ticks(y, 4) if measure.logarithmic else ticks(y, 4):
         at = y.at(value)
@@ -115,7 +115,7 @@ def _names(x: Axis, epsilons: Iterable[float]) -> Markup:
 
 
 def _line(x: Axis, y: Axis, values: dict[float, Estimate], kind: str, measure: Measure | None = None) -> Markup:
-    """A line through the means; with a measure also dots, intervals, and the last value."""
+    """Return a line through the means; with a measure also dots, intervals, and the last value."""
     places = [(x.at(epsilon), y.at(estimate.mean), estimate) for epsilon, estimate in sorted(values.items())]
     marks = [
         Markup('<line class="{}" x1="{}%" y1="{}%" x2="{}%" y2="{}%"/>').format(kind, *a[:2], *b[:2])
@@ -151,7 +151,7 @@ def _rates(by_epsilon: dict[float, list[PathPoint]], epsilons: Sequence[float], 
 
 
 def _apart(places: Iterable[float], least: float = 10.0, last: float = 92.0) -> list[float]:
-    """Ascending places, moved so that each is at least so far from the one before, and none is below the last."""
+    """Return ascending places, each at least so far from the one before, and none below the last."""
     moved: list[float] = []
     for place in places:
         moved.append(max(place, moved[-1] + least) if moved else place)

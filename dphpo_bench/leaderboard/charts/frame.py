@@ -34,12 +34,12 @@ class Chart:
 
 @cache
 def style() -> str:
-    """The colours, lines and letters of all pictures."""
+    """Return the colours, lines and letters of all pictures."""
     return files("dphpo_bench.leaderboard").joinpath("templates/marks.css").read_text(encoding="utf-8")
 
 
 def document(width: int, height: int, title: str, note: str, description: str, parts: Iterable[Markup]) -> str:
-    """A file with a title, and a note that says how to read it; the parts begin at y = 56."""
+    """Return a file with a title, and a note that says how to read it; the parts begin at y = 56."""
     return Markup(
         '<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img" '
         'aria-label="{description}" font-family="{font}">\n<style>{style}</style>\n'
@@ -53,11 +53,11 @@ def document(width: int, height: int, title: str, note: str, description: str, p
 
 
 def place(x: float, y: float, width: float, height: float, body: Markup) -> Markup:
-    """A part of a file with places of its own."""
+    """Return a part of a file with places of its own."""
     return Markup('<svg x="{}" y="{}" width="{}" height="{}">{}</svg>').format(x, y, width, height, body)
 
 
 def text(x: float, y: float, words: str, kind: str = "", most: int = MOST_LETTERS) -> Markup:
-    """Words in a file, cut if they are long."""
+    """Return words in a file, cut if they are long."""
     cut = words if len(words) <= most else f"{words[: most - 1]}…"
     return Markup('<text x="{}" y="{}" class="{}">{}</text>').format(x, y, kind, cut)

@@ -9,19 +9,19 @@ from dphpo_bench.leaderboard.charts.scales import Axis
 
 
 def tick(axis: Axis, value: float, name: str) -> Markup:
-    """The words above a place; those at an edge stay inside."""
+    """Return the words above a place; those at an edge stay inside."""
     at = axis.at(value)
     anchor = "start" if at < 3 else "end" if at > 97 else "middle"
     return Markup('<text x="{}%" y="30" text-anchor="{}" class="tick">{}</text>').format(at, anchor, name)
 
 
 def upright(at: float, kind: str) -> Markup:
-    """A line from top to bottom."""
+    """Return a line from top to bottom."""
     return Markup('<line class="{}" x1="{}%" x2="{}%" y2="100%"/>').format(kind, at, at)
 
 
 def strokes(places: Sequence[float], kind: str) -> Markup:
-    """Short upright lines at these places: one mark, since a page has thousands. It is stretched, its lines are not."""
+    """Return short upright lines: one mark, since a page has thousands. It is stretched, its lines are not."""
     if not places:
         return Markup("")
     drawing = "".join(f"M{at} 1v2" for at in places)
@@ -31,7 +31,7 @@ def strokes(places: Sequence[float], kind: str) -> Markup:
 
 
 def interval(axis: Axis, estimate: Estimate, kind: str) -> Markup:
-    """The interval as a line, with an arrow where the axis cuts it off, and the mean as a dot or a square."""
+    """Return the interval as a line, with an arrow where the axis cuts it off, and the mean as a dot or a square."""
     marks = []
     if estimate.low is not None and estimate.high is not None:
         ends = axis.at(estimate.low), axis.at(estimate.high)

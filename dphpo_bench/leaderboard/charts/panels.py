@@ -39,7 +39,7 @@ def to_svg(
     values: Sequence[float] = (),
     width: int = 860,
 ) -> str:
-    """The plots as a file.
+    """Return the plots as a file.
 
     Args:
         panels: from left to right.

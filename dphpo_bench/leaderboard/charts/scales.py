@@ -18,18 +18,18 @@ class Axis:
     end: float = 100.0
 
     def at(self, value: float) -> float:
-        """The place of a value, in percent with one decimal; what lies outside is at the edge."""
+        """Return the place of a value, in percent with one decimal; what lies outside is at the edge."""
         low, high = self.form(self.low), self.form(self.high)
         share = (self.form(min(max(value, self.low), self.high)) - low) / (high - low)
         return round(self.start + share * (self.end - self.start), 1) + 0.0
 
     def holds(self, value: float) -> bool:
-        """Whether the value lies on the axis."""
+        """Return True if the value lies on the axis."""
         return self.low <= value <= self.high
 
 
 def estimates_axis(estimates: Iterable[Estimate], *marks: float, start: float = 2.0, end: float = 98.0) -> Axis:
-    """An axis for all means and marks, and for all intervals but those that would dwarf the rest.
+    """Return an axis for all means and marks, and for all intervals but those that would dwarf the rest.
 
     Student's t interval of two seeds may be a hundred times as wide as the spread of the means. There is room for the
     spread of means and marks on both sides; what is longer is cut off, which whoever draws has to show.
@@ -46,13 +46,13 @@ def estimates_axis(estimates: Iterable[Estimate], *marks: float, start: float = 
 
 
 def log_axis(values: Sequence[float], start: float = 4.0, end: float = 96.0) -> Axis:
-    """A logarithmic axis for these values, which are above zero."""
+    """Return a logarithmic axis for these values, which are above zero."""
     low, high = min(values), max(values)
     return Axis(low, high if high > low else 2 * low, math.log, start, end)
 
 
 def ticks(axis: Axis, most: int = 6) -> list[float]:
-    """Round values on a linear axis, at most so many."""
+    """Return round values on a linear axis, at most so many."""
     exponent = math.floor(math.log10((axis.high - axis.low) / most))
     for step in (first * 10.0**at for at in (exponent, exponent + 1, exponent + 2) for first in (1, 2, 5)):
         places = range(math.ceil(axis.low / step), math.floor(axis.high / step) + 1)
@@ -62,7 +62,7 @@ def ticks(axis: Axis, most: int = 6) -> list[float]:
 
 
 def log_ticks(axis: Axis, most: int = 6) -> list[float]:
-    """Powers of ten on a logarithmic axis, with steps in between if there is room; its ends if there are none."""
+    """Return powers of ten on a logarithmic axis, with steps in between if there is room; its ends without any."""
     decades = range(math.floor(math.log10(axis.low)), math.ceil(math.log10(axis.high)) + 1)
     for steps in ((1, 2, 5), (1, 3), (1,)):
         values = [step * 10.0**decade for decade in decades for step in steps if axis.holds(step * 10.0**decade)]
