@@ -1,24 +1,15 @@
 """The commands, run as a user runs them."""
 
 import json
-import os
-import subprocess
 import sys
-from dataclasses import dataclass, replace
-from html.parser import HTMLParser
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from dphpo_bench.cli.commands import main
-from dphpo_bench.leaderboard.build import render
-from dphpo_bench.leaderboard.page import to_html
-from dphpo_bench.leaderboard.scoring import score
-from dphpo_bench.leaderboard.submissions import read_submissions
 from dphpo_bench.records.record import Identity
-from tests.leaderboard import boards
 from tests.leaderboard.submitted import make_record, submit
-from tests.leaderboard.test_submissions import check_run, fuzzed
 
 
 @dataclass
@@ -242,51 +233,3 @@ def test_without_the_extra_the_way_out_is_named(leaderboard, records: Path, monk
     done = leaderboard("build")
     assert done.returncode == 2
     assert done.stderr.strip() == "Drawing the leaderboard needs jinja2: pip install 'dphpo-bench[leaderboard]'."
-
-
-@pytest.mark.slow
-def test_the_real_command(records: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "dphpo_bench", "leaderboard", "build"],
-        cwd=tmp_path,
-        env={**os.environ, "DPHPO_BENCH_CACHE": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("18 records, 0 rejected: ")
-
-
-@pytest.mark.slow
-def test_a_thousand_mutated_records_make_a_harmless_board(tmp_path: Path) -> None:
-    """No crash, no script in the page, no wrong row: of the records' texts nothing becomes markup."""
-    written = fuzzed(tmp_path, 1000, seed=1)
-    submissions = read_submissions([tmp_path])
-    for run in submissions.runs:
-        check_run(run, written[run.path])
-    board = score(submissions)
-    files = render(board, tmp_path)
-
-    shape = _shape(files["index.html"])
-    board_without_records = boards.sample_board()
-    expected = _shape(to_html(board_without_records)) + _shape(to_html(replace(board_without_records, answers=())))
-    assert [each for each in shape if each[0] == "script"] == [("script", ())]
-    assert set(shape) <= set(expected)
-    for name, content in files.items():
-        if name.endswith(".svg"):
-            assert "<script" not in content
-            assert "<img" not in content
-
-
-def _shape(page: str) -> list[tuple[str, tuple[str, ...]]]:
-    """The elements of a page, with the names of their attributes."""
-    found: list[tuple[str, tuple[str, ...]]] = []
-
-    class Shape(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            found.append((tag, tuple(name for name, _ in attrs)))
-
-    Shape().feed(page)
-    return found
