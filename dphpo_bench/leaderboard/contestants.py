@@ -23,8 +23,10 @@ from dphpo_bench.records.measure import Measure
 MIN_SEEDS_TO_RANK = 2
 MAX_LABEL = 60
 
-_FLOATS = ("target", "value", "epsilon", "audited", "tuning_share", "examples", "seconds", "cross_entropy")
-_INTEGERS = ("method_version", "task_version", "seed", "runs")
+_DTYPES: Mapping[object, str] = {
+    float: "float64", float | None: "float64", bool | None: "float64", int: "int64"
+}  # fmt: skip
+"""pandas types by the types of the fields of `Run`; others are objects."""
 
 
 def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
@@ -33,14 +35,14 @@ def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
     Numbers that a run lacks are NaN. `end_to_end_private` is 1, 0, or NaN for a run that could not say. Two columns are
     added: `task` and `model` of the setting.
     """
-    columns = {each.name: pd.Series([getattr(run, each.name) for run in runs], dtype=object) for each in fields(Run)}
-    frame = pd.DataFrame(columns).astype(
-        {**dict.fromkeys((*_FLOATS, "end_to_end_private"), "float64"), **dict.fromkeys(_INTEGERS, "int64")}
-    )
-    return frame.assign(
-        task=pd.Series([run.setting.task for run in runs], dtype=object),
-        model=pd.Series([run.setting.model for run in runs], dtype=object),
-    )
+    columns = {
+        each.name: pd.Series([getattr(run, each.name) for run in runs], dtype=_DTYPES.get(each.type, "object"))
+        for each in fields(Run)
+    }
+    settings = [run.setting for run in runs]
+    columns["task"] = pd.Series([setting.task for setting in settings], dtype="object")
+    columns["model"] = pd.Series([setting.model for setting in settings], dtype="object")
+    return pd.DataFrame(columns)
 
 
 @dataclass(frozen=True, eq=False)

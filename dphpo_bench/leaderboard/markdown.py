@@ -7,20 +7,16 @@ Texts in records come from strangers. They get into the page, whose template is 
 import html
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import count
 
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard import sentences as texts
 from dphpo_bench.leaderboard.board import Board, OverallRow, Row
-from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, row_columns, varying
+from dphpo_bench.leaderboard.columns import Column, overall_columns, row_columns
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.page import TEMPLATES
-from dphpo_bench.leaderboard.sentences import absence
+from dphpo_bench.leaderboard.page import TEMPLATES, context
 
 MAX_LISTED = 50
 MAX_TEXT = 2000
@@ -53,19 +49,10 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "image": _image,
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
     }
-    of_rows = partial(row_columns, explains=board.explains)
-    row_terms = _terms(of_rows(board.measure))
+    row_terms = _terms(row_columns(board.measure, board.explains))
     page = environment.get_template("README.md").render(
-        board=board,
-        texts=texts,
-        absence=absence,
+        **context(board, paths),
         charts=charts,
-        settings=settings_of(board),
-        paths=paths or Paths(),
-        varying=varying,
-        row_columns=of_rows,
-        overall_columns=overall_columns,
-        marks=MARKS,
         row_terms=row_terms,
         overall_terms=[term for term in _terms(overall_columns(board.measure)) if term not in row_terms],
         max_listed=MAX_LISTED,

@@ -19,7 +19,6 @@ from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.forest import Forest, cost_text, cross_entropy_text
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, varying
 from dphpo_bench.leaderboard.links import Paths, about, record_links
-from dphpo_bench.leaderboard.sentences import absence, sentences
 
 TEMPLATES: dict[str, Any] = {
     "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
@@ -30,6 +29,20 @@ TEMPLATES: dict[str, Any] = {
 """How templates are found and read."""
 
 MOST_REFUSED = 100
+
+
+def context(board: Board, paths: Paths | None) -> dict[str, Any]:
+    """Return what the templates of Markdown and page have in common."""
+    return {
+        "board": board,
+        "texts": texts,
+        "settings": settings_of(board),
+        "paths": paths or Paths(),
+        "varying": varying,
+        "row_columns": partial(row_columns, explains=board.explains),
+        "overall_columns": overall_columns,
+        "marks": MARKS,
+    }
 
 
 @dataclass(frozen=True)
@@ -70,18 +83,14 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
     environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.filters["sort_value"] = sort_value
     cards = list(cards_of(board))
-    settings = settings_of(board)
+    shared = context(board, paths)
     return environment.get_template("page.html").render(
-        board=board,
+        **shared,
         forests=[Forest.of(answer) for answer in board.answers],
-        sentences=sentences,
-        absence=absence,
-        texts=texts,
         subjects=_subjects(board),
         default=default_answer(board),
         epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
-        settings=settings,
-        setting_numbers={setting: number for number, (setting, _) in enumerate(settings)},
+        setting_numbers={setting: number for number, (setting, _) in enumerate(shared["settings"])},
         answered={setting for answer in board.answers for setting in answer.settings},
         metric_panels=curves.metric_panels,
         path_panels=curves.path_panels,
@@ -90,13 +99,8 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
         cards=cards,
         card_ids={card.contestant: f"m{number}" for number, card in enumerate(cards, 1)},
         about=about,
-        paths=paths or Paths(),
         record_links=record_links,
-        overall_columns=overall_columns,
-        row_columns=partial(row_columns, explains=board.explains),
-        varying=varying,
         measure=board.measure,
-        marks=MARKS,
         most_refused=MOST_REFUSED,
     )
 

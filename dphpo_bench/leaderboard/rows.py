@@ -164,7 +164,8 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
 
 def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Split]) -> Row:
     runs, finished = entry.runs, entry.finished
-    first = next(runs.itertuples())
+    of_command = ["method", "parameters", "method_version", "task_version", "setting", "target", "seed"]
+    first = next(runs[of_command].itertuples())
     values = finished["value"].tolist()
     oracle, untuned = (None, None) if entry.lacks else (cell.oracle, cell.untuned)
     private = entry.contestant.end_to_end_private

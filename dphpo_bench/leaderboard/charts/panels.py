@@ -7,7 +7,7 @@ from markupsafe import Markup
 
 from dphpo_bench.leaderboard.board import Estimate
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.marks import interval, tick, upright
+from dphpo_bench.leaderboard.charts.frame import interval, tick, upright
 from dphpo_bench.leaderboard.charts.scales import Axis, ticks
 
 NAMES, GAP, ROW, TOP = 190, 24, 20, 108
