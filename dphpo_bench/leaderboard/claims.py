@@ -10,7 +10,7 @@ from itertools import combinations
 from statistics import median
 
 from dphpo_bench.leaderboard.answers import ALL_KINDS, Subject
-from dphpo_bench.leaderboard.contestants import Cell, Entry, mean_of
+from dphpo_bench.leaderboard.contestants import Contest, Entry, mean_of
 from dphpo_bench.leaderboard.rows import FEW_SEEDS
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import Mean, holm, not_steadier_than_together
@@ -120,7 +120,7 @@ class Claims:
         return [pair for pair in self.significant if pair.better == who]
 
 
-def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell], standard: Standard) -> tuple[Claims, ...]:
+def claims_of(subjects: Sequence[Subject], counted: Sequence[Contest], standard: Standard) -> tuple[Claims, ...]:
     """Return the claims about the subjects of several settings; without such a subject, about each counted setting.
 
     They are about contestants that are in all tables of a subject, at every ε, with at least three seeds, but for tasks
@@ -128,7 +128,7 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell], standard: St
     Half of the error is for the claims about all tasks, half for those about kinds of task, if there are both.
     """
     several = [subject for subject in subjects if subject.several]
-    titles = {cell.title for cell in counted}
+    titles = {contest.title for contest in counted}
     chosen = several or [subject for subject in subjects if subject.name in titles]
     untested = [claims for subject in chosen for claims in _compared(subject, standard) if claims.pairs]
     levels = [claims.subject.startswith(ALL_KINDS) for claims in untested]
@@ -153,13 +153,15 @@ def claims_of(subjects: Sequence[Subject], counted: Sequence[Cell], standard: St
 
 def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
     """Return the pairs at each ε, the better contestant first, before the p-values are adjusted."""
-    tasks = frozenset(cell.title for cell in subject.cells)
-    known = dict.fromkeys(who for cell in subject.cells for who in cell.by_contestant)
-    lacking = {who: [cell for cell in subject.cells if not _takes_part(who, cell)] for who in known}
+    tasks = frozenset(contest.title for contest in subject.contests)
+    known = dict.fromkeys(who for contest in subject.contests for who in contest.by_contestant)
+    lacking = {who: [contest for contest in subject.contests if not _takes_part(who, contest)] for who in known}
     inside = {
-        who: tasks - {cell.title for cell in lacking[who]}
+        who: tasks - {contest.title for contest in lacking[who]}
         for who in known
-        if all((who.method, cell.setting.task, cell.setting.model) in standard.excused for cell in lacking[who])
+        if all(
+            (who.method, contest.setting.task, contest.setting.model) in standard.excused for contest in lacking[who]
+        )
     }
     compared = [
         (first, second, shared, _leads(first, second, subject, shared))
@@ -169,20 +171,22 @@ def _compared(subject: Subject, standard: Standard) -> Iterator[Claims]:
     complete = [who for who in inside if inside[who] == tasks]
     partial = {who for pair in compared for who in pair[:2]} - {*complete}
     for at, target in enumerate(subject.targets):
-        cells = subject.at(target)
-        means = {who: mean for who in complete if (mean := mean_of([cell.by_contestant[who] for cell in cells], []))}
+        contests = subject.at(target)
+        means = {
+            who: mean for who in complete if (mean := mean_of([contest.by_contestant[who] for contest in contests], []))
+        }
         pairs, seeds = [], []
         for first, second, shared, leads in compared:
             lead = leads[at]
             if lead:
-                tables = [cell.by_contestant for cell in cells if cell.title in shared]
+                tables = [contest.by_contestant for contest in contests if contest.title in shared]
                 pairs.append(_pair(first, second, lead, tables))
                 seeds += [len(table[who].runs) for table in tables for who in (first, second)]
         yield Claims(
             subject=subject.name,
             epsilon=target,
             measure=subject.measure,
-            tasks=len(cells),
+            tasks=len(contests),
             order=tuple(sorted(means, key=lambda who: (-round(means[who].value, 9), who.label))),
             others=tuple(sorted(partial, key=lambda who: who.label)),
             pairs=tuple(pairs),
@@ -197,19 +201,19 @@ def _pair(first: Contestant, second: Contestant, lead: Mean, tables: Sequence[Ma
     return Pair(first, second, lead, lead.p_value, sum(bool(mean and mean.value > 0) for mean in by_table), len(tables))
 
 
-def _takes_part(who: Contestant, cell: Cell) -> bool:
+def _takes_part(who: Contestant, contest: Contest) -> bool:
     """Return True if claims may be about a contestant in a table: not with a run or two."""
-    return cell.compares(who) and not who.reference and len(cell.by_contestant[who].runs) >= FEW_SEEDS
+    return contest.compares(who) and not who.reference and len(contest.by_contestant[who].runs) >= FEW_SEEDS
 
 
 def _leads(first: Contestant, second: Contestant, subject: Subject, tasks: frozenset[str]) -> list[Mean | None]:
     """Return the mean difference over these tasks at each ε; None without an error, or where too few are there."""
     leads: list[Mean | None] = []
     for target in subject.targets:
-        cells = subject.at(target)
-        entries = [cell.by_contestant for cell in cells if cell.title in tasks]
+        contests = subject.at(target)
+        entries = [contest.by_contestant for contest in contests if contest.title in tasks]
         lead = None
-        if len(entries) >= MOST * len(cells):
+        if len(entries) >= MOST * len(contests):
             lead = mean_of([table[first] for table in entries], [table[second] for table in entries])
         leads.append(lead if lead and lead.error is not None else None)
     return not_steadier_than_together(leads)

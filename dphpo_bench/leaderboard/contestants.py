@@ -1,4 +1,4 @@
-"""Contestants in a cell, and their figures by seed: all from one table with a row for each run."""
+"""Contestants in a contest, and their figures by seed: all from one table with a row for each run."""
 
 import hashlib
 import json
@@ -81,8 +81,8 @@ class Entry:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
-    """One task at one ε: a table in the making."""
+class Contest:
+    """One task at one ε, and who is compared there: a table in the making."""
 
     setting: Setting
     title: str
@@ -126,18 +126,18 @@ def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
     return runs[pd.Series(chosen, index=runs.index, dtype=bool)]
 
 
-def cells_of(runs: pd.DataFrame, standard: Standard) -> list[Cell]:
-    """Return a cell for each setting and ε, by title and ε, with all its runs."""
+def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
+    """Return a contest for each setting and ε, by title and ε, with all its runs."""
     runs = runs.sort_values(["method", "parameters", "seed"], kind="stable")
     runs = runs.assign(contestant=_contestants(runs))
     titles = _titles(set(runs["setting"]))
-    cells = []
-    for (setting, target), of_cell in runs.groupby(["setting", "target"], sort=False):
-        of_cell = _with_scores(of_cell, setting)
+    contests = []
+    for (setting, target), of_contest in runs.groupby(["setting", "target"], sort=False):
+        of_contest = _with_scores(of_contest, setting)
         asked = standard.seeds_of(setting, target) or frozenset()
         entries = [
             Entry(who, of_who.drop_duplicates("seed", keep="last"), bool(asked - {*of_who["seed"]}))
-            for who, of_who in of_cell.groupby("contestant", sort=False)
+            for who, of_who in of_contest.groupby("contestant", sort=False)
         ]
         anchors = {
             (who.method, who.parameters, who.end_to_end_private): entry
@@ -145,8 +145,8 @@ def cells_of(runs: pd.DataFrame, standard: Standard) -> list[Cell]:
             if (who := entry.contestant) and not entry.lacks
         }
         untuned, oracle = anchors.get((*standard.untuned, True)), anchors.get((*standard.oracle, False))
-        cells.append(Cell(setting, titles[setting], float(target), entries, untuned, oracle))
-    return sorted(cells, key=lambda cell: (cell.title, cell.target))
+        contests.append(Contest(setting, titles[setting], float(target), entries, untuned, oracle))
+    return sorted(contests, key=lambda contest: (contest.title, contest.target))
 
 
 def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
@@ -256,12 +256,12 @@ class Draws:
     weights: Integers
 
 
-def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
+def seed_draws(contests: Sequence[Contest]) -> dict[Setting, Draws]:
     """Return the draws of each setting, from the seeds of everyone who is ranked in it."""
-    seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
-    for cell in cells:
-        for entry in cell.ranked:
-            seeds[cell.setting].update(entry.runs["seed"].tolist())
+    seeds: dict[Setting, set[int]] = {contest.setting: set() for contest in contests}
+    for contest in contests:
+        for entry in contest.ranked:
+            seeds[contest.setting].update(entry.runs["seed"].tolist())
     return {
         setting: Draws(sorted(of_setting), draw(len(of_setting), _stream(setting)))
         for setting, of_setting in seeds.items()

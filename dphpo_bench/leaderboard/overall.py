@@ -7,7 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
-from dphpo_bench.leaderboard.contestants import Cell, Draws, mean_over, median, scores_of
+from dphpo_bench.leaderboard.contestants import Contest, Draws, mean_over, median, scores_of
 from dphpo_bench.leaderboard.rows import Row, Standing, Table
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
@@ -68,9 +68,9 @@ class Overall:
         return self.rows + self.incomplete + self.references
 
 
-def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
+def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
     """Return the overall standings of all tables that count; if there are several ε, then also those of each ε."""
-    targets = sorted({cell.target for cell, _ in counted})
+    targets = sorted({contest.target for contest, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
         _overall(target, [pair for pair in counted if target is None or pair[0].target == target], draws)
@@ -78,26 +78,26 @@ def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, D
     )
 
 
-def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> list[tuple[Cell, Table]]:
+def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -> list[tuple[Contest, Table]]:
     """Return the tables that count: those of the standard in which at least half of its methods are ranked.
 
     Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
     """
-    methods = standard.methods or {entry.contestant.method for cell, _ in pairs for entry in cell.ranked}
-    best: dict[tuple[str, str, float], tuple[int, tuple[Cell, Table]]] = {}
-    for cell, table in pairs:
-        present = len(methods & {entry.contestant.method for entry in cell.ranked})
-        if not (present and 2 * present >= len(methods) and standard.may_count(cell.setting, cell.target)):
+    methods = standard.methods or {entry.contestant.method for contest, _ in pairs for entry in contest.ranked}
+    best: dict[tuple[str, str, float], tuple[int, tuple[Contest, Table]]] = {}
+    for contest, table in pairs:
+        present = len(methods & {entry.contestant.method for entry in contest.ranked})
+        if not (present and 2 * present >= len(methods) and standard.may_count(contest.setting, contest.target)):
             continue
-        key = cell.setting.task, cell.setting.model, cell.target
+        key = contest.setting.task, contest.setting.model, contest.target
         if key not in best or present > best[key][0]:
-            best[key] = present, (cell, table)
+            best[key] = present, (contest, table)
     return [pair for _, pair in best.values()]
 
 
-def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ...]:
+def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str, ...]:
     """Return the tables that the standard asks for but that do not count: for each task and model, with all their ε."""
-    present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
+    present = {(contest.setting.task, contest.setting.model, contest.target) for contest in counted}
     missing = {
         (task, model): [
             f"{epsilon:g}" for epsilon in sorted(standard.epsilons or ()) if (task, model, epsilon) not in present
@@ -107,15 +107,15 @@ def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ..
     return tuple(f"{task} ({model}), ε = {', '.join(some)}" for (task, model), some in missing.items() if some)
 
 
-def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> Overall:
-    chosen = [cell for cell, _ in counted]
-    inside = Counter(entry.contestant for cell in chosen for entry in cell.ranked)
+def _overall(target: float | None, counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> Overall:
+    chosen = [contest for contest, _ in counted]
+    inside = Counter(entry.contestant for contest in chosen for entry in contest.ranked)
     complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
     mean_ranks, places = _overall_ranks(chosen, complete, draws)
-    everyone: defaultdict[Contestant, list[tuple[Row, Cell]]] = defaultdict(list)
-    for cell, table in counted:
+    everyone: defaultdict[Contestant, list[tuple[Row, Contest]]] = defaultdict(list)
+    for contest, table in counted:
         for row in table.everyone:
-            everyone[row.contestant].append((row, cell))
+            everyone[row.contestant].append((row, contest))
     rows = [
         _overall_row(who, in_tables, chosen, mean_ranks.get(who), places.get(who))
         for who, in_tables in everyone.items()
@@ -132,9 +132,9 @@ def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws:
     )
 
 
-def _measure(cells: Sequence[Cell]) -> Measure | None:
-    """Return the metric of all cells; None if they differ, so that values cannot be averaged."""
-    return common_measure(cell.setting.measure for cell in cells)
+def _measure(contests: Sequence[Contest]) -> Measure | None:
+    """Return the metric of all contests; None if they differ, so that values cannot be averaged."""
+    return common_measure(contest.setting.measure for contest in contests)
 
 
 def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
@@ -142,23 +142,25 @@ def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
 
 
 def _overall_ranks(
-    cells: Sequence[Cell], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
+    contests: Sequence[Contest], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
 ) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
     """Return each complete contestant's mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
         return {}, {}
-    tasks = sorted({cell.setting.task for cell in cells})
+    tasks = sorted({contest.setting.task for contest in contests})
     task_weights = draw(len(tasks), stream=0)
     observed: list[list[float]] = []
     drawn = np.zeros((len(task_weights), len(complete)))
-    for cell in cells:
-        among = [cell.by_contestant[who] for who in complete]
-        scores = scores_of(among, draws[cell.setting], cell.setting.measure)
+    for contest in contests:
+        among = [contest.by_contestant[who] for who in complete]
+        scores = scores_of(among, draws[contest.setting], contest.setting.measure)
         observed.append(scores.ranks.tolist())
         # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
-        drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(draws[cell.setting].weights)
+        drawn += task_weights[:, [tasks.index(contest.setting.task)]] * scores.resampled_ranks(
+            draws[contest.setting].weights
+        )
     places = middle_ranks(ranks(-drawn))
-    tables = Counter(cell.setting.task for cell in cells)
+    tables = Counter(contest.setting.task for contest in contests)
     drawn /= (task_weights @ np.array([[tables[task]] for task in tasks])).astype(np.float64)
     mean_ranks = [
         Estimate(fmean(of_one), low, high)
@@ -167,39 +169,39 @@ def _overall_ranks(
     return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
 
 
-def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Return mean of the metric over the cells, and its interval, from the seeds that all of them have."""
-    measure = _measure(cells)
-    mean = _overall_mean(cells, who, "utility") if measure else None
+def _overall_utility(contests: Sequence[Contest], who: Contestant) -> Estimate | None:
+    """Return mean of the metric over the contests, and its interval, from the seeds that all of them have."""
+    measure = _measure(contests)
+    mean = _overall_mean(contests, who, "utility") if measure else None
     return mean.through(measure.value) if measure and mean else None
 
 
-def _overall_mean(cells: Sequence[Cell], who: Contestant, column: str) -> Estimate | None:
-    entries = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
-    return mean_over(entries, [], column) if len(entries) == len(cells) else None
+def _overall_mean(contests: Sequence[Contest], who: Contestant, column: str) -> Estimate | None:
+    entries = [contest.by_contestant[who] for contest in contests if who in contest.by_contestant]
+    return mean_over(entries, [], column) if len(entries) == len(contests) else None
 
 
-def _overall_gap(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Return by how much the oracle is better on average over the cells, if all of them compare both."""
-    entries = [cell.by_contestant[who] for cell in cells if cell.compares(who)]
-    oracles = [cell.oracle for cell in cells if cell.oracle and cell.oracle.contestant != who]
-    if _measure(cells) is None or not len(entries) == len(oracles) == len(cells):
+def _overall_gap(contests: Sequence[Contest], who: Contestant) -> Estimate | None:
+    """Return by how much the oracle is better on average over the contests, if all of them compare both."""
+    entries = [contest.by_contestant[who] for contest in contests if contest.compares(who)]
+    oracles = [contest.oracle for contest in contests if contest.oracle and contest.oracle.contestant != who]
+    if _measure(contests) is None or not len(entries) == len(oracles) == len(contests):
         return None
     return mean_over(oracles, entries)
 
 
 def _overall_row(
     who: Contestant,
-    in_tables: Sequence[tuple[Row, Cell]],
-    cells: Sequence[Cell],
+    in_tables: Sequence[tuple[Row, Contest]],
+    contests: Sequence[Contest],
     mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
     rows = [row for row, _ in in_tables]
     relative = [
         row.examples / once
-        for row, cell in in_tables
-        if cell.untuned and (once := median(cell.untuned.finished["examples"]))
+        for row, contest in in_tables
+        if contest.untuned and (once := median(contest.untuned.finished["examples"]))
     ]
     return OverallRow(
         contestant=who,
@@ -208,11 +210,11 @@ def _overall_row(
         failed=sum(row.failed for row in rows),
         mean_rank=mean_rank,
         ranks=places,
-        utility=_overall_utility(cells, who),
-        gap_to_oracle=_overall_gap(cells, who),
-        cross_entropy=_overall_mean(cells, who, "cross_entropy"),
+        utility=_overall_utility(contests, who),
+        gap_to_oracle=_overall_gap(contests, who),
+        cross_entropy=_overall_mean(contests, who, "cross_entropy"),
         epsilon_ratio=max(
-            (row.epsilon / cell.target for row, cell in in_tables if row.epsilon is not None), default=None
+            (row.epsilon / contest.target for row, contest in in_tables if row.epsilon is not None), default=None
         ),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         lacks_seeds=any(row.lacks_seeds for row in rows),

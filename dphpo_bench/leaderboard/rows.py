@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from dphpo_bench.leaderboard.contestants import Cell, Draws, Entry, mean_over, median, paired, scores_of
+from dphpo_bench.leaderboard.contestants import Contest, Draws, Entry, mean_over, median, paired, scores_of
 from dphpo_bench.leaderboard.links import command_of
 from dphpo_bench.leaderboard.replays import Replays
 from dphpo_bench.leaderboard.split import Split
@@ -102,7 +102,6 @@ class Table:
     """All contestants on one task at one target ε, best first, with the references apart.
 
     `setting` is the task, the model, and whatever else tells this setting from others. Tables at other ε share it.
-    `kinds` are what the records are and what is trained, such as "pictures" and "networks"; empty if nobody told.
     `oracle` is who gaps are measured to; None if it has no runs here.
     """
 
@@ -114,7 +113,6 @@ class Table:
     measure: Measure
     rows: tuple[Row, ...]
     references: tuple[Row, ...]
-    kinds: tuple[str, ...] = ()
     oracle: Contestant | None = None
 
     @property
@@ -128,30 +126,29 @@ class Table:
         return self.rows + self.references
 
 
-def table_of(cell: Cell, draws: Draws, replays: Replays) -> Table:
-    ranked = cell.ranked
-    resampled = scores_of(ranked, draws, cell.setting.measure).resampled_ranks(draws.weights) if ranked else None
+def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
+    ranked = contest.ranked
+    resampled = scores_of(ranked, draws, contest.setting.measure).resampled_ranks(draws.weights) if ranked else None
     intervals = [] if resampled is None else middle_ranks(resampled)
     by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
-    explained = replays.explain(key for entry in cell.entries for key in entry.runs["key"])
+    explained = replays.explain(key for entry in contest.entries for key in entry.runs["key"])
     rows = [
         _row(
             entry,
             by_contestant.get(entry.contestant),
-            cell,
-            replays.splits(entry, cell.oracle) if explained else [],
+            contest,
+            replays.splits(entry, contest.oracle) if explained else [],
         )
-        for entry in sorted(cell.entries, key=_best_first)
+        for entry in sorted(contest.entries, key=_best_first)
     ]
     return Table(
-        task=cell.setting.task,
-        model=cell.setting.model,
-        epsilon=cell.target,
-        delta=cell.setting.delta,
-        setting=cell.title,
-        measure=cell.setting.measure,
-        kinds=cell.setting.kinds,
-        oracle=cell.oracle.contestant if cell.oracle else None,
+        task=contest.setting.task,
+        model=contest.setting.model,
+        epsilon=contest.target,
+        delta=contest.setting.delta,
+        setting=contest.title,
+        measure=contest.setting.measure,
+        oracle=contest.oracle.contestant if contest.oracle else None,
         rows=tuple(row for row in rows if not row.contestant.reference),
         references=tuple(row for row in rows if row.contestant.reference),
     )
@@ -162,12 +159,12 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
     return entry.finished.empty, -round(fmean(entry.by_seed().values()), 9), entry.contestant.label
 
 
-def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Split]) -> Row:
+def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequence[Split]) -> Row:
     runs, finished = entry.runs, entry.finished
     of_command = ["method", "parameters", "method_version", "task_version", "setting", "target", "seed"]
     first = next(runs[of_command].itertuples())
     values = finished["value"].tolist()
-    oracle, untuned = (None, None) if entry.lacks else (cell.oracle, cell.untuned)
+    oracle, untuned = (None, None) if entry.lacks else (contest.oracle, contest.untuned)
     private = entry.contestant.end_to_end_private
     known = runs[runs["epsilon"].notna()]
     epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
@@ -178,8 +175,8 @@ def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Spli
         task_version=first.task_version,
         seeds=len(finished),
         failed=len(runs) - len(finished),
-        utility=metric_mean(values, cell.setting.measure) if values else None,
-        worst=(min if cell.setting.measure.higher_is_better else max)(values, default=None),
+        utility=metric_mean(values, contest.setting.measure) if values else None,
+        worst=(min if contest.setting.measure.higher_is_better else max)(values, default=None),
         cross_entropy=mean_over([entry], [], "cross_entropy"),
         ranks=interval,
         gap_to_oracle=_lead(oracle, entry),

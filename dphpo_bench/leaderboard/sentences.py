@@ -10,14 +10,14 @@ from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
 from dphpo_bench.leaderboard.board import Board, Contestant, Estimate, Finding, Overall, Table, Variation
 from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Pair, Power
 from dphpo_bench.leaderboard.columns import NOTHING, change_text
-from dphpo_bench.leaderboard.contestants import Cell, mean_over
+from dphpo_bench.leaderboard.contestants import Contest, mean_over
 
 ADVISED = "recommended"
 MOST_NAMED = 4
 MORE_THAN_ALL = "more than 100"
 
 
-def findings(counted: Sequence[tuple[Cell, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
+def findings(counted: Sequence[tuple[Contest, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
     """Return the findings that the tables that count, and the overall standings, have the data for."""
     epsilons = sorted({table.epsilon for _, table in counted})
     ends = list(dict.fromkeys([*epsilons[:1], *epsilons[-1:]]))
@@ -42,21 +42,21 @@ def _first(overall: Overall) -> str:
     )
 
 
-def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterator[str]:
+def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iterator[str]:
     """Yield how many searches are significantly better or worse than no tuning, and than recommended values.
 
     Those in half of the tables or more, so that a submission to one of them does not change what is said of all.
     """
-    tables = [(cell, table) for cell, table in counted if table.epsilon == epsilon]
+    tables = [(contest, table) for contest, table in counted if table.epsilon == epsilon]
     among = Counter(row.contestant for _, table in tables for row in table.rows)
     searches = [
-        (row, cell)
-        for cell, table in tables
+        (row, contest)
+        for contest, table in tables
         for row in table.rows
         if row.runs > 1 and not row.lacks_seeds and 2 * among[row.contestant] >= len(tables)
     ]
     untuned = [row.gap_to_untuned for row, _ in searches if row.gap_to_untuned]
-    advised = [lead for row, cell in searches if (lead := _lead(cell, row.contestant, ADVISED))]
+    advised = [lead for row, contest in searches if (lead := _lead(contest, row.contestant, ADVISED))]
     if untuned:
         better, worse = _beyond_chance(untuned)
         text = (
@@ -72,10 +72,10 @@ def _searching(counted: Sequence[tuple[Cell, Table]], epsilon: float) -> Iterato
         )
 
 
-def _lead(cell: Cell, who: Contestant, label: str) -> Estimate | None:
+def _lead(contest: Contest, who: Contestant, label: str) -> Estimate | None:
     """Return by how much a contestant is better than another one; None without that."""
-    others = [entry for entry in cell.entries if entry.contestant.label == label and not entry.lacks]
-    return mean_over([cell.by_contestant[who]], others) if others else None
+    others = [entry for entry in contest.entries if entry.contestant.label == label and not entry.lacks]
+    return mean_over([contest.by_contestant[who]], others) if others else None
 
 
 def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:

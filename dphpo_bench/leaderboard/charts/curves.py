@@ -22,7 +22,7 @@ TOP, BOTTOM = 6.0, 84.0
 
 
 @dataclass(frozen=True)
-class Panel:
+class SmallPicture:
     """A small picture: whose, its marks in percents of its width and height, and what all of a figure have behind."""
 
     contestant: Contestant
@@ -30,7 +30,7 @@ class Panel:
     behind: Markup = field(default_factory=Markup)
 
 
-def metric_panels(tables: Sequence[Table]) -> list[Panel]:
+def metric_panels(tables: Sequence[Table]) -> list[SmallPicture]:
     """Return the metric of each contestant against ε, best mean first, with the oracle's line; several ε only."""
     measure = tables[0].measure
     utilities: defaultdict[Contestant, dict[float, Estimate]] = defaultdict(dict)
@@ -58,7 +58,9 @@ def metric_panels(tables: Sequence[Table]) -> list[Panel]:
         return -len(methods[who]), -mean if measure.higher_is_better else mean, who.label
 
     behind = _grid(y, measure) + _line(x, y, oracle, "oracle") + _names(x, epsilons)
-    return [Panel(who, _line(x, y, methods[who], "own", measure), behind) for who in sorted(methods, key=best_first)]
+    return [
+        SmallPicture(who, _line(x, y, methods[who], "own", measure), behind) for who in sorted(methods, key=best_first)
+    ]
 
 
 def _possible(estimate: Estimate, measure: Measure) -> Estimate:
@@ -69,7 +71,7 @@ def _possible(estimate: Estimate, measure: Measure) -> Estimate:
     return replace(estimate, low=max(estimate.low, least), high=min(estimate.high, most))
 
 
-def path_panels(tables: Sequence[Table]) -> list[Panel]:
+def path_panels(tables: Sequence[Table]) -> list[SmallPicture]:
     """Return the learning rates that contestants released while they trained, a line for each ε."""
     paths: defaultdict[Contestant, dict[float, list[PathPoint]]] = defaultdict(dict)
     for table in tables:
@@ -84,10 +86,10 @@ def path_panels(tables: Sequence[Table]) -> list[Panel]:
     # The beginning, where most happens, is wide.
     x = Axis(0, max(point.step for point in everything) + 1, math.sqrt, 16, 84)
     epsilons = sorted({epsilon for by_epsilon in paths.values() for epsilon in by_epsilon})
-    return [Panel(who, _rates(by_epsilon, epsilons, x, y)) for who, by_epsilon in paths.items()]
+    return [SmallPicture(who, _rates(by_epsilon, epsilons, x, y)) for who, by_epsilon in paths.items()]
 
 
-def to_svg(panels: Sequence[Panel], columns: int, each: int, title: str, note: str, description: str) -> str:
+def to_svg(panels: Sequence[SmallPicture], columns: int, each: int, title: str, note: str, description: str) -> str:
     """Return small pictures as a file, so many side by side, each of them so high."""
     step = (WIDTH - 12) / columns
     parts = []

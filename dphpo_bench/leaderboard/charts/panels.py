@@ -53,14 +53,13 @@ def to_svg(
     """
     each = (width - NAMES - GAP * len(panels)) // len(panels)
     values = values or ticks(axis, max(3, each // 40))
-    rows = [frame.text(12, TOP + ROW * at + 14, name, _of_name(kind)) for at, (name, kind) in enumerate(kinds.items())]
+    rows = [
+        frame.text(12, TOP + ROW * at + 14, name, kind if kind == "reference" else "")
+        for at, (name, kind) in enumerate(kinds.items())
+    ]
     parts = [part for at, panel in enumerate(panels) for part in _panel(panel, at, each, kinds, axis, form, values)]
     description = f"{title}. {len(panels)} panels: {', '.join(panel.title for panel in panels)}. {note}"
     return frame.document(width, TOP + ROW * len(kinds) + 12, title, note, description, [*rows, *parts])
-
-
-def _of_name(kind: str) -> str:
-    return kind if kind == "reference" else ""
 
 
 def _panel(
