@@ -222,7 +222,11 @@ def _place(
 ) -> Place:
     untuned = [contest.untuned for contest in contests if contest.untuned]
     against = mean_over(entries, untuned) if len(untuned) == len(contests) else None
-    costs = [(_examples(entry), _examples(contest.untuned)) for entry, contest in zip(entries, contests, strict=True)]
+    costs = [
+        entry.examples / contest.untuned.examples
+        for entry, contest in zip(entries, contests, strict=True)
+        if contest.untuned and contest.untuned.examples and entry.examples
+    ]
     return Place(
         contestant=who,
         lead=lead,
@@ -231,7 +235,7 @@ def _place(
         tied=False,
         cross_entropy=mean_over(entries, [], "cross_entropy"),
         calibration=mean_over(anchors, entries, "cross_entropy"),
-        cost=median(examples / once for examples, once in costs if examples and once),
+        cost=median(costs),
         tuning_share=median(share for entry in entries for share in entry.finished["tuning_share"]) or 0.0,
     )
 
@@ -260,7 +264,3 @@ def _with_ties(places: Sequence[Place], contests: Sequence[Contest]) -> Iterator
         entries = [contest.by_contestant[place.contestant] for contest in contests]
         lead = mean_over(entries, first)
         yield place if lead and lead.sign else replace(place, tied=True)
-
-
-def _examples(entry: Entry | None) -> float | None:
-    return median(entry.finished["examples"]) if entry else None

@@ -67,6 +67,11 @@ class Entry:
         """The runs that did not fail."""
         return self.runs[self.runs["value"].notna()]
 
+    @cached_property
+    def examples(self) -> float | None:
+        """Median number of examples that finished runs processed."""
+        return median(self.finished["examples"])
+
     @property
     def ranked(self) -> bool:
         """True if it takes part in the ranking."""

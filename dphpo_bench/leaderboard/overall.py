@@ -116,8 +116,9 @@ def _overall(target: float | None, counted: Sequence[tuple[Contest, Table]], dra
     for contest, table in counted:
         for row in table.everyone:
             everyone[row.contestant].append((row, contest))
+    measure = common_measure(contest.setting.measure for contest in chosen)
     rows = [
-        _overall_row(who, in_tables, chosen, mean_ranks.get(who), places.get(who))
+        _overall_row(who, in_tables, chosen, measure, mean_ranks.get(who), places.get(who))
         for who, in_tables in everyone.items()
     ]
     rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
@@ -125,16 +126,11 @@ def _overall(target: float | None, counted: Sequence[tuple[Contest, Table]], dra
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
-        measure=_measure(chosen),
+        measure=measure,
         rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
         incomplete=tuple(row for row in rows if row.mean_rank is None and row not in references),
         references=references,
     )
-
-
-def _measure(contests: Sequence[Contest]) -> Measure | None:
-    """Return the metric of all contests; None if they differ, so that values cannot be averaged."""
-    return common_measure(contest.setting.measure for contest in contests)
 
 
 def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
@@ -169,40 +165,25 @@ def _overall_ranks(
     return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
 
 
-def _overall_utility(contests: Sequence[Contest], who: Contestant) -> Estimate | None:
-    """Return mean of the metric over the contests, and its interval, from the seeds that all of them have."""
-    measure = _measure(contests)
-    mean = _overall_mean(contests, who, "utility") if measure else None
-    return mean.through(measure.value) if measure and mean else None
-
-
-def _overall_mean(contests: Sequence[Contest], who: Contestant, column: str) -> Estimate | None:
-    entries = [contest.by_contestant[who] for contest in contests if who in contest.by_contestant]
-    return mean_over(entries, [], column) if len(entries) == len(contests) else None
-
-
-def _overall_gap(contests: Sequence[Contest], who: Contestant) -> Estimate | None:
-    """Return by how much the oracle is better on average over the contests, if all of them compare both."""
-    entries = [contest.by_contestant[who] for contest in contests if contest.compares(who)]
-    oracles = [contest.oracle for contest in contests if contest.oracle and contest.oracle.contestant != who]
-    if _measure(contests) is None or not len(entries) == len(oracles) == len(contests):
-        return None
-    return mean_over(oracles, entries)
-
-
 def _overall_row(
     who: Contestant,
     in_tables: Sequence[tuple[Row, Contest]],
     contests: Sequence[Contest],
+    measure: Measure | None,
     mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
+    """Return the row of a contestant: means over all contests where it is in all of them, else None."""
     rows = [row for row, _ in in_tables]
     relative = [
-        row.examples / once
+        row.examples / contest.untuned.examples
         for row, contest in in_tables
-        if contest.untuned and (once := median(contest.untuned.finished["examples"]))
+        if contest.untuned and contest.untuned.examples
     ]
+    entries = [contest.by_contestant[who] for _, contest in in_tables] if len(rows) == len(contests) else []
+    oracles = [contest.oracle for contest in contests if contest.oracle and contest.oracle.contestant != who]
+    utility = mean_over(entries, [], "utility") if measure and entries else None
+    compared = measure and entries and not any(row.lacks_seeds for row in rows) and len(oracles) == len(entries)
     return OverallRow(
         contestant=who,
         tables=len(rows),
@@ -210,9 +191,9 @@ def _overall_row(
         failed=sum(row.failed for row in rows),
         mean_rank=mean_rank,
         ranks=places,
-        utility=_overall_utility(contests, who),
-        gap_to_oracle=_overall_gap(contests, who),
-        cross_entropy=_overall_mean(contests, who, "cross_entropy"),
+        utility=utility.through(measure.value) if measure and utility else None,
+        gap_to_oracle=mean_over(oracles, entries) if compared else None,
+        cross_entropy=mean_over(entries, [], "cross_entropy") if entries else None,
         epsilon_ratio=max(
             (row.epsilon / contest.target for row, contest in in_tables if row.epsilon is not None), default=None
         ),

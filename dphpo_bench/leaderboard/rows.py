@@ -190,7 +190,7 @@ def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequenc
         contradicted=bool((finished["refuted"].astype(bool) | (finished["audited"] > finished["epsilon"])).any()),
         tuning_share=median(finished["tuning_share"]) or 0.0,
         runs=median(finished["runs"]) or 0.0,
-        examples=median(finished["examples"]) or 0.0,
+        examples=entry.examples or 0.0,
         seconds=median(finished["seconds"]),
         path=next(iter(finished["released_path"]), ()),
         lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
