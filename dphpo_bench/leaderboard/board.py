@@ -7,24 +7,13 @@ strangers' texts: whoever writes Markdown or HTML escapes them.
 from dataclasses import dataclass
 
 from dphpo_bench.base.text import duration_text
-from dphpo_bench.leaderboard.answers import Absent as Absent
-from dphpo_bench.leaderboard.answers import Answer as Answer
-from dphpo_bench.leaderboard.answers import Part as Part
-from dphpo_bench.leaderboard.answers import Place as Place
-from dphpo_bench.leaderboard.claims import Claims as Claims
-from dphpo_bench.leaderboard.claims import Pair as Pair
-from dphpo_bench.leaderboard.overall import Overall as Overall
-from dphpo_bench.leaderboard.overall import OverallRow as OverallRow
-from dphpo_bench.leaderboard.rows import Row as Row
-from dphpo_bench.leaderboard.rows import Table as Table
-from dphpo_bench.leaderboard.sensitivity import Variation as Variation
-from dphpo_bench.leaderboard.values import Contestant as Contestant
+from dphpo_bench.leaderboard.answers import Answer
+from dphpo_bench.leaderboard.claims import Claims
+from dphpo_bench.leaderboard.overall import Overall
+from dphpo_bench.leaderboard.rows import Table
+from dphpo_bench.leaderboard.sensitivity import Variation
 from dphpo_bench.leaderboard.values import Estimate as Estimate
-from dphpo_bench.leaderboard.values import Finding as Finding
-from dphpo_bench.leaderboard.values import PathPoint as PathPoint
-from dphpo_bench.leaderboard.values import Ranks as Ranks
-from dphpo_bench.leaderboard.values import Refused as Refused
-from dphpo_bench.leaderboard.values import common_measure
+from dphpo_bench.leaderboard.values import Finding, Refused, common_measure
 from dphpo_bench.records.measure import Measure
 
 

@@ -7,7 +7,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
 from dphpo_bench.base.text import rounded_up
-from dphpo_bench.leaderboard.board import Board, Estimate, OverallRow, Ranks, Row
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.overall import OverallRow
+from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.values import Estimate, Ranks
 from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records import export
 from dphpo_bench.records.measure import Measure

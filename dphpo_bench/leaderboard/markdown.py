@@ -12,11 +12,13 @@ from itertools import count
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard.board import Board, OverallRow, Row
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import Column, overall_columns, row_columns
 from dphpo_bench.leaderboard.links import Paths
+from dphpo_bench.leaderboard.overall import OverallRow
 from dphpo_bench.leaderboard.page import TEMPLATES, context
+from dphpo_bench.leaderboard.rows import Row
 
 MAX_LISTED = 50
 MAX_TEXT = 2000

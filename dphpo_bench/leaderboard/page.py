@@ -13,12 +13,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dphpo_bench.leaderboard import sentences as texts
-from dphpo_bench.leaderboard.board import Answer, Board, Contestant, Row, Table
+from dphpo_bench.leaderboard.answers import Answer
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import curves
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.forest import Forest, cost_text, cross_entropy_text
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, varying
 from dphpo_bench.leaderboard.links import Paths, about, record_links
+from dphpo_bench.leaderboard.rows import Row, Table
+from dphpo_bench.leaderboard.values import Contestant
 
 TEMPLATES: dict[str, Any] = {
     "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),

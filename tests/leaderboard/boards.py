@@ -10,28 +10,14 @@ from dataclasses import replace
 from itertools import cycle, pairwise
 from statistics import mean
 
-from dphpo_bench.leaderboard.board import (
-    Absent,
-    Answer,
-    Board,
-    Claims,
-    Contestant,
-    Estimate,
-    Finding,
-    Overall,
-    OverallRow,
-    Pair,
-    Part,
-    PathPoint,
-    Place,
-    Ranks,
-    Refused,
-    Row,
-    Table,
-    Variation,
-)
-from dphpo_bench.leaderboard.claims import Power
+from dphpo_bench.leaderboard.answers import Absent, Answer, Part, Place
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.claims import Claims, Pair, Power
+from dphpo_bench.leaderboard.overall import Overall, OverallRow
+from dphpo_bench.leaderboard.rows import Row, Table
+from dphpo_bench.leaderboard.sensitivity import Variation
 from dphpo_bench.leaderboard.statistics import Mean
+from dphpo_bench.leaderboard.values import Contestant, Estimate, Finding, PathPoint, Ranks, Refused
 from dphpo_bench.records.measure import ACCURACY
 
 EPSILONS = (1.0, 3.0, 8.0)

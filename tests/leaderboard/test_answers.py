@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from dphpo_bench.leaderboard.board import Answer, Board, Place
+from dphpo_bench.leaderboard.answers import Answer, Place
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.sentences import absence, sentences
 from dphpo_bench.records.record import RunRecord

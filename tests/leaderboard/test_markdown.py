@@ -11,12 +11,12 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard.board import Finding, Refused
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import overall_columns, row_columns, varying
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
+from dphpo_bench.leaderboard.values import Finding, Refused
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard.boards import HOSTILE, board, empty_board, hostile_board, sample_board, table
 

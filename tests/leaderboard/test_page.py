@@ -17,11 +17,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from dphpo_bench.leaderboard.board import Board, Row
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.build import render
 from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, row_columns, varying
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.page import MOST_REFUSED, default_answer, sort_value, to_html
+from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.sentences import sentences
 from dphpo_bench.records.measure import ACCURACY
 from tests.leaderboard import boards

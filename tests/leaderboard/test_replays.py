@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from dphpo_bench.leaderboard.board import Estimate, Row
 from dphpo_bench.leaderboard.columns import CSV, CSV_RISK, CSV_WHY, row_columns, to_csv
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.questions import Question
+from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.values import Estimate
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.boards import sample_board

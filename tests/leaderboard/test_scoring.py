@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from dphpo_bench.leaderboard.board import Board, Overall, Row, Table
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.overall import Overall
+from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions, setting_of

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dphpo_bench.leaderboard.board import Ranks
 from dphpo_bench.leaderboard.statistics import (
     DRAWS,
     Scores,
@@ -19,6 +18,7 @@ from dphpo_bench.leaderboard.statistics import (
     ranks,
     ratio_interval,
 )
+from dphpo_bench.leaderboard.values import Ranks
 
 scores = st.floats(0, 1).map(lambda value: round(value, 6))
 

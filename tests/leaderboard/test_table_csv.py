@@ -9,8 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dphpo_bench.leaderboard.board import Board, Estimate, Row
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import CSV, CSV_RISK, to_csv
+from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.values import Estimate
 from dphpo_bench.privacy.risk import CERTAIN, Risk
 from tests.leaderboard.boards import HOSTILE, SETTINGS, board, empty_board, hostile_board, sample_board, table
 

@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from dphpo_bench.leaderboard.board import Answer, Board, Table
+from dphpo_bench.leaderboard.answers import Answer
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import curves, forest
 from dphpo_bench.leaderboard.charts.frame import Chart
+from dphpo_bench.leaderboard.rows import Table
 from dphpo_bench.leaderboard.sentences import first_answers, sentences
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dphpo_bench.leaderboard.board import Answer, Place
+from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.charts import frame
 from dphpo_bench.leaderboard.charts.frame import interval, strokes, tick, upright
 from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks

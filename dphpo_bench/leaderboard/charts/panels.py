@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dphpo_bench.leaderboard.board import Estimate
 from dphpo_bench.leaderboard.charts import frame
 from dphpo_bench.leaderboard.charts.frame import interval, tick, upright
 from dphpo_bench.leaderboard.charts.scales import Axis, ticks
+from dphpo_bench.leaderboard.values import Estimate
 
 NAMES, GAP, ROW, TOP = 190, 24, 20, 108
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from dphpo_bench.leaderboard.board import Estimate
+from dphpo_bench.leaderboard.values import Estimate
 
 
 @dataclass(frozen=True)
