@@ -5,6 +5,7 @@ import random
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,20 +24,14 @@ from dphpo_bench.leaderboard.submissions import Submissions, setting_of
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
 from dphpo_bench.records.store import read_record
-from tests.leaderboard.submitted import make_record, read, submit
+from tests.leaderboard.submitted import board_of, make_record, read, submit
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scoring.md"
 
 
 @pytest.fixture
 def scored(tmp_path: Path):
-    def make(*records: RunRecord) -> Board:
-        submit(tmp_path, *records)
-        submissions = read(tmp_path)
-        assert submissions.rejected == ()
-        return score(submissions)
-
-    return make
+    return partial(board_of, tmp_path)
 
 
 def _runs(method: str, accuracies: list[float | None], **more) -> list[RunRecord]:

@@ -513,12 +513,12 @@ def check_run(run: Run, content: bytes) -> None:
     assert run.epsilon <= run.target * (1 + 3e-6)
 
 
-def test_a_thousand_mutated_records(tmp_path: Path) -> None:
-    written = fuzzed(tmp_path, 1000)
+def test_mutated_records_are_refused_or_hold_what_they_say(tmp_path: Path) -> None:
+    written = fuzzed(tmp_path, 400)
     found = read(tmp_path)
     shown = [run.path for run in found.runs] + [refused.path for refused in found.rejected]
     assert sorted(shown) == sorted(written)  # each once, none lost
     for run in found.runs:
         check_run(run, written[run.path])
-    assert 100 < len(found.runs) < len(written) - 100  # the mutations are neither all fatal nor all harmless
+    assert 40 < len(found.runs) < len(written) - 40  # the mutations are neither all fatal nor all harmless
     assert all(refused.reason and refused.reason.isprintable() for refused in found.rejected)
