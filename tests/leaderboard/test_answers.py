@@ -152,6 +152,7 @@ def test_a_table_of_another_metric_leaves_the_mean_of_shares(tmp_path: Path) -> 
         board_of(tmp_path / "b", *shares, *words).answers,
     )
     assert (alone.subject, mixed.subject) == ("all tasks", "all tasks by metrics in points")
+    assert (alone.tables, alone.measure.title, alone.measure.share) == (2, "several metrics", True)
     assert [place.lead for place in mixed.places] == [place.lead for place in alone.places]
     assert [answer.subject for answer in rest] == ["area (linear)", "text (linear)", "toy (linear)"]
 

@@ -360,17 +360,6 @@ def test_pairs_without_a_spread_are_claims_and_need_nothing(tmp_path: Path) -> N
     assert (claims.subject, len(claims.significant), claims.power) == ("toy (linear)", 1, None)
 
 
-def test_several_metrics_that_are_shares_are_averaged_in_points(tmp_path: Path) -> None:
-    for task, metric in (("one", "accuracy"), ("two", "roc_auc")):
-        for method in ("auto_clipping", "grid_oracle", "hyfreedp"):
-            values = [0.5, 0.51, 0.52]
-            submit(tmp_path, *(make_record(method, task, seed=seed, accuracy=one, metric=metric)
-                               for seed, one in enumerate(values)))  # fmt: skip
-    answer = score(read(tmp_path)).answers[0]
-    assert (answer.subject, answer.tables, answer.measure.title) == ("all tasks", 2, "several metrics")
-    assert answer.measure.share
-
-
 # ---------------------------------------------------------------------------------------------------------- kinds
 
 

@@ -136,12 +136,6 @@ def test_the_fence_of_a_code_span_is_short_whatever_the_text() -> None:
     assert shown(inline(f"x {code(runs)}")[1:]) == one_line(runs, MAX_TEXT)
 
 
-def test_texts_of_several_sentences_are_not_cut() -> None:
-    text = " ".join(f"Sentence {number} of many." for number in range(50))
-    assert prose(text) == text
-    assert prose("word " * MAX_TEXT).endswith("…")
-
-
 def test_the_sections_come_in_order_and_every_chart_once() -> None:
     sample = sample_board()
     drawn = charts(sample)

@@ -100,22 +100,6 @@ def test_an_oracle_of_another_seed_will_do(tmp_path: Path) -> None:
     assert (row.lost_to_noise.mean, row.lost_to_choice.mean) == (pytest.approx(0.04), pytest.approx(0.03))
 
 
-def test_lower_may_be_better(tmp_path: Path) -> None:
-    less = {"metric": "mean_squared_error", "higher_is_better": False}
-
-    def record(method: str, value: float, **more: Any) -> RunRecord:
-        return make_record(method, accuracy=value, **less, **more)
-
-    own, oracle = record("liu_talwar", 9.0, released=CHOSE), record("grid_oracle", 4.0, released=BEST)
-    extra = [
-        record("replay", value, parameters=replay(own, source, None).identity.parameters)
-        for source, value in ((own, 8.0), (oracle, 6.0))
-    ]
-    submit(tmp_path, own, oracle, *extra)
-    row = rows_of(tmp_path)["liu_talwar"]
-    assert (row.lost_to_noise.mean, row.lost_to_choice.mean) == (pytest.approx(1.5), pytest.approx(3.5))
-
-
 def test_a_collapsed_perplexity_is_limited_in_both_parts() -> None:
     facts = {"n_records": 1000, "n_classes": 628, "metrics": [{"name": "perplexity", "higher_is_better": False}]}
     own = make_record("liu_talwar", accuracy=1.9e14, metric="perplexity", facts=facts)

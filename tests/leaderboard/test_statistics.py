@@ -70,25 +70,6 @@ def test_ratio_of_constant_values_is_exact() -> None:
     assert (estimate.low, estimate.mean, estimate.high) == (0.5, 0.5, 0.5)
 
 
-@pytest.mark.parametrize("seeds", [3, 5])
-def test_intervals_hold_the_truth_95_percent_of_the_time(seeds: int) -> None:
-    """Binomial(2000, .95) is below 1843 with a chance under 1e-6, likewise for Fieller's interval."""
-    rng = np.random.default_rng(seeds)
-    trials = 2000
-    least = int(stats.binom.ppf(5e-7, trials, 0.95))
-    mean_hits = ratio_hits = 0
-    for _ in range(trials):
-        bottom = 1 + 0.05 * rng.standard_normal(seeds)
-        top = 0.4 * bottom + 0.05 * rng.standard_normal(seeds)
-        estimate = mean_interval(top.tolist())
-        mean_hits += estimate.low <= 0.4 <= estimate.high
-        ratio = ratio_interval(top.tolist(), bottom.tolist())
-        assert ratio is not None
-        ratio_hits += ratio.low <= 0.4 <= ratio.high
-    assert least <= mean_hits < trials
-    assert least <= ratio_hits < trials
-
-
 # ----------------------------------------------------------------------------------------------------- ranks
 
 

@@ -92,11 +92,6 @@ def test_epsilon_is_never_rounded_down_nor_an_audit_up(epsilons: list[float]) ->
         assert float(f"{above:.6g}") == above
 
 
-@pytest.mark.parametrize(("epsilon", "text"), [(3.0, "3.0"), (2.9999901, "3.0"), (2.99999, "2.99999"), (0.0, "0.0")])
-def test_epsilon_has_six_digits(epsilon: float, text: str) -> None:
-    assert str(single(epsilon=epsilon)["epsilon"]) == text
-
-
 def test_the_last_bits_of_floats_do_not_show() -> None:
     def shifted(factor: float) -> str:
         changes = {"gap_to_oracle": Estimate(factor - 1.0), "epsilon": 3 * factor, "tuning_share": 0.1 * factor}
