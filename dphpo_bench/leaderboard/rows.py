@@ -127,6 +127,7 @@ class Table:
 
 
 def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
+    """Return the table of a contest: its rows, best first, with ranks resampled by these draws."""
     ranked = contest.ranked
     resampled = scores_of(ranked, draws, contest.setting.measure).resampled_ranks(draws.weights) if ranked else None
     intervals = [] if resampled is None else middle_ranks(resampled)
