@@ -127,15 +127,13 @@ def _rerun(
     """Repeat so many runs; for each its path, the outcome, and what differs."""
     from dphpo_bench.cli.sweep import make_executor, run_cells
     from dphpo_bench.data.source import DataSource
-    from dphpo_bench.leaderboard.contestants import newest
     from dphpo_bench.leaderboard.questions import Workshop
     from dphpo_bench.leaderboard.rerun import choose, compared, repeats
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.resources import Resources
 
     source = DataSource.resolve(data_dir)
-    current, _ = newest(runs)
-    made, refused, others = repeats(choose(current, number), paths, Workshop(source, Resources()))
+    made, refused, others = repeats(choose(runs, number), paths, Workshop(source, Resources()))
     told: list[dict[str, Any]] = [
         {"path": one.path, "outcome": outcome, "reason": one.reason, "differences": []}
         for outcome, some in (("not repeated", refused), (_ANOTHER, others))

@@ -1,92 +1,189 @@
-"""Which method, at my ε, for my kind of task: distances to the oracle, for each kind, each setting and each ε."""
+"""Answers: which method, at my ε, for my kind of task? Distances to the oracle for each kind, setting and ε."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dphpo_bench.leaderboard.board import Absent, Answer, Contestant, Estimate, Part, Place
-from dphpo_bench.leaderboard.contestants import Cell, Entry, cross_entropy, mean_over, median
-from dphpo_bench.leaderboard.findings import UNTUNED
+from dphpo_bench.leaderboard.contestants import Contest, Entry, mean_over, median
+from dphpo_bench.leaderboard.values import Contestant, Estimate
 from dphpo_bench.records.measure import SEVERAL, Measure
 
 ALL_KINDS = "all tasks"
+UNTUNED = "untuned auto_clipping"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What readers may ask about: some tables, whose values can be averaged."""
+    """A question of readers: some tables, whose values can be averaged."""
 
     name: str
     measure: Measure
-    cells: tuple[Cell, ...]
+    contests: tuple[Contest, ...]
 
     @property
     def several(self) -> bool:
-        """Whether it is about several settings."""
-        return len({cell.setting for cell in self.cells}) > 1
+        """True if it is about several settings."""
+        return len({contest.setting for contest in self.contests}) > 1
 
-    def at(self, target: float | None) -> list[Cell]:
-        """The tables at this ε; None for all."""
-        return [cell for cell in self.cells if target in (None, cell.target)]
+    def at(self, target: float | None) -> list[Contest]:
+        """Return the tables at this ε; None for all."""
+        return [contest for contest in self.contests if target in (None, contest.target)]
 
     @property
     def targets(self) -> list[float]:
         """The ε of its tables."""
-        return sorted({cell.target for cell in self.cells})
+        return sorted({contest.target for contest in self.contests})
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the values that a mean is over, such as that of one seed or of one table, and its name."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A contestant's line in an answer.
+
+    Attributes:
+        contestant: who.
+        lead: by how much it is better than the anchor; usually below zero.
+        parts: what `lead` is over, the best first: seeds if it is about a single table, else tables.
+        untuned: 1 if it is better than untuned `auto_clipping` with 95 % confidence, −1 if worse, else 0.
+        tied: whether it cannot be told from the first with 95 % confidence.
+        cross_entropy: on test data, the mean over the tables; None if one of them lacks it.
+        calibration: by how much its cross entropy is better, hence smaller, than the anchor's.
+        cost: examples processed, relative to untuned `auto_clipping`; median over the tables.
+        tuning_share: share of ε spent on tuning; median over the tables.
+    """
+
+    contestant: Contestant
+    lead: Estimate
+    parts: tuple[Part, ...]
+    untuned: int
+    tied: bool
+    cross_entropy: Estimate | None
+    calibration: Estimate | None
+    cost: float | None
+    tuning_share: float
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A contestant that is not in all tables of an answer, and can't be compared with all others.
+
+    Attributes:
+        contestant: who.
+        tables: how many of them it is in.
+        lead: by how much it is better than the anchor there; None if that can't be told.
+        first: by how much the answer's first is better than the anchor in the same tables.
+    """
+
+    contestant: Contestant
+    tables: int
+    lead: Estimate | None
+    first: Estimate | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer which method is best on some tables of one metric, by its distance to an anchor.
+
+    Attributes:
+        subject: the setting or the kind of task, such as "digits (linear)" or "all pictures".
+        epsilon: of the tables; None for all.
+        measure: of the tables.
+        anchor: "the oracle", or "untuned auto_clipping" where there is no oracle.
+        settings: of the tables.
+        tables: how many there are.
+        places: who is in all of them, the best first.
+        references: the same of references, apart from the anchor.
+        absent: who is in some of them, the most complete first.
+    """
+
+    subject: str
+    epsilon: float | None
+    measure: Measure
+    anchor: str
+    settings: tuple[str, ...]
+    tables: int
+    places: tuple[Place, ...]
+    references: tuple[Place, ...]
+    absent: tuple[Absent, ...]
+
+    @property
+    def nearly(self) -> tuple[Absent, ...]:
+        """The contestants in half of the tables or more, but not in all."""
+        return tuple(absent for absent in self.absent if 2 * absent.tables >= self.tables)
+
+    @property
+    def title(self) -> str:
+        """Subject and ε."""
+        return f"{self.subject}, {'all ε' if self.epsilon is None else f'ε = {self.epsilon:g}'}"
+
+    @property
+    def everyone(self) -> tuple[Place, ...]:
+        """All lines, references included."""
+        return self.places + self.references
 
 
 def answers_of(subjects: Sequence[Subject]) -> tuple[Answer, ...]:
-    """Answers for each subject: at each ε, then for all."""
-    found = []
+    """Return the answers for each subject: at each ε, then for all."""
+    answers = []
     for subject in subjects:
         for target in (*subject.targets, None) if len(subject.targets) > 1 else subject.targets:
-            one = _answer(subject, target)
-            if one.places:
-                found.append(one)
-    return tuple(found)
+            answer = _answer(subject, target)
+            if answer.places:
+                answers.append(answer)
+    return tuple(answers)
 
 
-def subjects_of(cells: Sequence[Cell], counted: Sequence[Cell]) -> tuple[Subject, ...]:
-    """All counted tables, those of each kind that has several settings, then each setting.
+def subjects_of(contests: Sequence[Contest], counted: Sequence[Contest]) -> tuple[Subject, ...]:
+    """Return all counted tables, those of each kind that has several settings, then each setting.
 
     Tables whose metrics are shares are averaged in points of each one's own, others only with those of the same metric.
     """
-    kinds = sorted({kind for cell in counted for kind in cell.setting.kinds})
-    found: dict[tuple[int, ...], Subject] = {}
+    kinds = sorted({kind for contest in counted for kind in contest.setting.kinds})
+    several: dict[tuple[int, ...], Subject] = {}
     for kind in ("", *kinds):
-        chosen = [cell for cell in counted if kind in ("", *cell.setting.kinds)]
+        chosen = [contest for contest in counted if kind in ("", *contest.setting.kinds)]
         for subject in _averaged(kind or ALL_KINDS, chosen):
             if subject.several:
-                found.setdefault(tuple(map(id, subject.cells)), subject)
-    titles = dict.fromkeys(cell.title for cell in cells)
-    single = ([cell for cell in cells if cell.title == title] for title in titles)
-    return (*found.values(), *(Subject(one[0].title, one[0].setting.measure, tuple(one)) for one in single))
+                several.setdefault(tuple(map(id, subject.contests)), subject)
+    titles = dict.fromkeys(contest.title for contest in contests)
+    single = ([contest for contest in contests if contest.title == title] for title in titles)
+    return (
+        *several.values(),
+        *(Subject(chosen[0].title, chosen[0].setting.measure, tuple(chosen)) for chosen in single),
+    )
 
 
-def _averaged(name: str, cells: Sequence[Cell]) -> Iterator[Subject]:
-    measures = sorted({cell.setting.measure for cell in cells})
+def _averaged(name: str, contests: Sequence[Contest]) -> Iterator[Subject]:
+    measures = sorted({contest.setting.measure for contest in contests})
     shares = [measure for measure in measures if measure.share and measure.higher_is_better]
     groups = [shares, *([measure] for measure in measures if measure not in shares)]
     for group in filter(None, groups):
         measure = group[0] if len(group) == 1 else SEVERAL
-        alike = tuple(cell for cell in cells if cell.setting.measure in group)
+        alike = tuple(contest for contest in contests if contest.setting.measure in group)
         by = f" by {measure.title if len(group) == 1 else 'metrics in points'}"
         yield Subject(name if len(group) == len(measures) else f"{name}{by}", measure, alike)
 
 
 def _answer(subject: Subject, target: float | None) -> Answer:
-    cells = subject.at(target)
-    oracles = [cell.oracle for cell in cells if cell.oracle]
-    untuned = [cell.untuned for cell in cells if cell.untuned]
-    anchor, anchors = ("the oracle", oracles) if len(oracles) == len(cells) else (UNTUNED, untuned)
-    inside = Counter(entry.contestant for cell in cells for entry in cell.entries if not entry.lacks)
+    contests = subject.at(target)
+    oracles = [contest.oracle for contest in contests if contest.oracle]
+    untuned = [contest.untuned for contest in contests if contest.untuned]
+    anchor, anchors = ("the oracle", oracles) if len(oracles) == len(contests) else (UNTUNED, untuned)
+    inside = Counter(entry.contestant for contest in contests for entry in contest.entries if not entry.lacks)
     places = []
-    if len(anchors) == len(cells):
+    if len(anchors) == len(contests):
         for who, tables in inside.items():
-            own = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
-            lead = mean_over(own, anchors) if tables == len(cells) and own[0] is not anchors[0] else None
+            entries = [contest.by_contestant[who] for contest in contests if who in contest.by_contestant]
+            lead = mean_over(entries, anchors) if tables == len(contests) and entries[0] is not anchors[0] else None
             if lead:
-                places.append(_place(who, lead, cells, own, anchors))
+                places.append(_place(who, lead, contests, entries, anchors))
     # Who has no interval, for want of a second seed, is not put first.
     places.sort(key=lambda place: (place.lead.low is None, -round(place.lead.mean, 9), place.contestant.label))
     ranked = [place for place in places if not place.contestant.reference]
@@ -95,70 +192,75 @@ def _answer(subject: Subject, target: float | None) -> Answer:
         epsilon=target,
         measure=subject.measure,
         anchor=anchor,
-        settings=tuple(dict.fromkeys(cell.title for cell in cells)),
-        tables=len(cells),
-        places=tuple(_with_ties(ranked, cells)),
+        settings=tuple(dict.fromkeys(contest.title for contest in contests)),
+        tables=len(contests),
+        places=tuple(_with_ties(ranked, contests)),
         references=tuple(place for place in places if place.contestant.reference),
-        absent=tuple(_absent(cells, anchors, inside, ranked[0].contestant)) if ranked else (),
+        absent=tuple(_absent(contests, anchors, inside, ranked[0].contestant)) if ranked else (),
     )
 
 
 def _absent(
-    cells: Sequence[Cell], anchors: Sequence[Entry], inside: Counter[Contestant], first: Contestant
+    contests: Sequence[Contest], anchors: Sequence[Entry], inside: Counter[Contestant], first: Contestant
 ) -> Iterator[Absent]:
-    """Who is in some of the tables, which all have an anchor and the first."""
+    """Yield the contestants in some of the tables, which all have an anchor and the first."""
     for who, tables in sorted(inside.items(), key=lambda item: (-item[1], item[0].label)):
-        if tables < len(cells) and not who.reference:
-            there = [(cell, anchor) for cell, anchor in zip(cells, anchors, strict=True) if cell.compares(who)]
+        if tables < len(contests) and not who.reference:
+            there = [
+                (contest, anchor) for contest, anchor in zip(contests, anchors, strict=True) if contest.compares(who)
+            ]
             against = [anchor for _, anchor in there]
-            lead, other = (mean_over([cell.by_contestant[one] for cell, _ in there], against) for one in (who, first))
+            lead, other = (
+                mean_over([contest.by_contestant[compared] for contest, _ in there], against)
+                for compared in (who, first)
+            )
             yield Absent(who, tables, lead, other)
 
 
 def _place(
-    who: Contestant, lead: Estimate, cells: Sequence[Cell], own: Sequence[Entry], anchors: Sequence[Entry]
+    who: Contestant, lead: Estimate, contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]
 ) -> Place:
-    untuned = [cell.untuned for cell in cells if cell.untuned]
-    against = mean_over(own, untuned) if len(untuned) == len(cells) else None
-    costs = [(_examples(entry), _examples(cell.untuned)) for entry, cell in zip(own, cells, strict=True)]
+    untuned = [contest.untuned for contest in contests if contest.untuned]
+    against = mean_over(entries, untuned) if len(untuned) == len(contests) else None
+    costs = [
+        entry.examples / contest.untuned.examples
+        for entry, contest in zip(entries, contests, strict=True)
+        if contest.untuned and contest.untuned.examples and entry.examples
+    ]
     return Place(
         contestant=who,
         lead=lead,
-        parts=tuple(sorted(_parts(cells, own, anchors), key=lambda part: (-round(part.value, 9), part.name))),
+        parts=tuple(sorted(_parts(contests, entries, anchors), key=lambda part: (-round(part.value, 9), part.name))),
         untuned=against.sign if against else 0,
         tied=False,
-        cross_entropy=mean_over(own, [], cross_entropy),
-        calibration=mean_over(anchors, own, cross_entropy),
-        cost=median(examples / once for examples, once in costs if examples and once),
-        tuning_share=median(run.tuning_share for entry in own for run in entry.finished) or 0.0,
+        cross_entropy=mean_over(entries, [], "cross_entropy"),
+        calibration=mean_over(anchors, entries, "cross_entropy"),
+        cost=median(costs),
+        tuning_share=median(share for entry in entries for share in entry.finished["tuning_share"]) or 0.0,
     )
 
 
-def _parts(cells: Sequence[Cell], own: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
-    """By table; by seed if there is only one table."""
-    if len(cells) == 1:
-        for seed in sorted(set(own[0].runs) & set(anchors[0].runs)):
-            yield Part(f"seed {seed}", (own[0].score(seed) or 0.0) - (anchors[0].score(seed) or 0.0))
+def _parts(contests: Sequence[Contest], entries: Sequence[Entry], anchors: Sequence[Entry]) -> Iterator[Part]:
+    """Yield the parts of a lead: by table, or by seed if there is only one table."""
+    if len(contests) == 1:
+        scores, others = entries[0].by_seed(), anchors[0].by_seed()
+        yield from (Part(f"seed {seed}", scores[seed] - others[seed]) for seed in sorted({*scores} & {*others}))
         return
-    one_setting = len({cell.title for cell in cells}) == 1
-    one_target = len({cell.target for cell in cells}) == 1
-    for cell, entry, anchor in zip(cells, own, anchors, strict=True):
+    one_setting = len({contest.title for contest in contests}) == 1
+    one_target = len({contest.target for contest in contests}) == 1
+    for contest, entry, anchor in zip(contests, entries, anchors, strict=True):
         lead = mean_over([entry], [anchor])
         if lead:
-            at = f"ε = {cell.target:g}"
-            yield Part(at if one_setting else cell.title if one_target else f"{cell.title}, {at}", lead.mean)
+            at = f"ε = {contest.target:g}"
+            yield Part(at if one_setting else contest.title if one_target else f"{contest.title}, {at}", lead.mean)
 
 
-def _with_ties(places: Sequence[Place], cells: Sequence[Cell]) -> Iterator[Place]:
-    """The places, with marks for those that cannot be told from the first, seed by seed."""
+def _with_ties(places: Sequence[Place], contests: Sequence[Contest]) -> Iterator[Place]:
+    """Yield the places, with marks for those that the data do not separate from the first, seed by seed."""
     if not places:
         return
-    first = [cell.by_contestant[places[0].contestant] for cell in cells]
+    first = [contest.by_contestant[places[0].contestant] for contest in contests]
     for place in places:
-        own = [cell.by_contestant[place.contestant] for cell in cells]
-        lead = mean_over(own, first)
+        entries = [contest.by_contestant[place.contestant] for contest in contests]
+        lead = mean_over(entries, first)
         yield place if lead and lead.sign else replace(place, tied=True)
-
-
-def _examples(entry: Entry | None) -> float | None:
-    return median(run.examples for run in entry.finished) if entry else None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.files import write_whole
-from dphpo_bench.leaderboard import table_csv
 from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.collection import charts
+from dphpo_bench.leaderboard.columns import to_csv
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
@@ -18,30 +18,30 @@ PLOTS = "plots"
 
 
 def with_written(board: Board, folder: Path) -> tuple[Board, list[str]]:
-    """The board with the findings that a person wrote, before the others; and a line for each whose figures are wrong.
+    """Return the board with a person's findings first, and a line for each of these whose figures are wrong.
 
     Raises:
         InvalidValueError: if their file cannot be read.
     """
     path = folder / FILE
-    findings, wrong = held(read_written(path), table_csv.to_csv(board), path)
+    findings, wrong = held(read_written(path), to_csv(board), path)
     return replace(board, findings=(*findings, *board.findings)), wrong
 
 
 def render(board: Board, folder: Path) -> dict[str, str]:
-    """The contents of all files by their names in the leaderboard's folder; links lead to what lies beside it."""
+    """Return the contents of all files by name in the leaderboard's folder; links lead to what lies beside it."""
     drawn = charts(board)
     paths = Paths.beside(folder)
     files = {
         "README.md": to_markdown(board, drawn, paths),
-        "leaderboard.csv": table_csv.to_csv(board),
+        "leaderboard.csv": to_csv(board),
         "index.html": to_html(board, paths),
     }
     return files | {f"{PLOTS}/{chart.name}.svg": chart.svg for chart in drawn}
 
 
 def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Names of files that are missing, differ, or should not be there; in order."""
+    """Return names of files that are missing, differ, or should not be there; in order."""
     different = [name for name, content in files.items() if _content(folder / name) != content.encode()]
     plots = (f"{PLOTS}/{path.name}" for path in (folder / PLOTS).glob("*.svg"))
     return sorted([*different, *(name for name in plots if name not in files)])

@@ -1,35 +1,44 @@
-"""The columns of the tables, for Markdown and the page: header, explanation, text and value of each."""
+"""The columns of the board, all in this file: their words, texts and values in tables, and those of the CSV."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
 from dphpo_bench.base.text import rounded_up
-from dphpo_bench.leaderboard.board import Estimate, OverallRow, Ranks, Row
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.overall import OverallRow
+from dphpo_bench.leaderboard.rows import Row
+from dphpo_bench.leaderboard.values import Estimate, Ranks
 from dphpo_bench.privacy.risk import Risk
+from dphpo_bench.records import export
 from dphpo_bench.records.measure import Measure
+from dphpo_bench.records.tables import value_at
 
 NOTHING = "–"
 CROSS_ENTROPY = Measure("cross_entropy", higher_is_better=False)
+NAMES = "Its name, and the parameters in which its runs differ."
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column of a table.
 
     Attributes:
         key: a name for programs.
         header: a few words.
-        explanation: a sentence.
+        explanation: a sentence, for a table of one task at one ε; empty if it is not there.
+        overall: the same for an overall table.
         text: gives the text of a row's cell, not yet escaped.
         value: gives what the row is sorted by; None goes last.
-        ascending: whether small values come first when a reader sorts by this column.
+        ascending: True if small values come first when a reader sorts by this column.
     """
 
     key: str
     header: str
     explanation: str
+    overall: str
     text: Callable[[Any], str]
     value: Callable[[Any], float | str | None]
     ascending: bool = True
@@ -38,7 +47,7 @@ class Column:
 def measure_text(
     estimate: Estimate | None, measure: Measure | None, signed: bool = False, decimals: int | None = None
 ) -> str:
-    """Mean ± half of its interval, which is symmetric; in percent or points if the metric is a share."""
+    """Return mean ± half of its interval, which is symmetric; in percent or points if the metric is a share."""
     if estimate is None or measure is None:
         return NOTHING
     half = None if estimate.high is None else estimate.high - estimate.mean
@@ -49,16 +58,16 @@ def measure_text(
 
 
 def metric_text(estimate: Estimate | None, measure: Measure | None) -> str:
-    """Mean ± half of its interval; of a logarithmic metric the geometric mean, and in brackets the ends."""
+    """Return mean ± half of its interval; of a logarithmic metric the geometric mean, and in brackets the ends."""
     if estimate is None or measure is None or not measure.logarithmic or estimate.low is None or estimate.high is None:
         return measure_text(estimate, measure)
     decimals = _decimals(estimate.mean)
-    mean, low, high = (_number(one, measure, decimals) for one in (estimate.mean, estimate.low, estimate.high))
+    mean, low, high = (_number(value, measure, decimals) for value in (estimate.mean, estimate.low, estimate.high))
     return f"{mean} [{low}, {high}]"
 
 
 def change_text(value: float, measure: Measure, decimals: int | None = None) -> str:
-    """A difference with its sign, such as −3.2; in points if the metric is a share."""
+    """Return a difference with its sign, such as −3.2; in points if the metric is a share."""
     if decimals is None:
         decimals = 1 if measure.share else _decimals(value)
     text = _number(value, measure, decimals)
@@ -66,7 +75,7 @@ def change_text(value: float, measure: Measure, decimals: int | None = None) -> 
 
 
 def _decimals(value: float) -> int:
-    """How many decimals a number needs for three significant digits."""
+    """Return how many decimals a number needs for three significant digits."""
     return min(6, max(0, 2 - math.floor(math.log10(abs(value))))) if value else 2
 
 
@@ -76,19 +85,19 @@ def _number(value: float, measure: Measure, decimals: int) -> str:
 
 
 def ranks_text(ranks: Ranks | None) -> str:
-    """Such as 1–3, or 2 if both ends are the same."""
+    """Return a text such as 1–3, or 2 if both ends are the same."""
     if ranks is None:
         return NOTHING
     return str(ranks.low) if ranks.low == ranks.high else f"{ranks.low}–{ranks.high}"
 
 
 def rounded_number(value: Any) -> Any:
-    """A float with nine significant digits, and anything else as it is: the last bits differ between machines."""
+    """Return a float with nine significant digits, anything else as it is: the last bits differ between machines."""
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def epsilon_text(epsilon: float | None) -> str:
-    """ε with four decimals, never rounded down."""
+    """Return ε with four decimals, never rounded down."""
     if epsilon is None:
         return NOTHING
     if math.isinf(epsilon):
@@ -98,22 +107,22 @@ def epsilon_text(epsilon: float | None) -> str:
 
 
 def _figure(value: float | None, form: str = ".3g", size: float = 1.0) -> str:
-    """A number in units of `size`; large ones without an exponent."""
+    """Return a number in units of `size`; large ones without an exponent."""
     if value is None:
         return NOTHING
     return f"{value / size:,.0f}" if value / size >= 1000 else f"{value / size:{form}}"
 
 
 def label_text(row: Row | OverallRow) -> str:
-    """The label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
-    told = (
+    """Return the label, with marks for few or lacking seeds, failures, an audit that contradicts ε, and no privacy."""
+    applies = (
         row.few_seeds,
         row.lacks_seeds,
         row.failed,
         row.contradicted,
         not row.contestant.end_to_end_private,
     )
-    marks = "".join(mark for (mark, _), so in zip(MARKS, told, strict=True) if so)
+    marks = "".join(mark for (mark, _), so in zip(MARKS, applies, strict=True) if so)
     return row.contestant.label + (f" {marks}" if marks else "")
 
 
@@ -127,7 +136,7 @@ MARKS = (
 
 
 def audited_text(audited: float | None) -> str:
-    """An audited lower bound, rounded down."""
+    """Return an audited lower bound, rounded down."""
     return NOTHING if audited is None else f"{math.floor(audited * 100 * (1 + 1e-9)) / 100:.2f}"
 
 
@@ -140,10 +149,6 @@ def _mean(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.mean
 
 
-def _middle(ranks: Ranks | None) -> float | None:
-    return None if ranks is None else (ranks.low + ranks.high) / 2
-
-
 def _negative(estimate: Estimate | None) -> Estimate | None:
     if estimate is None or estimate.low is None or estimate.high is None:
         return estimate and Estimate(-estimate.mean)
@@ -154,142 +159,235 @@ def _accountants(row: Row | OverallRow) -> str:
     return row.accountant if isinstance(row, Row) else ", ".join(row.accountants)
 
 
-Cells = tuple[Callable[[Any], str], Callable[[Any], float | str | None]]
-"""What gives the text of a row's cell, and what gives the value that it is sorted by."""
+def _all_columns(measure: Measure | None) -> list[Column]:
+    """Return the columns of all tables. The measure is None for those of several tables, whose metrics differ."""
+    metric = measure.header if measure else "metric"
+    logarithmic = measure is not None and measure.logarithmic
+    mean = "Geometric mean" if logarithmic else "Mean"
+    interval = "and the ends of its 95 % interval" if logarithmic else "± half of its 95 % interval"
+    unit = f", {measure.unit}" if measure and measure.unit else ""
 
-_CELLS: dict[str, Cells] = {
-    "method": (label_text, label_text),
-    "rank": (lambda row: ranks_text(row.ranks), lambda row: _middle(row.ranks)),
-    "mean_rank": (
-        lambda row: f"{row.mean_rank.mean:.2f}" if row.mean_rank else NOTHING,
-        lambda row: _mean(row.mean_rank),
-    ),
-    "cross_entropy": (
-        lambda row: measure_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
-        lambda row: _mean(row.cross_entropy),
-    ),
-    "epsilon": (lambda row: epsilon_text(row.epsilon), lambda row: row.epsilon),
-    "epsilon_ratio": (lambda row: epsilon_text(row.epsilon_ratio), lambda row: row.epsilon_ratio),
-    "accountant": (lambda row: _accountants(row) or NOTHING, _accountants),
-    "audited": (lambda row: audited_text(row.audited), lambda row: row.audited),
-    "risk": (lambda row: risk_text(row.risk), lambda row: row.risk and row.risk.tpr_at_1pct),
-    "tuning_share": (lambda row: f"{100 * row.tuning_share:.1f}", lambda row: row.tuning_share),
-    "runs": (lambda row: _figure(row.runs), lambda row: row.runs),
-    "examples": (lambda row: _figure(row.examples, ".0f", 1000), lambda row: row.examples),
-    "relative_cost": (lambda row: _figure(row.relative_cost), lambda row: row.relative_cost),
-    "seconds": (lambda row: _figure(row.seconds), lambda row: row.seconds),
-    "tables": (lambda row: str(row.tables), lambda row: row.tables),
-    "seeds": (lambda row: str(row.seeds), lambda row: row.seeds),
-}
-"""By the key of a column."""
+    def estimated(
+        key: str, header: str, about: str, overall: str, of: Callable[[Any], Estimate | None], signed: bool = True
+    ) -> Column:
+        """Return a column of differences of the metric; the signed ones begin with the largest."""
+        return Column(
+            key, f"{header}{unit}", about, overall,
+            lambda row: measure_text(of(row), measure, signed), lambda row: _mean(of(row)), not signed,
+        )  # fmt: skip
 
-_LARGE_FIRST = {"to_oracle", "to_untuned", "tables", "seeds"}
-
-
-def _columns(measure: Measure | None, texts: dict[str, tuple[str, str]]) -> tuple[Column, ...]:
-    """Columns with their headers and explanations, by key."""
-
-    def cells(of: Callable[[Any], Estimate | None], signed: bool = False) -> Cells:
-        return lambda row: measure_text(of(row), measure, signed), lambda row: _mean(of(row))
-
-    by_key = {
-        **_CELLS,
-        "metric": (lambda row: metric_text(row.utility, measure), lambda row: _mean(row.utility)),
-        "to_oracle": cells(lambda row: _negative(row.gap_to_oracle), signed=True),
-        "to_untuned": cells(lambda row: row.gap_to_untuned, signed=True),
-        "lost_to_noise": cells(lambda row: row.lost_to_noise),
-        "lost_to_choice": cells(lambda row: row.lost_to_choice),
-    }
-    large_first = _LARGE_FIRST | ({"metric"} if measure is None or measure.higher_is_better else set())
-    return tuple(Column(key, *texts[key], *by_key[key], ascending=key not in large_first) for key in texts)
-
-
-def varying(columns: Iterable[Column], rows: Sequence[Any]) -> tuple[list[Column], list[str]]:
-    """The columns in which ranked rows differ, and what is the same for all of them, such as "seeds 5".
-
-    A column in which nothing is known is neither.
-    """
-    kept, same = [], []
-    for column in columns:
-        texts = {column.text(row) for row in rows}
-        if len(texts) > 1 or column.key == "method":
-            kept.append(column)
-        elif texts != {NOTHING}:
-            same.append(f"{column.header} {texts.pop()}")
-    return kept, same
+    return [
+        Column("method", "method", NAMES, NAMES, label_text, label_text),
+        Column(
+            "metric", metric, f"{mean} over seeds {interval} (Student's t).",
+            f"{mean} over the tables {interval} over seeds.",
+            lambda row: metric_text(row.utility, measure), lambda row: _mean(row.utility),
+            measure is not None and not measure.higher_is_better),
+        Column(
+            "cross_entropy", "cross entropy", "Of the test data, in nats: smaller where probabilities can be trusted.",
+            "Mean over the tables, in nats: smaller is better.",
+            lambda row: measure_text(row.cross_entropy, CROSS_ENTROPY, decimals=3),
+            lambda row: _mean(row.cross_entropy)),
+        estimated(
+            "to_oracle", "to the oracle", "By how much it is better than the oracle, seed by seed.",
+            "By how much it is better than the oracle, mean over the tables.",
+            lambda row: _negative(row.gap_to_oracle)),
+        estimated(
+            "to_untuned", "to untuned", "By how much it is better than auto_clipping, seed by seed.", "",
+            lambda row: row.gap_to_untuned),
+        estimated(
+            "lost_to_noise", "lost to noise",
+            "What the oracle is ahead by because ε, and held-out records, went into tuning: by two extra runs.", "",
+            lambda row: row.lost_to_noise, signed=False),
+        estimated(
+            "lost_to_choice", "lost to choice",
+            "What the oracle is ahead by because of other values; the two parts add up to its lead.", "",
+            lambda row: row.lost_to_choice, signed=False),
+        Column(
+            "rank", "rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all.",
+            "The middle 95 % of its places by mean rank when tasks and seeds are resampled.",
+            lambda row: ranks_text(row.ranks), lambda row: row.ranks and (row.ranks.low + row.ranks.high) / 2),
+        Column(
+            "mean_rank", "mean rank", "", "Mean of its ranks in the tables.",
+            lambda row: f"{row.mean_rank.mean:.2f}" if row.mean_rank else NOTHING, lambda row: _mean(row.mean_rank)),
+        Column(
+            "epsilon", "ε recomputed",
+            "ε of tuning and training, from the ledger of releases; never rounded down.", "",
+            lambda row: epsilon_text(row.epsilon), lambda row: row.epsilon),
+        Column(
+            "epsilon_ratio", "ε / target", "",
+            "The largest recomputed ε as a share of the target's; never rounded down.",
+            lambda row: epsilon_text(row.epsilon_ratio), lambda row: row.epsilon_ratio),
+        Column(
+            "accountant", "by", "Accountant of this ε.", "Accountants of these ε.",
+            lambda row: _accountants(row) or NOTHING, _accountants),
+        Column(
+            "audited", "audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it.", "",
+            lambda row: audited_text(row.audited), lambda row: row.audited),
+        Column(
+            "risk", "found at 1 % false alarms, % ≤",
+            "Most present records that any attack finds while it takes 1 % of absent ones for present: proven from "
+            "the ledger, rounded up; what leaks may be far less.", "",
+            lambda row: risk_text(row.risk), lambda row: row.risk and row.risk.tpr_at_1pct),
+        Column(
+            "tuning_share", "on tuning, % of ε", "Share of ε that finding hyperparameters takes.",
+            "Share of ε that finding hyperparameters takes; median.",
+            lambda row: f"{100 * row.tuning_share:.1f}", lambda row: row.tuning_share),
+        Column(
+            "runs", "runs", "Training runs, in expectation.", "Training runs; median.",
+            lambda row: _figure(row.runs), lambda row: row.runs),
+        Column(
+            "examples", "examples, k", "Thousands of examples processed, in expectation.",
+            "Thousands of examples processed; median.",
+            lambda row: _figure(row.examples, ".0f", 1000), lambda row: row.examples),
+        Column(
+            "relative_cost", "cost, untuned runs", "", "Examples processed, relative to one untuned run; median.",
+            lambda row: _figure(row.relative_cost), lambda row: row.relative_cost),
+        Column(
+            "seconds", "time, s", "Median over seeds, on the machines that ran them.", "Median over the tables.",
+            lambda row: _figure(row.seconds), lambda row: row.seconds),
+        Column(
+            "tables", "tables", "", "How many of the counted tables it is in.",
+            lambda row: str(row.tables), lambda row: row.tables, False),
+        Column(
+            "seeds", "seeds", "Finished runs, each with a seed of its own.", "",
+            lambda row: str(row.seeds), lambda row: row.seeds, False),
+        Column(
+            "seeds", "seeds, at least", "", "The fewest in any table.",
+            lambda row: str(row.seeds), lambda row: row.seeds, False),
+    ]  # fmt: skip
 
 
 def row_columns(measure: Measure | None, explains: bool = False) -> tuple[Column, ...]:
-    """The columns of a table of one task at one ε.
+    """Return the columns of a table of one task at one ε.
 
     Args:
         measure: the metric; None for those of several tables, whose metrics differ.
-        explains: whether the board tells why somebody lost.
+        explains: True if the board tells why a contestant lost.
     """
-    metric = measure.header if measure else "metric"
-    mean, interval = _mean_words(measure)
-    unit = f", {measure.unit}" if measure and measure.unit else ""
-    noise = "What the oracle is ahead by because ε, and held-out records, went into tuning: by two extra runs."
-    choice = "What the oracle is ahead by because of other values; the two parts add up to its lead."
-    why = {"lost_to_noise": (f"lost to noise{unit}", noise), "lost_to_choice": (f"lost to choice{unit}", choice)}
-    return _columns(
-        measure,
-        {
-            "method": ("method", "Its name, and the parameters in which its runs differ."),
-            "metric": (metric, f"{mean} over seeds {interval} (Student's t)."),
-            "cross_entropy": (
-                "cross entropy",
-                "Of the test data, in nats: smaller where probabilities can be trusted.",
-            ),
-            "to_oracle": (f"to the oracle{unit}", "By how much it is better than the oracle, seed by seed."),
-            "to_untuned": (f"to untuned{unit}", "By how much it is better than auto_clipping, seed by seed."),
-            **(why if explains else {}),
-            "rank": ("rank", "The middle 95 % of its ranks when the seeds are resampled, the same for all."),
-            "epsilon": ("ε recomputed", "ε of tuning and training, from the ledger of releases; never rounded down."),
-            "accountant": ("by", "Accountant of this ε."),
-            "audited": ("audited ε ≥", "Lower bound that an attack has shown, if anyone has attacked it."),
-            "risk": (
-                "found at 1 % false alarms, % ≤",
-                "Most present records that any attack finds while it takes 1 % of absent ones for present: proven from "
-                "the ledger, rounded up; what leaks may be far less.",
-            ),
-            "tuning_share": ("on tuning, % of ε", "Share of ε that finding hyperparameters takes."),
-            "runs": ("runs", "Training runs, in expectation."),
-            "examples": ("examples, k", "Thousands of examples processed, in expectation."),
-            "seconds": ("time, s", "Median over seeds, on the machines that ran them."),
-            "seeds": ("seeds", "Finished runs, each with a seed of its own."),
-        },
-    )
-
-
-def _mean_words(measure: Measure | None) -> tuple[str, str]:
-    if measure and measure.logarithmic:
-        return "Geometric mean", "and the ends of its 95 % interval"
-    return "Mean", "± half of its 95 % interval"
+    columns = (column for column in _all_columns(measure) if column.explanation)
+    return tuple(column for column in columns if explains or not column.key.startswith("lost_to"))
 
 
 def overall_columns(measure: Measure | None) -> tuple[Column, ...]:
-    """The columns of an overall table; None: the metrics of its tables differ."""
-    metric = measure.header if measure else "metric"
-    mean, interval = _mean_words(measure)
-    unit = f", {measure.unit}" if measure and measure.unit else ""
-    return _columns(
-        measure,
-        {
-            "method": ("method", "Its name, and the parameters in which its runs differ."),
-            "rank": ("rank", "The middle 95 % of its places by mean rank when tasks and seeds are resampled."),
-            "mean_rank": ("mean rank", "Mean of its ranks in the tables."),
-            "metric": (metric, f"{mean} over the tables {interval} over seeds."),
-            "cross_entropy": ("cross entropy", "Mean over the tables, in nats: smaller is better."),
-            "to_oracle": (f"to the oracle{unit}", "By how much it is better than the oracle, mean over the tables."),
-            "epsilon_ratio": ("ε / target", "The largest recomputed ε as a share of the target's; never rounded down."),
-            "accountant": ("by", "Accountants of these ε."),
-            "tuning_share": ("on tuning, % of ε", "Share of ε that finding hyperparameters takes; median."),
-            "runs": ("runs", "Training runs; median."),
-            "examples": ("examples, k", "Thousands of examples processed; median."),
-            "relative_cost": ("cost, untuned runs", "Examples processed, relative to one untuned run; median."),
-            "seconds": ("time, s", "Median over the tables."),
-            "tables": ("tables", "How many of the counted tables it is in."),
-            "seeds": ("seeds, at least", "The fewest in any table."),
-        },
-    )
+    """Return the columns of an overall table, ranks first; None: the metrics of its tables differ."""
+    columns = [replace(column, explanation=column.overall) for column in _all_columns(measure) if column.overall]
+    return tuple(sorted(columns, key=lambda column: {"method": 0, "rank": 1, "mean_rank": 2}.get(column.key, 3)))
+
+
+def varying(columns: Iterable[Column], rows: Sequence[Any]) -> tuple[list[Column], list[str]]:
+    """Return the columns in which ranked rows differ, and a text for each that is the same, such as "seeds 5".
+
+    A column in which nothing is known is neither.
+    """
+    differing, same = [], []
+    for column in columns:
+        texts = {column.text(row) for row in rows}
+        if len(texts) > 1 or column.key == "method":
+            differing.append(column)
+        elif texts != {NOTHING}:
+            same.append(f"{column.header} {texts.pop()}")
+    return differing, same
+
+
+DIGITS = 6
+"""Significant digits of sizes, and decimals of shares: the last bits of a float differ between machines."""
+
+RISK_DIGITS = 4
+
+ROUNDING = 1e-9
+"""Relative differences up to this are rounding errors, which are not rounded up."""
+
+
+def _interval(name: str, kind: str, place: str) -> dict[str, tuple[str, str]]:
+    """Return the three columns of an estimate."""
+    return {
+        f"{name}{end}": (kind, f"{place}.{part}") for end, part in (("", "mean"), ("_low", "low"), ("_high", "high"))
+    }
+
+
+CSV = {
+    "setting": ("string", "table.setting"),
+    "task": ("string", "table.task"),
+    "model": ("string", "table.model"),
+    "epsilon_target": ("size", "table.epsilon"),
+    "delta": ("size", "table.delta"),
+    "method": ("string", "row.contestant.method"),
+    "parameters": ("string", "row.contestant.parameters"),
+    "label": ("string", "row.contestant.label"),
+    "method_version": ("Int64", "row.method_version"),
+    "task_version": ("Int64", "row.task_version"),
+    "end_to_end_private": ("boolean", "row.contestant.end_to_end_private"),
+    "reference": ("boolean", "row.contestant.reference"),
+    "seeds": ("Int64", "row.seeds"),
+    "failed": ("Int64", "row.failed"),
+    "metric": ("string", "table.measure.name"),
+    "higher_is_better": ("boolean", "table.measure.higher_is_better"),
+    **_interval("mean", "metric", "row.utility"),
+    "worst": ("metric", "row.worst"),
+    **_interval("cross_entropy", "size", "row.cross_entropy"),
+    "rank_low": ("Int64", "row.ranks.low"),
+    "rank_high": ("Int64", "row.ranks.high"),
+    **_interval("gap_to_oracle", "metric", "row.gap_to_oracle"),
+    **_interval("gap_to_untuned", "metric", "row.gap_to_untuned"),
+    **_interval("gap_closed", "share", "row.gap_closed"),
+    "epsilon": ("bound", "row.epsilon"),
+    "accountant": ("string", "row.accountant"),
+    "audited": ("lower bound", "row.audited"),
+    "tuning_share": ("share", "row.tuning_share"),
+    "runs": ("size", "row.runs"),
+    "examples": ("size", "row.examples"),
+    "seconds": ("size", "row.seconds"),
+}
+"""The columns: a pandas type, or the kind of a float as `_rounded` knows it, and where their values are."""
+
+CSV_WHY = {
+    **_interval("lost_to_noise", "metric", "row.lost_to_noise"),
+    **_interval("lost_to_choice", "metric", "row.lost_to_choice"),
+}
+"""The columns that follow these on a board with extra runs, which tell why somebody lost."""
+
+CSV_RISK = {
+    "tpr_at_1pct": ("risk", "row.risk.tpr_at_1pct"),
+    "tpr_at_01pct": ("risk", "row.risk.tpr_at_01pct"),
+    "advantage": ("risk", "row.risk.advantage"),
+    "mu": ("risk", "row.risk.mu"),
+    "mu_fit": ("share", "row.risk.mu_fit"),
+}
+"""The last columns: what an attack on one record can achieve at most, as far as it is proven."""
+
+
+def to_csv(board: Board) -> str:
+    """Return the content of `leaderboard/leaderboard.csv`; `inf` for ∞, nothing for what is not known.
+
+    Shares and their gaps have six decimals, other numbers six significant digits, risks four. ε and risks are rounded
+    up, the audited lower bound of ε down. A text that a spreadsheet would take for a formula has an apostrophe in
+    front.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, Any]] = [{"table": table, "row": row} for table in board.tables for row in table.everyone]
+    columns = {}
+    for name, (kind, place) in (CSV | (CSV_WHY if board.explains else {}) | CSV_RISK).items():
+        item, _, attribute = place.partition(".")
+        values = [value_at(each[item], attribute) for each in rows]
+        if kind not in ("string", "Int64", "boolean"):
+            measures = (each["table"].measure for each in rows)
+            values = [_rounded(value, kind, measure) for value, measure in zip(values, measures, strict=True)]
+        columns[name] = pd.Series(values, dtype=kind if kind in ("string", "Int64", "boolean") else "float64")
+    return export.to_csv(pd.DataFrame(columns))
+
+
+def _rounded(value: float | None, kind: str, measure: Measure) -> float | None:
+    if value is None:
+        return None
+    if kind == "metric":
+        kind = "share" if measure.share else "size"
+    if kind == "share":  # decimals rather than digits: a difference that should be zero may be 1e-17
+        return round(value, DIGITS) + 0.0  # added to zero, -0 is 0
+    if kind == "size":
+        return float(f"{value:.{DIGITS}g}") + 0.0
+    # In the cautious direction, unless what is cut off is a rounding error.
+    rounding, toward = (ROUND_FLOOR, ROUNDING) if kind == "lower bound" else (ROUND_CEILING, -ROUNDING)
+    digits = RISK_DIGITS if kind == "risk" else DIGITS
+    return float(Context(prec=digits, rounding=rounding).create_decimal_from_float(value * (1 + toward)))

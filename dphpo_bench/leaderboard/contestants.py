@@ -1,62 +1,93 @@
-"""Who competes in a cell, and their scores by seed."""
+"""Contestants in a contest, and their figures by seed: all from one table with a row for each run."""
 
 import hashlib
 import json
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, fields
 from functools import cached_property
 from itertools import count, groupby
 
+import pandas as pd
+
 from dphpo_bench.base.text import one_line, value_text, varying_names
-from dphpo_bench.leaderboard.board import Contestant, Estimate
 from dphpo_bench.leaderboard.requirements import NOT_PRIVATE
 from dphpo_bench.leaderboard.standard import REFERENCES, Standard
 from dphpo_bench.leaderboard.statistics import Integers, Mean, Scores, draw, mean_of_tables
 from dphpo_bench.leaderboard.submissions import Run, Setting
+from dphpo_bench.leaderboard.values import Contestant, Estimate
+from dphpo_bench.records.measure import Measure
 
 MIN_SEEDS_TO_RANK = 2
 MAX_LABEL = 60
 
+_DTYPES: Mapping[object, str] = {
+    float: "float64", float | None: "float64", bool | None: "float64", int: "int64"
+}  # fmt: skip
+"""pandas types by the types of the fields of `Run`; others are objects."""
 
-@dataclass(frozen=True)
+
+def frame_of(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return a table with a row for each run, in this order, and a column for each field of `Run`.
+
+    Numbers that a run lacks are NaN. `end_to_end_private` is 1, 0, or NaN for a run that could not say. Two columns are
+    added: `task` and `model` of the setting.
+    """
+    columns = {
+        each.name: pd.Series([getattr(run, each.name) for run in runs], dtype=_DTYPES.get(each.type, "object"))
+        for each in fields(Run)
+    }
+    settings = [run.setting for run in runs]
+    columns["task"] = pd.Series([setting.task for setting in settings], dtype="object")
+    columns["model"] = pd.Series([setting.model for setting in settings], dtype="object")
+    return pd.DataFrame(columns)
+
+
+@dataclass(frozen=True, eq=False)
 class Entry:
     """A contestant on one task at one ε.
 
     Attributes:
-        contestant: who.
-        runs: by seed.
-        worst: the score of those that failed.
-        lacks: whether it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
+        contestant: the method with its parameters.
+        runs: a row for each run, by seed: the columns of `frame_of`, `utility` (the score of a finished run, else NaN)
+            and `score` (the same, but the worst one for a failed run).
+        lacks: True if it has no run of a seed that the board's suite asks for. Then it is compared with nobody: it
             could have left out what it did badly on.
     """
 
     contestant: Contestant
-    runs: Mapping[int, Run]
-    worst: float
+    runs: pd.DataFrame
     lacks: bool = False
+    _known: dict[str, dict[int, float]] = field(default_factory=dict)
 
-    @property
-    def finished(self) -> list[Run]:
+    @cached_property
+    def finished(self) -> pd.DataFrame:
         """The runs that did not fail."""
-        return [run for run in self.runs.values() if run.value is not None]
+        return self.runs[self.runs["value"].notna()]
+
+    @cached_property
+    def examples(self) -> float | None:
+        """Median number of examples that finished runs processed."""
+        return median(self.finished["examples"])
 
     @property
     def ranked(self) -> bool:
-        """Whether it takes part in the ranking."""
+        """True if it takes part in the ranking."""
         return not self.contestant.reference and len(self.runs) >= MIN_SEEDS_TO_RANK and not self.lacks
 
-    def score(self, seed: int) -> float | None:
-        """The score of this seed's run; None if there is none."""
-        run = self.runs.get(seed)
-        return None if run is None else self.worst if run.value is None else score_of(run, run.value)
+    def by_seed(self, column: str = "score") -> Mapping[int, float]:
+        """Return the known values of a column by seed: "score", "utility" or "cross_entropy"."""
+        if column not in self._known:
+            known = self.runs[self.runs[column].notna()]
+            self._known[column] = dict(zip(known["seed"].tolist(), known[column].tolist(), strict=True))
+        return self._known[column]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One task at one ε: a table in the making."""
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """One task at one ε, and who is compared there: a table in the making."""
 
     setting: Setting
     title: str
@@ -67,11 +98,11 @@ class Cell:
 
     @property
     def ranked(self) -> list[Entry]:
-        """Who takes part in the ranking."""
+        """The entries that take part in the ranking."""
         return [entry for entry in self.entries if entry.ranked]
 
     def compares(self, who: Contestant) -> bool:
-        """Whether a contestant is here with all the seeds that it must have."""
+        """Return True if a contestant is here with all the seeds that it must have."""
         return who in self.by_contestant and not self.by_contestant[who].lacks
 
     @cached_property
@@ -80,97 +111,80 @@ class Cell:
         return {entry.contestant: entry for entry in self.entries}
 
 
-def score_of(run: Run, value: float) -> float:
-    """The score to compare, of which more is better."""
-    return run.setting.measure.score(value)
-
-
-def _worst(setting: Setting, runs: Iterable[Run]) -> float:
-    """The score of a failed run: the worst possible value of a share, else the worst value in the table."""
-    if setting.measure.share:
-        return 0.0 if setting.measure.higher_is_better else -1.0
-    return min((score_of(run, run.value) for run in runs if run.value is not None), default=0.0)
-
-
-def newest(runs: Sequence[Run]) -> tuple[list[Run], int]:
-    """The runs of the newest versions, and how many others there are.
+def newest(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of the newest versions.
 
     A task's newest version counts for each of its models, a method's for each contestant on one setting at one ε.
     """
-    current = _of_highest(runs, lambda run: (run.setting.task, run.setting.model), lambda run: run.task_version)
-    kept = _of_highest(
-        current,
-        lambda run: (run.setting, run.target, run.method, run.parameters),
-        lambda run: run.method_version,
-    )
-    return kept, len(runs) - len(kept)
+    contestant = ["setting", "target", "method", "parameters"]
+    for version, group in (("task_version", ["task", "model"]), ("method_version", contestant)):
+        runs = runs[runs[version] == runs.groupby(group, sort=False)[version].transform("max")]
+    return runs
 
 
-def _of_highest(runs: Iterable[Run], group: Callable[[Run], object], version: Callable[[Run], int]) -> list[Run]:
-    highest: dict[object, int] = {}
-    for run in runs:
-        highest[group(run)] = max(highest.get(group(run), 0), version(run))
-    return [run for run in runs if version(run) == highest[group(run)]]
+def asked_for(runs: pd.DataFrame, standard: Standard) -> pd.DataFrame:
+    """Return the runs without those of seeds that the standard's suite does not ask for, where a table may count."""
+    places = zip(runs["setting"], runs["target"], runs["seed"], strict=True)
+    chosen = [
+        (asked := standard.seeds_of(setting, target)) is None or seed in asked for setting, target, seed in places
+    ]
+    return runs[pd.Series(chosen, index=runs.index, dtype=bool)]
 
 
-def asked_for(runs: Sequence[Run], standard: Standard) -> list[Run]:
-    """The runs without those of seeds that the standard's suite does not ask for, where a table may count."""
-    seeds = {one: standard.seeds_of(*one) for one in {(run.setting, run.target) for run in runs}}
-    return [run for run in runs if (asked := seeds[run.setting, run.target]) is None or run.seed in asked]
-
-
-def cells_of(runs: Sequence[Run], standard: Standard) -> list[Cell]:
-    """One cell for each setting and ε, by title and ε, with all its runs."""
-    private = _privacy(runs)
-    contestants = _contestants(private.values())
-    titles = _titles({run.setting for run in runs})
-    groups: defaultdict[tuple[Setting, float], defaultdict[_PrivateWho, dict[int, Run]]]
-    groups = defaultdict(lambda: defaultdict(dict))
-    for run in sorted(runs, key=lambda run: (run.method, run.parameters, run.seed)):
-        groups[run.setting, run.target][private[run.path]][run.seed] = run
-    cells = []
-    for (setting, target), by_who in sorted(groups.items(), key=lambda item: (titles[item[0][0]], item[0][1])):
-        worst = _worst(setting, (run for by_seed in by_who.values() for run in by_seed.values()))
+def contests_of(runs: pd.DataFrame, standard: Standard) -> list[Contest]:
+    """Return a contest for each setting and ε, by title and ε, with all its runs."""
+    runs = runs.sort_values(["method", "parameters", "seed"], kind="stable")
+    runs = runs.assign(contestant=_contestants(runs))
+    titles = _titles(set(runs["setting"]))
+    contests = []
+    for (setting, target), of_contest in runs.groupby(["setting", "target"], sort=False):
+        of_contest = _with_scores(of_contest, setting)
         asked = standard.seeds_of(setting, target) or frozenset()
-        entries = {who: Entry(contestants[who], own, worst, bool(asked - own.keys())) for who, own in by_who.items()}
-        anchors = [
-            found if (found := entries.get(who)) and not found.lacks else None
-            for who in ((*standard.untuned, True), (*standard.oracle, False))
+        entries = [
+            Entry(who, of_who.drop_duplicates("seed", keep="last"), bool(asked - {*of_who["seed"]}))
+            for who, of_who in of_contest.groupby("contestant", sort=False)
         ]
-        cells.append(Cell(setting, titles[setting], target, list(entries.values()), *anchors))
-    return cells
+        anchors = {
+            (who.method, who.parameters, who.end_to_end_private): entry
+            for entry in entries
+            if (who := entry.contestant) and not entry.lacks
+        }
+        untuned, oracle = anchors.get((*standard.untuned, True)), anchors.get((*standard.oracle, False))
+        contests.append(Contest(setting, titles[setting], float(target), entries, untuned, oracle))
+    return sorted(contests, key=lambda contest: (contest.title, contest.target))
 
 
-_PrivateWho = tuple[str, str, bool]
-"""Who, and whether it is private from end to end."""
+def _with_scores(runs: pd.DataFrame, setting: Setting) -> pd.DataFrame:
+    """Return the runs with their scores. A failed run has the worst value of a share, else the worst in the table."""
+    measure = setting.measure
+    scores = [math.nan if math.isnan(value) else measure.score(value) for value in runs["value"].tolist()]
+    worst = 0.0 if measure.higher_is_better else -1.0
+    if not measure.share:
+        worst = min((score for score in scores if not math.isnan(score)), default=0.0)
+    utility = pd.Series(scores, index=runs.index, dtype="float64")
+    return runs.assign(utility=utility, score=utility.fillna(worst))
 
 
-def _privacy(runs: Iterable[Run]) -> dict[str, _PrivateWho]:
-    """Whose each run is, by its path. A run that could not say whether it is private counts like most of its kind."""
-    votes = Counter((run.method, run.parameters, run.end_to_end_private) for run in runs)
-    found = {}
-    for run in runs:
-        who = run.method, run.parameters
-        private = run.end_to_end_private
-        if private is None:
-            private = run.method not in NOT_PRIVATE and votes[*who, False] <= votes[*who, True]
-        found[run.path] = (*who, private)
-    return found
+def _contestants(runs: pd.DataFrame) -> pd.Series:
+    """Return the contestant of each run. Labels name the method, and the parameters in which its contestants differ.
 
-
-def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
-    """The contestants. Their labels name the method, and the parameters in which its contestants differ."""
-    everyone = sorted(set(found))
+    A run that could not say whether it is private counts like most of its kind.
+    """
+    said = runs["end_to_end_private"]
+    share = said.groupby([runs["method"], runs["parameters"]]).transform("mean")
+    private = said.fillna((~runs["method"].isin(NOT_PRIVATE) & ~(share < 1 / 2)).astype(float)) == 1
+    of_runs = list(zip(runs["method"], runs["parameters"], private.tolist(), strict=True))
+    everyone = sorted(set(of_runs))
     labels: list[str] = []
     for method, same in groupby(everyone, key=lambda who: who[0]):
         group = list(same)
-        told = _label_parameters({parameters: _flat(parameters) for _, parameters, _ in group})
-        for _, parameters, private in group:
-            differences = told[parameters]
-            if not private and (method, parameters, True) in group:
+        special = _label_parameters({parameters: _flat(parameters) for _, parameters, _ in group})
+        for _, parameters, is_private in group:
+            differences = special[parameters]
+            if not is_private and (method, parameters, True) in group:
                 differences = (*differences, "not private")
             labels.append(one_line(f"{method} ({', '.join(differences)})" if differences else method, MAX_LABEL))
-    return {
+    contestants = {
         who: Contestant(
             method=who[0],
             label=label,
@@ -180,35 +194,36 @@ def _contestants(found: Iterable[_PrivateWho]) -> dict[_PrivateWho, Contestant]:
         )
         for who, label in zip(everyone, _distinct(labels), strict=True)
     }
+    return pd.Series([contestants[who] for who in of_runs], index=runs.index, dtype=object)
 
 
 def _label_parameters(settings: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """What is special about each setting, such as "rate=0.5".
+    """Return what is special about each setting, such as "rate=0.5".
 
     What is null is left to the task or the method, and told only where settings would look the same without it.
     """
     varying = varying_names(list(settings.values()))
 
-    def told(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
+    def texts_of(setting: Mapping[str, str], *, nulls: bool) -> tuple[str, ...]:
         present = [name for name in varying if name in setting and (nulls or setting[name] != "null")]
         return tuple(f"{name}={setting[name]}" for name in present)
 
-    brief = {key: told(setting, nulls=False) for key, setting in settings.items()}
+    brief = {key: texts_of(setting, nulls=False) for key, setting in settings.items()}
     counts = Counter(brief.values())
-    return {key: texts if counts[texts] == 1 else told(settings[key], nulls=True) for key, texts in brief.items()}
+    return {key: texts if counts[texts] == 1 else texts_of(settings[key], nulls=True) for key, texts in brief.items()}
 
 
 def _distinct(texts: Sequence[str]) -> list[str]:
-    """The texts, with numbers added to those that occur more than once, so that all differ."""
+    """Return the texts, with numbers added to those that occur more than once, so that all differ."""
     counts = Counter(texts)
     taken = {text for text in texts if counts[text] == 1}
-    found = []
+    distinct = []
     for text in texts:
         if counts[text] > 1:
             text = next(other for number in count(1) if (other := f"{text} #{number}") not in taken)
             taken.add(text)
-        found.append(text)
-    return found
+        distinct.append(text)
+    return distinct
 
 
 def _flat(parameters: str) -> dict[str, str]:
@@ -216,23 +231,23 @@ def _flat(parameters: str) -> dict[str, str]:
 
 
 def _titles(settings: set[Setting]) -> dict[Setting, str]:
-    """Task and model, and whichever of δ, data, structure and facts tell settings apart."""
+    """Return the titles: task and model, and whichever of δ, data, structure and facts tell settings apart."""
     ordered = sorted(settings, key=astuple)
     titles = []
-    for (task, model), same in groupby(ordered, key=lambda one: (one.task, one.model)):
+    for (task, model), same in groupby(ordered, key=lambda setting: (setting.task, setting.model)):
         group = list(same)
-        told = [_told_apart(one) for one in group]
-        varying = [place for place, values in enumerate(zip(*told, strict=True)) if len(set(values)) > 1]
-        marks = [", on a public model that has seen the records" if one.seen else "" for one in group]
+        distinctions = [_distinctions(setting) for setting in group]
+        varying = [place for place, values in enumerate(zip(*distinctions, strict=True)) if len(set(values)) > 1]
+        marks = [", on a public model that has seen the records" if setting.seen else "" for setting in group]
         titles += [
             ", ".join([f"{task} ({model}{mark})", *(texts[place] for place in varying)])
-            for mark, texts in zip(marks, told, strict=True)
+            for mark, texts in zip(marks, distinctions, strict=True)
         ]
     return dict(zip(ordered, _distinct(titles), strict=True))
 
 
-def _told_apart(setting: Setting) -> tuple[str, ...]:
-    """What tells settings of one task and model apart, with hashes cut to their beginnings."""
+def _distinctions(setting: Setting) -> tuple[str, ...]:
+    """Return what tells settings of one task and model apart, with hashes cut to their beginnings."""
     data, structure, facts = setting.data_fingerprint, setting.model_fingerprint, setting.facts
     by = f"by {setting.measure.header}"
     return f"δ = {setting.delta:.6g}", f"data {data[:12]}", f"structure {structure[:12]}", f"facts {facts[:12]}", by
@@ -240,83 +255,68 @@ def _told_apart(setting: Setting) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Draws:
-    """How often each seed of a setting is drawn: the same draws for all contestants and all ε."""
+    """Counts of how often each seed of a setting is drawn: the same for all contestants and all ε."""
 
     seeds: Sequence[int]
     weights: Integers
 
 
-def seed_draws(cells: Sequence[Cell]) -> dict[Setting, Draws]:
-    """The draws of each setting, from the seeds of everyone who is ranked in it."""
-    seeds: dict[Setting, set[int]] = {cell.setting: set() for cell in cells}
-    for cell in cells:
-        for entry in cell.ranked:
-            seeds[cell.setting].update(entry.runs)
-    return {setting: Draws(sorted(found), draw(len(found), _stream(setting))) for setting, found in seeds.items()}
+def seed_draws(contests: Sequence[Contest]) -> dict[Setting, Draws]:
+    """Return the draws of each setting, from the seeds of everyone who is ranked in it."""
+    seeds: dict[Setting, set[int]] = {contest.setting: set() for contest in contests}
+    for contest in contests:
+        for entry in contest.ranked:
+            seeds[contest.setting].update(entry.runs["seed"].tolist())
+    return {
+        setting: Draws(sorted(of_setting), draw(len(of_setting), _stream(setting)))
+        for setting, of_setting in seeds.items()
+    }
 
 
 def _stream(setting: Setting) -> int:
-    """Each setting has its own random stream, so that new tasks do not change the tables of old ones."""
+    """Return the random stream of a setting: its own, so that new tasks do not change the tables of old ones."""
     return int.from_bytes(hashlib.sha256(repr(setting).encode()).digest()[:8])
 
 
-def scores_of(entries: Sequence[Entry], draws: Draws) -> Scores:
-    """Scores by seed. If the metric is not a share, a power of ten divides them, so that they are at most one."""
-    scores = [[entry.score(seed) for seed in draws.seeds] for entry in entries]
-    largest = max((abs(one) for row in scores for one in row if one), default=1.0)
-    share = all(run.setting.measure.share for entry in entries for run in entry.runs.values())
-    unit = 1.0 if share else 10.0 ** math.ceil(math.log10(largest))
-    return Scores.of([[None if one is None else one / unit for one in row] for row in scores])
+def scores_of(entries: Sequence[Entry], draws: Draws, measure: Measure) -> Scores:
+    """Return scores by seed. A power of ten divides those of a metric that is no share, so that they are at most 1."""
+    scores = [[entry.by_seed().get(seed) for seed in draws.seeds] for entry in entries]
+    largest = max((abs(score) for row in scores for score in row if score), default=1.0)
+    unit = 1.0 if measure.share else 10.0 ** math.ceil(math.log10(largest))
+    return Scores.of([[None if score is None else score / unit for score in row] for row in scores])
 
 
-def paired(*entries: Entry | None) -> Iterable[tuple[float, ...]]:
-    """For each seed that all entries have, their scores. Entries that are None are left out."""
-    present = [entry for entry in entries if entry]
-    for seed in sorted(set.intersection(*(set(entry.runs) for entry in present))):
-        scores = [entry.score(seed) for entry in present]
-        yield tuple(one for one in scores if one is not None)
+def paired(*entries: Entry) -> list[tuple[float, ...]]:
+    """Return the scores of all entries for each seed that all have, by seed."""
+    scores = [entry.by_seed() for entry in entries]
+    return [tuple(each[seed] for each in scores) for seed in sorted(set.intersection(*map(set, scores)))]
 
 
-def mean_over(
-    entries: Sequence[Entry], others: Sequence[Entry], value: Callable[[Entry, int], float | None] = Entry.score
-) -> Estimate | None:
-    """The estimate of `mean_of`."""
-    found = mean_of(entries, others, value)
-    return found.estimate if found else None
+def mean_over(entries: Sequence[Entry], others: Sequence[Entry], column: str = "score") -> Estimate | None:
+    """Return the estimate of `mean_of`."""
+    mean = mean_of(entries, others, column)
+    return mean.estimate if mean else None
 
 
-def mean_of(
-    entries: Sequence[Entry], others: Sequence[Entry], value: Callable[[Entry, int], float | None] = Entry.score
-) -> Mean | None:
-    """The mean value of the entries, less that of the others, each over the seeds that both have in their table.
+def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "score") -> Mean | None:
+    """Return the mean of a column over the entries, less that of the others, each over the seeds that both have.
 
     Args:
         entries: of one contestant, one in each table.
         others: likewise in the same tables; empty for none.
-        value: of an entry's seed.
+        column: as `Entry.by_seed` knows it.
 
     Returns:
         None if there is a table without such a seed.
     """
+    tables = [entry.by_seed(column) for entry in entries]
     if others:
-        tables = [_differences(*pair, value) for pair in zip(entries, others, strict=True)]
-    else:
-        tables = [{seed: one for seed in entry.runs if (one := value(entry, seed)) is not None} for entry in entries]
+        pairs = zip(tables, (second.by_seed(column) for second in others), strict=True)
+        tables = [{seed: first[seed] - second[seed] for seed in first if seed in second} for first, second in pairs]
     return mean_of_tables(tables) if all(tables) else None
 
 
-def _differences(own: Entry, other: Entry, value: Callable[[Entry, int], float | None]) -> dict[int, float]:
-    both = ((seed, value(own, seed), value(other, seed)) for seed in own.runs if seed in other.runs)
-    return {seed: first - second for seed, first, second in both if first is not None and second is not None}
-
-
-def cross_entropy(entry: Entry, seed: int) -> float | None:
-    """Of the run of this seed; None if there is none, it failed, or nobody measured it."""
-    run = entry.runs.get(seed)
-    return run.cross_entropy if run else None
-
-
 def median(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are known; None if none is."""
-    known = [value for value in values if value is not None]
+    """Return the median of the values that are known; None if none is."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
     return float(statistics.median(known)) if known else None

@@ -1,7 +1,8 @@
-"""Where readers find what a row is made of: the paper and source of its method, its records, what repeats them."""
+"""Sources of a row for readers: the paper and source of its method, its records, the command that repeats them."""
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -11,7 +12,6 @@ from urllib.parse import quote
 from dphpo_bench.contract import registry
 from dphpo_bench.contract.method import Method
 from dphpo_bench.harness.repeating import Call, different
-from dphpo_bench.leaderboard.board import Row
 from dphpo_bench.leaderboard.submissions import Run
 
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
@@ -19,7 +19,7 @@ _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 @dataclass(frozen=True)
 class Paths:
-    """Which of the project's files lie beside a leaderboard, so that links to them lead somewhere.
+    """The project's files that lie beside a leaderboard, so that links to them lead somewhere.
 
     A pure function of a board would not know: on a stranger's board there may be neither documents nor sources.
     """
@@ -28,19 +28,19 @@ class Paths:
 
     @classmethod
     def beside(cls, folder: Path) -> "Paths":
-        """The documents and sources that this leaderboard's folder has beside it."""
+        """Return the documents and sources that this leaderboard's folder has beside it."""
         root = folder.absolute().parent
-        found = ("docs/scoring.md", "CONTRIBUTING.md", *(f"methods/{name}.py" for name in registry.methods()))
-        return cls(frozenset(f"../{name}" for name in found if (root / name).is_file()))
+        names = ("docs/scoring.md", "CONTRIBUTING.md", *(f"methods/{name}.py" for name in registry.methods()))
+        return cls(frozenset(f"../{name}" for name in names if (root / name).is_file()))
 
     def link(self, name: str) -> str | None:
-        """The address of a file of the project, relative to the leaderboard; None if it is not there."""
+        """Return the address of a file of the project, relative to the leaderboard; None if it is not there."""
         return f"../{name}" if f"../{name}" in self.present else None
 
 
 @dataclass(frozen=True)
 class About:
-    """What this project says of a method of its own.
+    """A description of a method of this project.
 
     Attributes:
         summary: one line.
@@ -57,7 +57,7 @@ class About:
 
 @cache
 def about(method: str) -> About | None:
-    """What this project says of the method; None for a stranger's, whatever is installed on the machine that builds."""
+    """Return what this project says of the method; None for a stranger's, whatever is installed here."""
     cls = _own_methods().get(method)
     if cls is None:
         return None
@@ -66,13 +66,13 @@ def about(method: str) -> About | None:
     return About(cls.summary, cls.reference, paper, f"methods/{method}.py")
 
 
-def record_links(row: Row) -> list[tuple[int, str]]:
-    """Seeds and addresses of the records of a row, which lie below `results` beside the page."""
-    return [(seed, f"results/{quote(path)}") for seed, path in row.records]
+def record_links(records: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return seeds and addresses of the records of a row, which lie below `results` beside the page."""
+    return [(seed, f"results/{quote(path)}") for seed, path in records]
 
 
 def command_of(run: Run) -> str:
-    """What repeats the run: parameters that are the method's defaults are left out where the method is known."""
+    """Return the command that repeats the run, without parameters that are the defaults of a known method."""
     cls = _own_methods().get(run.method)
     changed = different(json.loads(run.parameters), cls().parameters if cls else {})
     setting = run.setting
@@ -82,5 +82,5 @@ def command_of(run: Run) -> str:
 
 @cache
 def _own_methods() -> dict[str, type[Method]]:
-    own = f"dphpo-bench {version('dphpo-bench')}"
-    return {name: found.cls for name, found in registry.methods().items() if found.origin == own}
+    origin = f"dphpo-bench {version('dphpo-bench')}"
+    return {name: method.cls for name, method in registry.methods().items() if method.origin == origin}

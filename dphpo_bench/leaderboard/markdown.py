@@ -7,20 +7,18 @@ Texts in records come from strangers. They get into the page, whose template is 
 import html
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import count
 
 from jinja2 import Environment
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard import verdicts
-from dphpo_bench.leaderboard.board import Board, OverallRow, Row
-from dphpo_bench.leaderboard.charts.collection import settings_of
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.columns import MARKS, Column, overall_columns, row_columns, varying
-from dphpo_bench.leaderboard.findings import absence
+from dphpo_bench.leaderboard.columns import Column, overall_columns, row_columns
 from dphpo_bench.leaderboard.links import Paths
-from dphpo_bench.leaderboard.page import TEMPLATES
+from dphpo_bench.leaderboard.overall import OverallRow
+from dphpo_bench.leaderboard.page import TEMPLATES, context
+from dphpo_bench.leaderboard.rows import Row
 
 MAX_LISTED = 50
 MAX_TEXT = 2000
@@ -40,7 +38,7 @@ _COMMIT = re.compile(r"[0-9a-f]{7,}", re.IGNORECASE)
 
 
 def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = None) -> str:
-    """The content of `leaderboard/README.md`, in GitHub-flavoured Markdown.
+    """Return the content of `leaderboard/README.md`, in GitHub-flavoured Markdown.
 
     Each chart is a drawing at `plots/<name>.svg`. Answers come first; charts of a setting stand in its section.
     """
@@ -53,19 +51,10 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
         "image": _image,
         "alignment": lambda column: ":--" if column.key in TEXT_COLUMNS else "--:",
     }
-    of_rows = partial(row_columns, explains=board.explains)
-    row_terms = _terms(of_rows(board.measure))
+    row_terms = _terms(row_columns(board.measure, board.explains))
     page = environment.get_template("README.md").render(
-        board=board,
-        verdicts=verdicts,
-        absence=absence,
+        **context(board, paths),
         charts=charts,
-        settings=settings_of(board),
-        paths=paths or Paths(),
-        varying=varying,
-        row_columns=of_rows,
-        overall_columns=overall_columns,
-        marks=MARKS,
         row_terms=row_terms,
         overall_terms=[term for term in _terms(overall_columns(board.measure)) if term not in row_terms],
         max_listed=MAX_LISTED,
@@ -74,7 +63,7 @@ def to_markdown(board: Board, charts: Sequence[Chart], paths: Paths | None = Non
 
 
 def code(text: str) -> str:
-    """A stranger's text as one code span: at most one line, for use anywhere but at the start of a line.
+    """Return a stranger's text as one code span: at most one line, not for the start of a line.
 
     Within a code span nothing is Markdown, HTML, a link, an emoji or mathematics, and code hosts ignore mentions and
     references. In a table, `|` must still be escaped, which `_line` does.
@@ -91,7 +80,7 @@ def code(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """A stranger's text as part of a sentence: at most one line, for use anywhere but at the start of a line.
+    """Return a stranger's text as part of a sentence: at most one line, not for the start of a line.
 
     Plain words, numbers and their punctuation stay as they are. Any other word becomes a code span: `auto_clipping`,
     @name, #1, GH-1, :smile:, www.example.org, $x$, and possible hashes of commits. The rest is not markup in CommonMark

@@ -1,22 +1,76 @@
 """Standings over all tasks and budgets."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 
-from dphpo_bench.leaderboard.board import Contestant, Estimate, Overall, OverallRow, Ranks, Row, Table, common_measure
-from dphpo_bench.leaderboard.contestants import Cell, Draws, Entry, cross_entropy, mean_over, median, scores_of
+from dphpo_bench.leaderboard.contestants import Contest, Draws, mean_over, median, scores_of
+from dphpo_bench.leaderboard.rows import Row, Standing, Table
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.statistics import draw, middle, middle_ranks, ranks
 from dphpo_bench.leaderboard.submissions import Setting
+from dphpo_bench.leaderboard.values import Contestant, Estimate, Ranks, common_measure
 from dphpo_bench.records.measure import Measure
 
 
-def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
-    """The overall standings of all tables that count; if there are several ε, then also those of each ε."""
-    targets = sorted({cell.target for cell, _ in counted})
+@dataclass(frozen=True, kw_only=True)
+class OverallRow(Standing):
+    """A contestant over several tables.
+
+    Attributes:
+        tables: how many of the counted tables it is in.
+        mean_rank: mean of its ranks in the tables, with the middle 95 % of its resampled values; None if it is a
+            reference, or not in all tables.
+        epsilon_ratio: the largest ε of its runs as a share of the target; ∞ if it is not private; None if no run could
+            say.
+        accountants: whose bounds these are.
+        relative_cost: examples relative to untuned `auto_clipping` in the same table; median.
+    """
+
+    tables: int
+    mean_rank: Estimate | None
+    epsilon_ratio: float | None
+    accountants: tuple[str, ...]
+    relative_cost: float | None
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Contestants over several tables.
+
+    Attributes:
+        epsilon: of the tables; None for all tables at any ε.
+        tables: titles of the tables that count.
+        measure: the metric of all of them; None if they differ.
+        rows: who is in all of them, best mean rank first.
+        incomplete: who is not, the most complete first.
+        references: by label.
+    """
+
+    epsilon: float | None
+    tables: tuple[str, ...]
+    measure: Measure | None
+    rows: tuple[OverallRow, ...]
+    incomplete: tuple[OverallRow, ...]
+    references: tuple[OverallRow, ...]
+
+    @property
+    def title(self) -> str:
+        """The ε of the tables."""
+        return "All ε" if self.epsilon is None else f"ε = {self.epsilon:g}"
+
+    @property
+    def everyone(self) -> tuple[OverallRow, ...]:
+        """All rows, references included."""
+        return self.rows + self.incomplete + self.references
+
+
+def overalls_of(counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> tuple[Overall, ...]:
+    """Return the overall standings of all tables that count; if there are several ε, then also those of each ε."""
+    targets = sorted({contest.target for contest, _ in counted})
     chosen: list[float | None] = [None, *targets] if len(targets) > 1 else list(targets)
     return tuple(
         _overall(target, [pair for pair in counted if target is None or pair[0].target == target], draws)
@@ -24,58 +78,59 @@ def overalls_of(counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, D
     )
 
 
-def counted_tables(pairs: Sequence[tuple[Cell, Table]], standard: Standard) -> list[tuple[Cell, Table]]:
-    """The tables that count: those of the standard in which at least half of its methods are ranked.
+def counted_tables(pairs: Sequence[tuple[Contest, Table]], standard: Standard) -> list[tuple[Contest, Table]]:
+    """Return the tables that count: those of the standard in which at least half of its methods are ranked.
 
     Tables with the same task, model and ε may differ in data or δ; of these, the one with most of the methods counts.
     """
-    methods = standard.methods or {entry.contestant.method for cell, _ in pairs for entry in cell.ranked}
-    best: dict[tuple[str, str, float], tuple[int, tuple[Cell, Table]]] = {}
-    for cell, table in pairs:
-        present = len(methods & {entry.contestant.method for entry in cell.ranked})
-        if not (present and 2 * present >= len(methods) and standard.may_count(cell.setting, cell.target)):
+    methods = standard.methods or {entry.contestant.method for contest, _ in pairs for entry in contest.ranked}
+    best: dict[tuple[str, str, float], tuple[int, tuple[Contest, Table]]] = {}
+    for contest, table in pairs:
+        present = len(methods & {entry.contestant.method for entry in contest.ranked})
+        if not (present and 2 * present >= len(methods) and standard.may_count(contest.setting, contest.target)):
             continue
-        key = cell.setting.task, cell.setting.model, cell.target
+        key = contest.setting.task, contest.setting.model, contest.target
         if key not in best or present > best[key][0]:
-            best[key] = present, (cell, table)
+            best[key] = present, (contest, table)
     return [pair for _, pair in best.values()]
 
 
-def missing_tables(counted: Sequence[Cell], standard: Standard) -> tuple[str, ...]:
-    """The tables that the standard asks for but that do not count: for each task and model, with all their ε."""
-    present = {(cell.setting.task, cell.setting.model, cell.target) for cell in counted}
+def missing_tables(counted: Sequence[Contest], standard: Standard) -> tuple[str, ...]:
+    """Return the tables that the standard asks for but that do not count: for each task and model, with all their ε."""
+    present = {(contest.setting.task, contest.setting.model, contest.target) for contest in counted}
     missing = {
-        (task, model): [f"{one:g}" for one in sorted(standard.epsilons or ()) if (task, model, one) not in present]
+        (task, model): [
+            f"{epsilon:g}" for epsilon in sorted(standard.epsilons or ()) if (task, model, epsilon) not in present
+        ]
         for task, model in sorted(standard.tasks or ())
     }
     return tuple(f"{task} ({model}), ε = {', '.join(some)}" for (task, model), some in missing.items() if some)
 
 
-def _overall(target: float | None, counted: Sequence[tuple[Cell, Table]], draws: Mapping[Setting, Draws]) -> Overall:
-    chosen = [cell for cell, _ in counted]
-    inside = Counter(entry.contestant for cell in chosen for entry in cell.ranked)
+def _overall(target: float | None, counted: Sequence[tuple[Contest, Table]], draws: Mapping[Setting, Draws]) -> Overall:
+    chosen = [contest for contest, _ in counted]
+    inside = Counter(entry.contestant for contest in chosen for entry in contest.ranked)
     complete = sorted((who for who, count in inside.items() if count == len(counted)), key=lambda who: who.label)
     mean_ranks, places = _overall_ranks(chosen, complete, draws)
-    everyone: defaultdict[Contestant, list[tuple[Row, Cell]]] = defaultdict(list)
-    for cell, table in counted:
+    everyone: defaultdict[Contestant, list[tuple[Row, Contest]]] = defaultdict(list)
+    for contest, table in counted:
         for row in table.everyone:
-            everyone[row.contestant].append((row, cell))
-    rows = [_overall_row(who, found, chosen, mean_ranks.get(who), places.get(who)) for who, found in everyone.items()]
+            everyone[row.contestant].append((row, contest))
+    measure = common_measure(contest.setting.measure for contest in chosen)
+    rows = [
+        _overall_row(who, in_tables, chosen, measure, mean_ranks.get(who), places.get(who))
+        for who, in_tables in everyone.items()
+    ]
     rows.sort(key=lambda row: (0 if row.contestant.reference else -row.tables, row.contestant.label))
     references = tuple(row for row in rows if row.contestant.reference and row.tables == len(counted))
     return Overall(
         epsilon=target,
         tables=tuple(table.title for _, table in counted),
-        measure=_measure(chosen),
+        measure=measure,
         rows=tuple(sorted((row for row in rows if row.mean_rank is not None), key=_by_mean_rank)),
         incomplete=tuple(row for row in rows if row.mean_rank is None and row not in references),
         references=references,
     )
-
-
-def _measure(cells: Sequence[Cell]) -> Measure | None:
-    """The metric of all cells; None if they differ, so that values cannot be averaged."""
-    return common_measure(cell.setting.measure for cell in cells)
 
 
 def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
@@ -83,23 +138,25 @@ def _by_mean_rank(row: OverallRow) -> tuple[float, str]:
 
 
 def _overall_ranks(
-    cells: Sequence[Cell], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
+    contests: Sequence[Contest], complete: Sequence[Contestant], draws: Mapping[Setting, Draws]
 ) -> tuple[dict[Contestant, Estimate], dict[Contestant, Ranks]]:
-    """Each complete contestant's mean rank, and its place by mean rank when tasks and seeds are drawn."""
+    """Return each complete contestant's mean rank, and its place by mean rank when tasks and seeds are drawn."""
     if not complete:
         return {}, {}
-    tasks = sorted({cell.setting.task for cell in cells})
+    tasks = sorted({contest.setting.task for contest in contests})
     task_weights = draw(len(tasks), stream=0)
     observed: list[list[float]] = []
     drawn = np.zeros((len(task_weights), len(complete)))
-    for cell in cells:
-        among = [cell.by_contestant[who] for who in complete]
-        scores = scores_of(among, draws[cell.setting])
+    for contest in contests:
+        among = [contest.by_contestant[who] for who in complete]
+        scores = scores_of(among, draws[contest.setting], contest.setting.measure)
         observed.append(scores.ranks.tolist())
         # Ranks are halves, so sums are exact. Each drawing has as many tables for one contestant as for another.
-        drawn += task_weights[:, [tasks.index(cell.setting.task)]] * scores.resampled_ranks(draws[cell.setting].weights)
+        drawn += task_weights[:, [tasks.index(contest.setting.task)]] * scores.resampled_ranks(
+            draws[contest.setting].weights
+        )
     places = middle_ranks(ranks(-drawn))
-    tables = Counter(cell.setting.task for cell in cells)
+    tables = Counter(contest.setting.task for contest in contests)
     drawn /= (task_weights @ np.array([[tables[task]] for task in tasks])).astype(np.float64)
     mean_ranks = [
         Estimate(fmean(of_one), low, high)
@@ -108,49 +165,25 @@ def _overall_ranks(
     return dict(zip(complete, mean_ranks, strict=True)), dict(zip(complete, places, strict=True))
 
 
-def _overall_utility(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """Mean of the metric over the cells, and its interval, from the seeds that all of them have."""
-    measure = _measure(cells)
-    if measure is None:
-        return None
-
-    def score(entry: Entry, seed: int) -> float | None:
-        value = entry.runs[seed].value
-        return None if value is None else measure.score(value)
-
-    found = _overall_mean(cells, who, score)
-    return found and found.through(measure.value)
-
-
-def _overall_mean(
-    cells: Sequence[Cell], who: Contestant, value: Callable[[Entry, int], float | None]
-) -> Estimate | None:
-    entries = [cell.by_contestant[who] for cell in cells if who in cell.by_contestant]
-    return mean_over(entries, [], value) if len(entries) == len(cells) else None
-
-
-def _overall_gap(cells: Sequence[Cell], who: Contestant) -> Estimate | None:
-    """By how much the oracle is better on average over the cells, if all of them compare both."""
-    own = [cell.by_contestant[who] for cell in cells if cell.compares(who)]
-    oracles = [cell.oracle for cell in cells if cell.oracle and cell.oracle.contestant != who]
-    if _measure(cells) is None or not len(own) == len(oracles) == len(cells):
-        return None
-    return mean_over(oracles, own)
-
-
 def _overall_row(
     who: Contestant,
-    found: Sequence[tuple[Row, Cell]],
-    cells: Sequence[Cell],
+    in_tables: Sequence[tuple[Row, Contest]],
+    contests: Sequence[Contest],
+    measure: Measure | None,
     mean_rank: Estimate | None,
     places: Ranks | None,
 ) -> OverallRow:
-    rows = [row for row, _ in found]
+    """Return the row of a contestant: means over all contests where it is in all of them, else None."""
+    rows = [row for row, _ in in_tables]
     relative = [
-        row.examples / once
-        for row, cell in found
-        if cell.untuned and (once := median(run.examples for run in cell.untuned.finished))
+        row.examples / contest.untuned.examples
+        for row, contest in in_tables
+        if contest.untuned and contest.untuned.examples
     ]
+    entries = [contest.by_contestant[who] for _, contest in in_tables] if len(rows) == len(contests) else []
+    oracles = [contest.oracle for contest in contests if contest.oracle and contest.oracle.contestant != who]
+    utility = mean_over(entries, [], "utility") if measure and entries else None
+    compared = measure and entries and not any(row.lacks_seeds for row in rows) and len(oracles) == len(entries)
     return OverallRow(
         contestant=who,
         tables=len(rows),
@@ -158,10 +191,12 @@ def _overall_row(
         failed=sum(row.failed for row in rows),
         mean_rank=mean_rank,
         ranks=places,
-        utility=_overall_utility(cells, who),
-        gap_to_oracle=_overall_gap(cells, who),
-        cross_entropy=_overall_mean(cells, who, cross_entropy),
-        epsilon_ratio=max((row.epsilon / cell.target for row, cell in found if row.epsilon is not None), default=None),
+        utility=utility.through(measure.value) if measure and utility else None,
+        gap_to_oracle=mean_over(oracles, entries) if compared else None,
+        cross_entropy=mean_over(entries, [], "cross_entropy") if entries else None,
+        epsilon_ratio=max(
+            (row.epsilon / contest.target for row, contest in in_tables if row.epsilon is not None), default=None
+        ),
         accountants=tuple(sorted({row.accountant for row in rows if row.accountant})),
         lacks_seeds=any(row.lacks_seeds for row in rows),
         contradicted=any(row.contradicted for row in rows),

@@ -12,14 +12,16 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dphpo_bench.leaderboard import verdicts
-from dphpo_bench.leaderboard.board import Answer, Board, Contestant, Row, Table
+from dphpo_bench.leaderboard import sentences as texts
+from dphpo_bench.leaderboard.answers import Answer
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import curves
 from dphpo_bench.leaderboard.charts.collection import settings_of
 from dphpo_bench.leaderboard.charts.forest import Forest, cost_text, cross_entropy_text
 from dphpo_bench.leaderboard.columns import MARKS, overall_columns, rounded_number, row_columns, varying
-from dphpo_bench.leaderboard.findings import absence, sentences
 from dphpo_bench.leaderboard.links import Paths, about, record_links
+from dphpo_bench.leaderboard.rows import Row, Table
+from dphpo_bench.leaderboard.values import Contestant
 
 TEMPLATES: dict[str, Any] = {
     "loader": PackageLoader("dphpo_bench.leaderboard", "templates"),
@@ -30,6 +32,20 @@ TEMPLATES: dict[str, Any] = {
 """How templates are found and read."""
 
 MOST_REFUSED = 100
+
+
+def context(board: Board, paths: Paths | None) -> dict[str, Any]:
+    """Return what the templates of Markdown and page have in common."""
+    return {
+        "board": board,
+        "texts": texts,
+        "settings": settings_of(board),
+        "paths": paths or Paths(),
+        "varying": varying,
+        "row_columns": partial(row_columns, explains=board.explains),
+        "overall_columns": overall_columns,
+        "marks": MARKS,
+    }
 
 
 @dataclass(frozen=True)
@@ -53,15 +69,15 @@ class Card:
     @property
     def commands(self) -> dict[str, str]:
         """For each setting, what repeats its first run."""
-        found: dict[str, str] = {}
+        commands: dict[str, str] = {}
         for table, row in self.rows:
             if row.command:
-                found.setdefault(table.setting, row.command)
-        return found
+                commands.setdefault(table.setting, row.command)
+        return commands
 
 
 def to_html(board: Board, paths: Paths | None = None) -> str:
-    """The whole page, the same text for the same board and the same files beside it.
+    """Return the whole page, the same text for the same board and the same files beside it.
 
     Args:
         board: what is shown.
@@ -70,18 +86,14 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
     environment = Environment(**TEMPLATES, autoescape=True, keep_trailing_newline=True)
     environment.filters["sort_value"] = sort_value
     cards = list(cards_of(board))
-    settings = settings_of(board)
+    shared = context(board, paths)
     return environment.get_template("page.html").render(
-        board=board,
+        **shared,
         forests=[Forest.of(answer) for answer in board.answers],
-        sentences=sentences,
-        absence=absence,
-        verdicts=verdicts,
         subjects=_subjects(board),
         default=default_answer(board),
         epsilons=sorted({answer.epsilon for answer in board.answers if answer.epsilon is not None}),
-        settings=settings,
-        setting_numbers={setting: number for number, (setting, _) in enumerate(settings)},
+        setting_numbers={setting: number for number, (setting, _) in enumerate(shared["settings"])},
         answered={setting for answer in board.answers for setting in answer.settings},
         metric_panels=curves.metric_panels,
         path_panels=curves.path_panels,
@@ -90,35 +102,30 @@ def to_html(board: Board, paths: Paths | None = None) -> str:
         cards=cards,
         card_ids={card.contestant: f"m{number}" for number, card in enumerate(cards, 1)},
         about=about,
-        paths=paths or Paths(),
         record_links=record_links,
-        overall_columns=overall_columns,
-        row_columns=partial(row_columns, explains=board.explains),
-        varying=varying,
         measure=board.measure,
-        marks=MARKS,
         most_refused=MOST_REFUSED,
     )
 
 
 def default_answer(board: Board) -> Answer | None:
-    """What the page opens with: the first subject, at the middle of its ε."""
-    single = [answer for answer in verdicts.first_answers(board) if answer.epsilon is not None]
+    """Return the answer that the page opens with: the first subject, at the middle of its ε."""
+    single = [answer for answer in texts.first_answers(board) if answer.epsilon is not None]
     return single[len(single) // 2] if single else None
 
 
 def cards_of(board: Board) -> Iterator[Card]:
-    """The contestants by name, references last."""
-    found: dict[Contestant, list[tuple[Table, Row]]] = {}
+    """Return the contestants by name, references last."""
+    rows: dict[Contestant, list[tuple[Table, Row]]] = {}
     for table in board.tables:
         for row in table.everyone:
-            found.setdefault(row.contestant, []).append((table, row))
-    for who in sorted(found, key=lambda who: (who.reference, who.label)):
-        yield Card(who, tuple(found[who]))
+            rows.setdefault(row.contestant, []).append((table, row))
+    for who in sorted(rows, key=lambda who: (who.reference, who.label)):
+        yield Card(who, tuple(rows[who]))
 
 
 def sort_value(value: float | str | None) -> str | None:
-    """What a cell is sorted by, as an attribute that JavaScript reads back; cells with None go last."""
+    """Return the attribute that JavaScript sorts a cell by; cells with None go last."""
     if value is None or isinstance(value, str):
         return value
     if math.isnan(value):
@@ -127,10 +134,10 @@ def sort_value(value: float | str | None) -> str | None:
 
 
 def _subjects(board: Board) -> dict[str, list[str]]:
-    """What readers may ask about, by group."""
-    found: dict[str, list[str]] = {"Several tasks": [], "One task": []}
+    """Return the subjects of the answers, by group."""
+    groups: dict[str, list[str]] = {"Several tasks": [], "One task": []}
     for answer in board.answers:
-        group = found["Several tasks" if len(answer.settings) > 1 else "One task"]
+        group = groups["Several tasks" if len(answer.settings) > 1 else "One task"]
         if answer.subject not in group:
             group.append(answer.subject)
-    return {name: group for name, group in found.items() if group}
+    return {name: group for name, group in groups.items() if group}

@@ -42,7 +42,7 @@ FREE = "nothing was paid for tuning, so no extra run is needed"
 
 @dataclass(frozen=True)
 class Question:
-    """Why a run lost, and the extra runs that tell.
+    """A question why a run lost, and the extra runs that tell.
 
     Attributes:
         record: the run.
@@ -64,20 +64,20 @@ class Question:
         return [cell for cell in (self.at_full, self.at_left) if cell]
 
     def split(self, find: Callable[[Identity], RunRecord | None]) -> Split:
-        """The loss, split by the records of the extra runs, in units of the metric that tables show.
+        """Return the loss, split by the records of the extra runs, in units of the metric that tables show.
 
         Raises:
             InvalidValueError: if an extra run has no record, or failed.
         """
-        own, oracle = _score(self.record), _score(self.oracle)
+        result, oracle = _score(self.record), _score(self.oracle)
         if self.at_left is None:
-            return Split.of_free_tuning(own, oracle)
+            return Split.of_free_tuning(result, oracle)
         at_full = None if self.at_full is None else _score(_finished(self.at_full, find))
-        return Split(own, oracle, at_full, _score(_finished(self.at_left, find)))
+        return Split(result, oracle, at_full, _score(_finished(self.at_left, find)))
 
 
 def _score(record: RunRecord) -> float:
-    """The score by the metric that tables show, of which more is better."""
+    """Return the score by the metric that tables show, of which more is better."""
     measure = shown_measure(record.identity.facts, record.metrics)
     value = record.metrics.get(measure.name)
     if value is None:
@@ -105,20 +105,20 @@ class Oracles:
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
         who = Standard.builtin().oracle
-        self._found: defaultdict[str, dict[int, RunRecord]] = defaultdict(dict)
-        for one in records:
-            identity = one.identity
+        self._by_setting: defaultdict[str, dict[int, RunRecord]] = defaultdict(dict)
+        for record in records:
+            identity = record.identity
             is_oracle = (identity.method, compact_json(identity.parameters)) == who
-            if is_oracle and one.status == "ok" and identity.seed is not None:
-                self._found[_setting(identity)][identity.seed] = one
+            if is_oracle and record.status == "ok" and identity.seed is not None:
+                self._by_setting[_setting(identity)][identity.seed] = record
 
     def beside(self, identity: Identity) -> RunRecord | None:
-        """The oracle's run on the same task and budget: of the same seed if there is one, else of the smallest."""
-        return counterpart(self._found.get(_setting(identity), {}), identity.seed)
+        """Return the oracle's run on the same task and budget: of the same seed, else of the smallest."""
+        return counterpart(self._by_setting.get(_setting(identity), {}), identity.seed)
 
 
 def _setting(identity: Identity) -> str:
-    """What a run and its oracle have in common."""
+    """Return what a run and its oracle have in common."""
     return compact_json([getattr(identity, field) for field in SAME])
 
 
@@ -129,7 +129,7 @@ def questions(
     workshop: "Workshop",
     progress: Progress,
 ) -> tuple[list[Question], list[tuple[RunRecord, str]]]:
-    """A question for each record that can be explained, and the reason for each that cannot.
+    """Return a question for each record that can be explained, and the reason for each that cannot.
 
     Args:
         records: the runs.
@@ -138,16 +138,16 @@ def questions(
         workshop: makes tasks and plans.
         progress: told while it plans.
     """
-    made, refused = [], []
+    asked, refused = [], []
     records = list(records)
     with progress.track("Planning extra runs", len(records)) as advance:
         for record in records:
             try:
-                made.append(_question(record, _oracle_of(record, oracles, root), workshop))
+                asked.append(_question(record, _oracle_of(record, oracles, root), workshop))
             except DphpoBenchError as error:
                 refused.append((record, str(error)))
             advance()
-    return made, refused
+    return asked, refused
 
 
 class Workshop:
@@ -163,12 +163,12 @@ class Workshop:
         self._source = source
         self._resources = resources
         self._make_task = make_task
-        self._kept = PlanCache.of(source)
+        self._plan_cache = PlanCache.of(source)
         self._tasks: dict[tuple[str, str], tuple[Task, Mapping[str, Any]]] = {}
         self._plans: dict[tuple[object, ...], Plan[Any]] = {}
 
     def plan(self, identity: Identity) -> Plan[Any]:
-        """The plan of a run.
+        """Return the plan of a run.
 
         Raises:
             InvalidValueError: if this machine's method or task is another than the run's.
@@ -176,11 +176,11 @@ class Workshop:
         same = self.again(identity)
         key = (identity.method, compact_json(identity.parameters), identity.task, identity.model, same.budget)
         if key not in self._plans:
-            self._plans[key] = plan(same.method, same.task, same.budget, plans=self._kept).plan
+            self._plans[key] = plan(same.method, same.task, same.budget, plans=self._plan_cache).plan
         return self._plans[key]
 
     def again(self, identity: Identity) -> Cell:
-        """The same run.
+        """Return the same run.
 
         Raises:
             InvalidValueError: if this machine's method or task is another than the run's.
@@ -190,16 +190,16 @@ class Workshop:
         budget = PrivacyBudget(identity.epsilon, identity.delta)
         here = identity_of(method, of_task, budget, identity.seed)
         for name in Identity.model_fields:
-            told, found = getattr(identity, name), getattr(here, name)
-            if told != found:
+            recorded, computed = getattr(identity, name), getattr(here, name)
+            if recorded != computed:
                 raise InvalidValueError(
-                    f"Its {name} is {shown(told, 60)}, here it is {shown(found, 60)}: another method or task. "
+                    f"Its {name} is {shown(recorded, 60)}, here it is {shown(computed, 60)}: another method or task. "
                     "Run it again."
                 )
         return Cell(method, task, budget, identity, self._resources)
 
     def cell(self, of: Identity, parameters: Mapping[str, Any]) -> Cell:
-        """An extra run beside a run, with these parameters."""
+        """Return an extra run beside a run, with these parameters."""
         method = make_method(REPLAY, parameters)
         task, of_task = self._task(of)
         budget = PrivacyBudget(of.epsilon, of.delta)
@@ -208,13 +208,13 @@ class Workshop:
     def _task(self, of: Identity) -> tuple[Task, Mapping[str, Any]]:
         key = of.task, of.model
         if key not in self._tasks:
-            made = self._make_task(*key)
-            self._tasks[key] = made, task_identity(made, made.facts, self._source)
+            task = self._make_task(*key)
+            self._tasks[key] = task, task_identity(task, task.facts, self._source)
         return self._tasks[key]
 
 
 def _oracle_of(record: RunRecord, oracles: Oracles, root: Path) -> RunRecord:
-    """The oracle's record for a run: of the same seed if there is one.
+    """Return the oracle's record for a run: of the same seed if there is one.
 
     Raises:
         InvalidValueError: if the run is none to explain, or there is no such record.
@@ -261,16 +261,16 @@ def _question(record: RunRecord, oracle: RunRecord, workshop: Workshop) -> Quest
     if record.released.get("winner", record) is None:
         return Question(record, oracle, None, at_left, NO_WINNER)
     about["values_from"] = identity.key
-    own = final_run(planned, record.released)
-    if own is not None:
-        return Question(record, oracle, workshop.cell(identity, {**about, **values_of(own)}), at_left)
+    chosen = final_run(planned, record.released)
+    if chosen is not None:
+        return Question(record, oracle, workshop.cell(identity, {**about, **values_of(chosen)}), at_left)
     again = {"again": identity.method, "settings": compact_json(identity.parameters)}
     note = "it finds its values while it trains, so it ran again, with so much more ε that its training has all of ε"
     return Question(record, oracle, workshop.cell(identity, {**about, **again}), at_left, note)
 
 
 def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
-    """The run of DP-SGD that trained what was released; None if no such run did.
+    """Return the run of DP-SGD that trained what was released; None if no such run did.
 
     Args:
         planned: a plan whose parameters are that run, a trial, or hold it as `final`; else no such run is known.
@@ -280,7 +280,9 @@ def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
     run = parameters.training if type(parameters) is Trial else getattr(parameters, "final", parameters)
     if type(run) is SearchedRun:
         schedule = {name: released[name] for name in SCHEDULE if name in released}
-        run = next((one.run for one in run.combinations if one.schedule == schedule), run.runs[0])
+        run = next(
+            (combination.run for combination in run.combinations if combination.schedule == schedule), run.runs[0]
+        )
     if type(run) is not DpSgd:
         return None
     run = run.having({name: released[name] for name in HYPERPARAMETERS if name in released})
@@ -288,7 +290,7 @@ def final_run(planned: Plan[Any], released: Mapping[str, Any]) -> DpSgd | None:
 
 
 def _is_plain(run: DpSgd) -> bool:
-    """Whether its optimiser is one of torch's; a method with one of its own finds its values while it trains."""
+    """Return True if its optimiser is one of torch's; other methods find their values while they train."""
     import torch
 
     from dphpo_bench.training.optimizers import UpdateRule
@@ -301,5 +303,5 @@ def _is_plain(run: DpSgd) -> bool:
 
 
 def values_of(run: DpSgd) -> dict[str, Any]:
-    """All of a run but its noise, as parameters of an extra run."""
+    """Return all of a run but its noise, as parameters of an extra run."""
     return {field.name: getattr(run, field.name) for field in fields(run) if field.name != "noise_multiplier"}

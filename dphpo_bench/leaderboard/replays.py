@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dphpo_bench.base.progress import Progress
-from dphpo_bench.leaderboard.board import Refused
-from dphpo_bench.leaderboard.contestants import Entry, score_of
+from dphpo_bench.leaderboard.contestants import Entry
 from dphpo_bench.leaderboard.split import REPLAY, Split, counterpart
 from dphpo_bench.leaderboard.submissions import Run, Submissions, read_submissions
+from dphpo_bench.leaderboard.values import Refused
 
 Role = tuple[str, str]
 """The key of the record that an extra run is about, and of the one that its values are from."""
@@ -29,77 +29,77 @@ class Replays:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> "Replays":
-        """The extra runs among these runs. What names a record that is not here is left alone."""
+        """Return the extra runs among these runs. What names a record that is not here is left alone."""
         by_key = {run.key: run for run in runs}
         by_role: dict[Role, Run] = {}
         refused = []
         for run in runs:
             if run.method != REPLAY:
                 continue
-            given = json.loads(run.parameters)
-            role = str(given.get("explains")), str(given.get("values_from"))
+            parameters = json.loads(run.parameters)
+            role = str(parameters.get("explains")), str(parameters.get("values_from"))
             about, source = map(by_key.get, role)
             if about is None or source is None:
                 continue
-            reason = _misfit(run, given, about, source) or _repeated(by_role.get(role))
+            reason = _misfit(run, parameters, about, source) or _repeated(by_role.get(role))
             if reason:
                 refused.append(Refused(run.path, reason))
             else:
                 by_role[role] = run
         return cls(by_role, tuple(refused))
 
-    def explain(self, runs: Iterable[Run]) -> bool:
-        """Whether one of the extra runs is about one of these runs."""
-        explained = {about for about, _ in self.by_role}
-        return any(run.key in explained for run in runs)
+    def explain(self, keys: Iterable[str]) -> bool:
+        """Return True if an extra run is about one of the runs with these keys."""
+        return not {about for about, _ in self.by_role}.isdisjoint(keys)
 
     def splits(self, entry: Entry, oracle: Entry | None) -> list[Split]:
-        """The split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
+        """Return the split of each finished run that has one; a run that paid nothing for tuning needs no extra run."""
         if oracle is None or entry is oracle or not entry.contestant.end_to_end_private:
             return []
-        by_seed = {run.seed: run for run in oracle.finished}
-        found = (self._split(run, counterpart(by_seed, run.seed)) for run in entry.finished)
-        return [split for split in found if split]
+        columns = ["seed", "key", "tuning_share", "score"]
+        by_seed = {run.seed: run for run in oracle.finished[columns].itertuples()}
+        splits = (self._split(run, counterpart(by_seed, run.seed)) for run in entry.finished[columns].itertuples())
+        return [split for split in splits if split]
 
-    def _split(self, run: Run, oracle: Run | None) -> Split | None:
-        own, best = _score(run), _score(oracle)
-        if oracle is None or own is None or best is None:
+    def _split(self, run: Any, oracle: Any) -> Split | None:
+        """Return the split of a finished run beside the oracle's, both rows of an entry."""
+        if oracle is None:
             return None
         if run.tuning_share == 0:
-            return Split.of_free_tuning(own, best)
+            return Split.of_free_tuning(run.score, oracle.score)
         at_left = _score(self.by_role.get((run.key, oracle.key)))
         at_full = _score(self.by_role.get((run.key, run.key)))
-        return None if at_left is None else Split(own, best, at_full, at_left)
+        return None if at_left is None else Split(run.score, oracle.score, at_full, at_left)
 
 
 def read_checked(paths: Sequence[Path], cache: Path | None = None, progress: Progress | None = None) -> Submissions:
-    """`read_submissions`, with the extra runs that do not fit the records they name among the rejected ones."""
+    """Return `read_submissions`, with the extra runs that do not fit the records they name among the rejected ones."""
     read = read_submissions(paths, cache, progress)
-    misfits = {one.path: one for one in Replays.of(read.runs).refused}
+    misfits = {refused.path: refused for refused in Replays.of(read.runs).refused}
     rejected = sorted((*read.rejected, *misfits.values()), key=lambda refused: (refused.path, refused.reason))
     return Submissions(tuple(run for run in read.runs if run.path not in misfits), tuple(rejected))
 
 
 def _score(run: Run | None) -> float | None:
-    return None if run is None or run.value is None else score_of(run, run.value)
+    return None if run is None or run.value is None else run.setting.measure.score(run.value)
 
 
 def _repeated(earlier: Run | None) -> str:
     return f"it is the same extra run as {earlier.path}" if earlier else ""
 
 
-def _misfit(run: Run, given: Mapping[str, Any], about: Run, source: Run) -> str:
-    """Why an extra run is not what it should be by the records that it names; else empty."""
+def _misfit(run: Run, parameters: Mapping[str, Any], about: Run, source: Run) -> str:
+    """Return why an extra run does not fit the records that it names, or an empty string."""
     if (run.setting, run.target, run.seed) != (about.setting, about.target, about.seed):
         return f"it is about {about.path}, whose task, ε or seed is another"
-    own = about is source
-    if given.get("share") != (1.0 if own else 1 - about.tuning_share):
+    same_run = about is source
+    if parameters.get("share") != (1.0 if same_run else 1 - about.tuning_share):
         return f"its training has another share of ε than that of {about.path} leaves it"
-    if own and given.get("again") is not None:
-        same = given["again"] == source.method and given.get("settings") == source.parameters
+    if same_run and parameters.get("again") is not None:
+        same = parameters["again"] == source.method and parameters.get("settings") == source.parameters
         return "" if same else f"it runs another method again than that of {source.path}"
-    if given.get("again") is not None:
+    if parameters.get("again") is not None:
         return f"it trains with other values than {source.path} chose"
-    if any(given.get(name) != value for name, value in json.loads(source.values).items()):
+    if any(parameters.get(name) != value for name, value in json.loads(source.values).items()):
         return f"it trains with other values than {source.path} chose"
     return ""

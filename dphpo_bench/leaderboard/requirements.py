@@ -1,4 +1,4 @@
-"""What is required of a record: names, numbers and places, and an ε that it can have."""
+"""Requirements of a record: names, numbers and places, and an ε that it can have."""
 
 import math
 import re
@@ -89,39 +89,40 @@ def check_claim(identity: Identity, privacy: Privacy) -> None:
         require(is_holdout(partition, part), f"no session divides records into parts {partition!r}, {part!r}")
 
 
-def check_risk(claimed: Risk, found: Risk) -> None:
+def check_risk(claimed: Risk, ledger: Risk) -> None:
     """Reject a risk below what the ledger costs. A worse plan may fit its Gaussian better, so its fit is its own."""
     names = ["advantage", "tpr_at_1pct", "tpr_at_01pct", "mu"]
-    if claimed.mu <= found.mu * (1 + ROUNDING):
+    if claimed.mu <= ledger.mu * (1 + ROUNDING):
         names.append("mu_fit")
     for name in names:
-        least, told = getattr(found, name), getattr(claimed, name)
-        slack = ROUNDING if name == "mu_fit" else ROUNDING * told
+        least, claim = getattr(ledger, name), getattr(claimed, name)
+        slack = ROUNDING if name == "mu_fit" else ROUNDING * claim
         require(
-            least <= told + slack, f"its ledger has a risk of {name} = {least:.6g}, more than the {told:.6g} it claims"
+            least <= claim + slack,
+            f"its ledger has a risk of {name} = {least:.6g}, more than the {claim:.6g} it claims",
         )
 
 
 def is_own(method: str, method_version: int, target: float) -> bool:
-    """Whether a method is one of this project, in its present version, at an ε for which it is calibrated closely."""
+    """Return True for a method of this project, in its present version, at an ε for which it is calibrated closely."""
     return _own_versions().get(("method", method)) == method_version and target <= CALIBRATED
 
 
 def _parts(event: Any) -> Iterator[tuple[str, str]]:
-    """The partitions and parts that events, as JSON, name."""
-    for one in event.values() if isinstance(event, dict) else event if isinstance(event, list) else ():
-        yield from _parts(one)
+    """Return the partitions and parts that events, as JSON, name."""
+    for inner in event.values() if isinstance(event, dict) else event if isinstance(event, list) else ():
+        yield from _parts(inner)
     if isinstance(event, dict) and "partition" in event:
         yield event["partition"], event["part"]
 
 
 @cache
 def _own_versions() -> dict[tuple[str, str], int]:
-    """Versions of this project's own methods and tasks. A record with a newer one would hide all others."""
-    own = f"dphpo-bench {version('dphpo-bench')}"
-    found = [("method", name, item) for name, item in registry.methods().items()]
-    found += [("task", name, item) for name, item in registry.tasks().items()]  # type: ignore[misc]
-    return {(kind, name): item.cls.version for kind, name, item in found if item.origin == own}
+    """Return versions of this project's methods and tasks. A record with a newer one would hide all others."""
+    origin = f"dphpo-bench {version('dphpo-bench')}"
+    plug_ins = [("method", name, item) for name, item in registry.methods().items()]
+    plug_ins += [("task", name, item) for name, item in registry.tasks().items()]  # type: ignore[misc]
+    return {(kind, name): item.cls.version for kind, name, item in plug_ins if item.origin == origin}
 
 
 def check_identity(identity: Identity, file: Path) -> int:
@@ -134,7 +135,9 @@ def check_identity(identity: Identity, file: Path) -> int:
         require(_PLAIN_HASH.fullmatch(text), f"the {kind} fingerprint {text!r} is not plain")
     for kind in ("method", "task"):
         name, stated = getattr(identity, kind), getattr(identity, f"{kind}_version")
-        alike = next((own for what, own in _own_versions() if what == kind and own.casefold() == name.casefold()), name)
+        alike = next(
+            (known for what, known in _own_versions() if what == kind and known.casefold() == name.casefold()), name
+        )
         require(alike == name, f"the {kind} {name!r} looks like {alike!r}, which is another")
         newest = _own_versions().get((kind, name), MAX_VERSION)
         require(stated <= newest, f"its {kind} {name} is of version {stated}, above {newest}, the newest")
@@ -149,8 +152,8 @@ def check_identity(identity: Identity, file: Path) -> int:
     require(
         identity.delta <= MAX_DELTA, f"its δ of {identity.delta:g} is above {MAX_DELTA:g}; run it with a smaller one"
     )
-    told: Any = identity.facts.get("n_records")
-    records = told if type(told) is int else 0
+    stated_records: Any = identity.facts.get("n_records")
+    records = stated_records if type(stated_records) is int else 0
     require(records >= 1, "its facts tell no number of records")
     require(
         identity.delta < 1 / records,

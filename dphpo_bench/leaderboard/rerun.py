@@ -9,10 +9,11 @@ from typing import Any
 
 from dphpo_bench.base.errors import DataError, DphpoBenchError
 from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard.board import Refused
+from dphpo_bench.leaderboard.contestants import frame_of, newest
 from dphpo_bench.leaderboard.questions import Workshop
 from dphpo_bench.leaderboard.requirements import ROUNDING
 from dphpo_bench.leaderboard.submissions import Run
+from dphpo_bench.leaderboard.values import Refused
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore, read_record
 from dphpo_bench.sweep.cells import Cell
@@ -48,9 +49,10 @@ class Difference:
 
 
 def choose(runs: Sequence[Run], count: int) -> list[Run]:
-    """The runs to repeat, always the same ones: one of each method before another of it, the cheapest first.
+    """Return the runs to repeat, always the same: one of each method before another of it, the cheapest first.
 
-    Runs that failed are left out, and those of methods or tasks that are not installed here, or in a newer version.
+    Runs that failed are left out, those of superseded versions, and those of methods or tasks that are not installed
+    here, or in a newer version.
     """
     methods, tasks = registry.methods(), registry.tasks()
 
@@ -60,7 +62,8 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
             return False
         return method.cls.version <= run.method_version and task.cls.version <= run.task_version
 
-    left = {run.path: run for run in runs if run.value is not None and is_here(run)}
+    left = {run.path: run for run in map(runs.__getitem__, newest(frame_of(runs)).index)
+            if run.value is not None and is_here(run)}  # fmt: skip
     chosen: list[Run] = []
     taken: Counter[str] = Counter()
     while left and len(chosen) < count:
@@ -73,14 +76,14 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
 def repeats(
     runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop
 ) -> tuple[list[Repeat], list[Refused], list[Refused]]:
-    """What repeats these runs; why others cannot be repeated here; and which are not what they say they are.
+    """Return what repeats these runs, which cannot be repeated here, and which are not what they say they are.
 
     Args:
         runs: whose paths are below one of the roots, or one of them.
         roots: folders and files, as for `read_submissions`.
         workshop: makes tasks.
     """
-    found: list[Repeat] = []
+    repeated: list[Repeat] = []
     refused: list[Refused] = []
     others: list[Refused] = []
     for run in runs:
@@ -94,16 +97,16 @@ def repeats(
             refused.append(Refused(run.path, f"It ran on {record.environment['device']}, and there is none here."))
             continue
         try:
-            found.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
+            repeated.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
         except DataError as error:
             refused.append(Refused(run.path, str(error)))
         except DphpoBenchError as error:
             others.append(Refused(run.path, str(error)))
-    return found, refused, others
+    return repeated, refused, others
 
 
 def _resources(record: RunRecord) -> Resources:
-    """Those that the record tells of: threads and devices decide how sums are rounded."""
+    """Return the resources that the record tells of: threads and devices decide how sums are rounded."""
     threads = record.environment.get("threads", "1")
     return Resources(
         threads=int(threads) if threads.isdecimal() and 1 <= int(threads) <= 1024 else 1,
@@ -113,7 +116,7 @@ def _resources(record: RunRecord) -> Resources:
 
 
 def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
-    """What differs by more than rounding; or why nothing can be compared.
+    """Return what differs by more than rounding, or why nothing can be compared.
 
     Compared is all that follows from the seed: metrics, what was released, what it cost, and every figure of its
     privacy with the ledger. A record whose metrics alone were right could claim any ε.
@@ -125,18 +128,18 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
     again = store.find(repeat.cell.identity)
     if again is None or again.status != "ok":
         return f"it failed: {again.error if again else 'it has no record'}"
-    old, new = (dict(_told(record)) for record in (repeat.record, again))
+    old, new = (dict(_outcome(record)) for record in (repeat.record, again))
     # Records of version 2 state no risk.
     names = [*old, *(name for name in new if name not in old and not name.startswith("privacy.risk"))]
     both = [Difference(name, old.get(name), new.get(name)) for name in names]
-    return [one for one in both if not _alike(one.recorded, one.repeated)]
+    return [difference for difference in both if not _alike(difference.recorded, difference.repeated)]
 
 
-def _told(record: RunRecord) -> Iterator[tuple[str, Any]]:
-    """What follows from a run's seed: names and values."""
-    told = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
-    yield from _leaves("", told.pop("metrics"))
-    for name, value in told.items():
+def _outcome(record: RunRecord) -> Iterator[tuple[str, Any]]:
+    """Yield what follows from a run's seed: names and values."""
+    outcome = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
+    yield from _leaves("", outcome.pop("metrics"))
+    for name, value in outcome.items():
         yield from _leaves(name, value)
 
 
@@ -144,12 +147,14 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     named = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if named is None:
         yield place, value
-    for name, one in named or ():
-        yield from _leaves(f"{place}.{name}" if place else str(name), one)
+    for name, inner in named or ():
+        yield from _leaves(f"{place}.{name}" if place else str(name), inner)
 
 
 def _alike(recorded: Any, repeated: Any) -> bool:
-    numbers = [one for one in (recorded, repeated) if isinstance(one, int | float) and not isinstance(one, bool)]
+    numbers = [
+        value for value in (recorded, repeated) if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
     if len(numbers) == 2:
         return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING**2) or all(map(math.isnan, numbers))
     return bool(recorded == repeated)

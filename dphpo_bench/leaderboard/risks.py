@@ -28,13 +28,13 @@ def settled(submissions: Submissions, folder: Path) -> tuple[Submissions, str]:
     chosen: dict[Risk, Risk] = {}
     for risk in sorted({run.risk for run in submissions.runs if run.risk}, key=astuple):
         # Ledgers that differ in rounding share a line as well, in the first build as in later ones.
-        chosen[risk] = next((one for one in (*shown, *chosen.values()) if _alike(one, risk)), risk)
+        chosen[risk] = next((known for known in (*shown, *chosen.values()) if _alike(known, risk)), risk)
     runs = tuple(replace(run, risk=chosen[run.risk]) if run.risk else run for run in submissions.runs)
     return replace(submissions, runs=runs), _content(chosen.values())
 
 
-def _alike(one: Risk, other: Risk) -> bool:
-    pairs = zip(astuple(one), astuple(other), strict=True)
+def _alike(first: Risk, second: Risk) -> bool:
+    pairs = zip(astuple(first), astuple(second), strict=True)
     return all(math.isclose(*pair, rel_tol=ROUNDING, abs_tol=ROUNDING) for pair in pairs)
 
 

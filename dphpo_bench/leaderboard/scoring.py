@@ -1,159 +1,46 @@
 """From verified runs to the board. The rule in words: docs/scoring.md."""
 
 import math
-from collections.abc import Sequence
-from statistics import fmean
 
 from dphpo_bench.leaderboard.answers import answers_of, subjects_of
-from dphpo_bench.leaderboard.board import Board, Estimate, Ranks, Row, Table
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.claims import claims_of
-from dphpo_bench.leaderboard.contestants import (
-    Cell,
-    Draws,
-    Entry,
-    asked_for,
-    cells_of,
-    cross_entropy,
-    mean_over,
-    median,
-    newest,
-    paired,
-    scores_of,
-    seed_draws,
-)
-from dphpo_bench.leaderboard.findings import findings
-from dphpo_bench.leaderboard.links import command_of
+from dphpo_bench.leaderboard.contestants import asked_for, contests_of, frame_of, newest, seed_draws
 from dphpo_bench.leaderboard.overall import counted_tables, missing_tables, overalls_of
 from dphpo_bench.leaderboard.replays import Replays
+from dphpo_bench.leaderboard.rows import table_of
 from dphpo_bench.leaderboard.sensitivity import variations_of
-from dphpo_bench.leaderboard.split import REPLAY, Split
+from dphpo_bench.leaderboard.sentences import findings
+from dphpo_bench.leaderboard.split import REPLAY
 from dphpo_bench.leaderboard.standard import Standard
-from dphpo_bench.leaderboard.statistics import mean_interval, metric_mean, middle_ranks, ratio_interval
 from dphpo_bench.leaderboard.submissions import Submissions
-from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 
 
 def score(submissions: Submissions, standard: Standard | None = None) -> Board:
-    """The board of these runs, a pure function of them and the standard, which is `Standard.builtin()` by default."""
+    """Return the board of these runs, a pure function of them and the standard, by default `Standard.builtin()`."""
     standard = standard or Standard.builtin()
     replays = Replays.of(submissions.runs)
     runs = [run for run in submissions.runs if run.method != REPLAY]
-    current, _ = newest(asked_for(runs, standard))  # in this order: what nobody asked for supersedes nothing
-    cells = cells_of(current, standard)
-    draws = seed_draws(cells)
-    tables = tuple(_table(cell, draws[cell.setting], replays) for cell in cells)
-    counted = counted_tables(list(zip(cells, tables, strict=True)), standard)
+    current = newest(asked_for(frame_of(runs), standard))  # in this order: what nobody asked for supersedes nothing
+    contests = contests_of(current, standard)
+    draws = seed_draws(contests)
+    tables = tuple(table_of(contest, draws[contest.setting], replays) for contest in contests)
+    counted = counted_tables(list(zip(contests, tables, strict=True)), standard)
     overalls = overalls_of(counted, draws)
-    counted_cells = [cell for cell, _ in counted]
-    subjects = subjects_of(cells, counted_cells)
-    claims = claims_of(subjects, counted_cells, standard)
+    counted_contests = [contest for contest, _ in counted]
+    subjects = subjects_of(contests, counted_contests)
+    claims = claims_of(subjects, counted_contests, standard)
     return Board(
         findings=findings(counted, overalls),
         overalls=overalls,
         tables=tables,
         answers=answers_of(subjects),
         claims=claims,
-        variations=variations_of(claims, subjects, counted_cells),
-        missing=missing_tables(counted_cells, standard),
+        variations=variations_of(claims, subjects, counted_contests),
+        missing=missing_tables(counted_contests, standard),
         rejected=submissions.rejected,
         failed=submissions.failed,
         superseded=len(runs) - len(current),
         records=len(submissions.runs) + len(submissions.rejected),
         seconds=math.fsum(run.seconds or 0.0 for run in submissions.runs),
     )
-
-
-def _table(cell: Cell, draws: Draws, replays: Replays) -> Table:
-    ranked = cell.ranked
-    intervals = middle_ranks(scores_of(ranked, draws).resampled_ranks(draws.weights)) if ranked else []
-    by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
-    explained = replays.explain(run for entry in cell.entries for run in entry.runs.values())
-    rows = [
-        _row(
-            entry,
-            by_contestant.get(entry.contestant),
-            cell,
-            replays.splits(entry, cell.oracle) if explained else [],
-        )
-        for entry in sorted(cell.entries, key=_best_first)
-    ]
-    return Table(
-        task=cell.setting.task,
-        model=cell.setting.model,
-        epsilon=cell.target,
-        delta=cell.setting.delta,
-        setting=cell.title,
-        measure=cell.setting.measure,
-        kinds=cell.setting.kinds,
-        oracle=cell.oracle.contestant if cell.oracle else None,
-        rows=tuple(row for row in rows if not row.contestant.reference),
-        references=tuple(row for row in rows if row.contestant.reference),
-    )
-
-
-def _best_first(entry: Entry) -> tuple[bool, float, str]:
-    """A key to sort by. Failures count, as in ranks; entries without a finished run go last."""
-    return not entry.finished, -round(fmean([score for (score,) in paired(entry)]), 9), entry.contestant.label
-
-
-def _row(entry: Entry, interval: Ranks | None, cell: Cell, splits: Sequence[Split]) -> Row:
-    finished = entry.finished
-    values = [run.value for run in finished if run.value is not None]
-    oracle, untuned = (None, None) if entry.lacks else (cell.oracle, cell.untuned)
-    told = [(run.epsilon, run.accountant) for run in entry.runs.values() if run.epsilon is not None]
-    epsilon, accountant = max(told, default=(None, ""))
-    first = min(finished, key=lambda run: run.seed, default=None)
-    by_seed = [run for _, run in sorted(entry.runs.items())]
-    return Row(
-        contestant=entry.contestant,
-        method_version=by_seed[0].method_version,  # their versions are the same
-        task_version=by_seed[0].task_version,
-        seeds=len(finished),
-        failed=len(entry.runs) - len(finished),
-        utility=metric_mean(values, cell.setting.measure) if values else None,
-        worst=(min if cell.setting.measure.higher_is_better else max)(values, default=None),
-        cross_entropy=mean_over([entry], [], cross_entropy),
-        ranks=interval,
-        gap_to_oracle=_difference(oracle, entry),
-        gap_to_untuned=_difference(entry, untuned),
-        gap_closed=_gap_closed(entry, oracle, untuned),
-        epsilon=epsilon if entry.contestant.end_to_end_private else math.inf,
-        accountant=accountant if entry.contestant.end_to_end_private else "",
-        audited=max((run.audited for run in finished if run.audited is not None), default=None),
-        risk=_risk(entry),
-        lacks_seeds=entry.lacks,
-        contradicted=any(
-            run.refuted or (run.audited and run.epsilon is not None and run.audited > run.epsilon) for run in finished
-        ),
-        tuning_share=median(run.tuning_share for run in finished) or 0.0,
-        runs=median(run.runs for run in finished) or 0.0,
-        examples=median(run.examples for run in finished) or 0.0,
-        seconds=median(run.seconds for run in finished),
-        path=first.released_path if first else (),
-        lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
-        lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
-        records=tuple((run.seed, run.path) for run in by_seed),
-        command=command_of(by_seed[0]),
-    )
-
-
-def _risk(entry: Entry) -> Risk | None:
-    if not entry.contestant.end_to_end_private:
-        return CERTAIN
-    told = [run.risk for run in entry.runs.values() if run.risk]
-    return worst(told) if told else None
-
-
-def _difference(better: Entry | None, worse: Entry | None) -> Estimate | None:
-    """By how much one is better over the seeds of both; None if they are the same or share no seed."""
-    if better is None or worse is None or better is worse:
-        return None
-    differences = [a - b for a, b in paired(better, worse)]
-    return mean_interval(differences) if differences else None
-
-
-def _gap_closed(entry: Entry, oracle: Entry | None, untuned: Entry | None) -> Estimate | None:
-    if oracle is None or untuned is None or entry is oracle or entry is untuned:
-        return None
-    triples = list(paired(entry, untuned, oracle))
-    return ratio_interval([own - low for own, low, _ in triples], [high - low for _, low, high in triples])

@@ -9,14 +9,37 @@ from statistics import fmean, median
 import numpy as np
 
 from dphpo_bench.leaderboard.answers import Subject
-from dphpo_bench.leaderboard.contestants import Cell, Entry, mean_over
-from dphpo_bench.leaderboard.evidence import Claims, Variation
+from dphpo_bench.leaderboard.claims import Claims
+from dphpo_bench.leaderboard.contestants import Contest, Entry, mean_over
 from dphpo_bench.leaderboard.statistics import ranks
 from dphpo_bench.leaderboard.values import Contestant
 
 ORACLE, NONPRIVATE = "the oracle", "nonprivate"
 
 Scores = Mapping[Contestant, float]
+
+
+@dataclass(frozen=True)
+class Variation:
+    """A group of other ways to make the board, and what becomes of an order in them.
+
+    Attributes:
+        epsilon: of the tables.
+        title: what is changed, such as "without one task".
+        firsts: who is first, and in how many of the ways; the most frequent one first.
+        pairs: how many pairs there are of contestants that are in all tables; the next two count among these.
+        swapped: how many of them change places, in the way that changes most.
+        reversed: how many of those that are told apart change places, in the way that changes most of these.
+        worst: the name of the way in which most change places.
+    """
+
+    epsilon: float
+    title: str
+    firsts: tuple[tuple[Contestant, int], ...]
+    pairs: int
+    swapped: int
+    reversed: int
+    worst: str
 
 
 @dataclass(frozen=True)
@@ -29,88 +52,88 @@ class _Way:
 
 
 def variations_of(
-    claims: Sequence[Claims], subjects: Sequence[Subject], counted: Sequence[Cell]
+    claims: Sequence[Claims], subjects: Sequence[Subject], counted: Sequence[Contest]
 ) -> tuple[Variation, ...]:
-    """What becomes of the order of the first subject's claims, at each ε, in each group of ways."""
-    found = []
-    for one in claims:
-        if one.subject == claims[0].subject and one.complete:
-            cells = next(subject for subject in subjects if subject.name == one.subject).at(one.epsilon)
-            others = [cell for cell in counted if cell.target == one.epsilon and cell not in cells]
-            complete = [cell for cell in others if all(cell.compares(who) for who in one.order)]
-            ways = list(_ways(cells, complete, one.order))
+    """Return what becomes of the order of the first subject's claims, at each ε, in each group of ways."""
+    variations = []
+    for claimed in claims:
+        if claimed.subject == claims[0].subject and claimed.complete:
+            contests = next(subject for subject in subjects if subject.name == claimed.subject).at(claimed.epsilon)
+            others = [contest for contest in counted if contest.target == claimed.epsilon and contest not in contests]
+            complete = [contest for contest in others if all(contest.compares(who) for who in claimed.order)]
+            ways = list(_ways(contests, complete, claimed.order))
             groups = dict.fromkeys(way.group for way in ways)
-            found += [_variation(one, group, [way for way in ways if way.group == group]) for group in groups]
-    return tuple(found)
+            variations += [_variation(claimed, group, [way for way in ways if way.group == group]) for group in groups]
+    return tuple(variations)
 
 
-def _ways(cells: Sequence[Cell], others: Sequence[Cell], order: Sequence[Contestant]) -> Iterator[_Way]:
-    """The ways to make a board of these tables; scores without a unit can also be of tables of other metrics."""
+def _ways(contests: Sequence[Contest], others: Sequence[Contest], order: Sequence[Contestant]) -> Iterator[_Way]:
+    """Yield the ways to make a board of these tables; scores without a unit can also be of tables of other metrics."""
 
-    def averaged(group: str, name: str, of: Callable[[Cell], Scores], chosen: Sequence[Cell] = cells) -> _Way:
-        scores = [of(cell) for cell in chosen]
+    def averaged(group: str, name: str, of: Callable[[Contest], Scores], chosen: Sequence[Contest] = contests) -> _Way:
+        scores = [of(contest) for contest in chosen]
         return _Way(group, name, {who: fmean(each[who] for each in scores) for who in order})
 
-    settings = list(dict.fromkeys(cell.title for cell in cells))
+    settings = list(dict.fromkeys(contest.title for contest in contests))
     for title in settings if len(settings) > 1 else ():
-        rest = [cell for cell in cells if cell.title != title]
+        rest = [contest for contest in contests if contest.title != title]
         yield averaged("without one task", f"without {title}", partial(_means, order=order), rest)
-    for at in range(max(len(_seeds(cell)) for cell in cells)):
+    for at in range(max(len(_seeds(contest)) for contest in contests)):
         yield averaged(
             "without one seed of each task", f"without seed {at + 1}", partial(_means, order=order, left_out=at)
         )
     if len(settings) == 1 and not others:
         return  # one table has one order, whatever it is measured by
-    yield averaged("by mean rank", "", partial(_ranks, order=order), [*cells, *others])
-    middles = [_means(cell, order) for cell in cells]
+    yield averaged("by mean rank", "", partial(_ranks, order=order), [*contests, *others])
+    middles = [_means(contest, order) for contest in contests]
     yield _Way("by the median task", "", {who: median(each[who] for each in middles) for who in order})
     for top in (ORACLE, NONPRIVATE):
-        measured = [cell for cell in (*cells, *others) if _has_way(cell, top)]
+        measured = [contest for contest in (*contests, *others) if _has_way(contest, top)]
         if measured:
             yield averaged(
                 f"by the share of the way from untuned to {top}", "", partial(_shares, order=order, top=top), measured
             )
 
 
-def _seeds(cell: Cell) -> list[int]:
-    return sorted({seed for entry in cell.ranked for seed in entry.runs})
+def _seeds(contest: Contest) -> list[int]:
+    return sorted({seed for entry in contest.ranked for seed in entry.by_seed()})
 
 
 def _mean(entry: Entry, without: int | None = None) -> float:
-    """Its mean score, without a seed if others are left."""
-    seeds = [seed for seed in entry.runs if seed != without] or list(entry.runs)
-    return fmean(score for seed in seeds if (score := entry.score(seed)) is not None)
+    """Return an entry's mean score, without a seed if others are left."""
+    scores = entry.by_seed()
+    return fmean([score for seed, score in scores.items() if seed != without] or scores.values())
 
 
-def _means(cell: Cell, order: Sequence[Contestant], left_out: int | None = None) -> Scores:
-    seeds = _seeds(cell)
+def _means(contest: Contest, order: Sequence[Contestant], left_out: int | None = None) -> Scores:
+    seeds = _seeds(contest)
     without = None if left_out is None or left_out >= len(seeds) else seeds[left_out]
-    return {who: _mean(cell.by_contestant[who], without) for who in order}
+    return {who: _mean(contest.by_contestant[who], without) for who in order}
 
 
-def _ranks(cell: Cell, order: Sequence[Contestant]) -> Scores:
-    """The negative of each rank, so that more is better."""
-    means = np.array([round(mean, 9) for mean in _means(cell, order).values()])
+def _ranks(contest: Contest, order: Sequence[Contestant]) -> Scores:
+    """Return the negative of each rank, so that more is better."""
+    means = np.array([round(mean, 9) for mean in _means(contest, order).values()])
     return dict(zip(order, (-ranks(means)).tolist(), strict=True))
 
 
-def _shares(cell: Cell, order: Sequence[Contestant], top: str) -> Scores:
-    assert cell.untuned is not None
-    start, end = _mean(cell.untuned), _mean(_top(cell, top)[0])
-    return {who: (mean - start) / (end - start) for who, mean in _means(cell, order).items()}
+def _shares(contest: Contest, order: Sequence[Contestant], top: str) -> Scores:
+    assert contest.untuned is not None
+    start, end = _mean(contest.untuned), _mean(_top(contest, top)[0])
+    return {who: (mean - start) / (end - start) for who, mean in _means(contest, order).items()}
 
 
-def _top(cell: Cell, top: str) -> list[Entry]:
-    """The oracle or the run without privacy, if it is there."""
+def _top(contest: Contest, top: str) -> list[Entry]:
+    """Return the oracle or the run without privacy, if it is there."""
     if top == ORACLE:
-        return [cell.oracle] if cell.oracle else []
-    return [entry for entry in cell.entries if entry.contestant.method == top][:1]
+        return [contest.oracle] if contest.oracle else []
+    return [entry for entry in contest.entries if entry.contestant.method == top][:1]
 
 
-def _has_way(cell: Cell, top: str) -> bool:
-    """Whether the distance from untuned is above zero with 95 % confidence, so that shares of it mean something."""
-    ends = _top(cell, top)
-    lead = mean_over(ends, [cell.untuned]) if ends and cell.untuned else None
+def _has_way(contest: Contest, top: str) -> bool:
+    """Return True if the distance from untuned is significantly above zero, so that shares of it mean something."""
+    ends = _top(contest, top)
+    lead = mean_over(ends, [contest.untuned]) if ends and contest.untuned else None
     return bool(lead and lead.low and lead.low > 0)
 
 
@@ -131,6 +154,6 @@ def _variation(claims: Claims, group: str, ways: Sequence[_Way]) -> Variation:
 
 
 def _changed(claims: Claims, scores: Scores) -> tuple[int, int]:
-    """How many pairs change places, and how many of these are told apart."""
+    """Return how many pairs change places, and how many of these are significant."""
     changed = [pair for pair in claims.complete if round(scores[pair.better] - scores[pair.worse], 9) < 0]
-    return len(changed), sum(pair.told_apart for pair in changed)
+    return len(changed), sum(pair.significant for pair in changed)

@@ -1,4 +1,4 @@
-"""Why a run lost against the oracle: what of it is noise, and what is a worse choice."""
+"""A loss against the oracle in two parts: what of it is noise, and what is a worse choice."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Split:
 
     @classmethod
     def of_free_tuning(cls, own: float, oracle: float) -> "Split":
-        """The split of a run that paid nothing for its values: the extra runs are the two that there are."""
+        """Return the split of a run that paid nothing for its values: the extra runs are the two that there are."""
         return cls(own, oracle, own, oracle)
 
     @property
@@ -38,17 +38,17 @@ class Split:
 
     @property
     def noise(self) -> float:
-        """What paying for the tuning cost: the mean over both choices of values, or at the oracle's alone."""
+        """Cost of paying for the tuning: the mean over both choices of values, or at the oracle's alone."""
         at_oracles = self.oracle - self.at_left
         return at_oracles if self.at_full is None else (at_oracles + self.at_full - self.own) / 2
 
     @property
     def choice(self) -> float:
-        """What the other values cost: the mean over both amounts of ε, or at what was left alone."""
+        """Cost of the other values: the mean over both amounts of ε, or at what was left alone."""
         at_what_was_left = self.at_left - self.own
         return at_what_was_left if self.at_full is None else (at_what_was_left + self.oracle - self.at_full) / 2
 
 
 def counterpart(by_seed: Mapping[int, T], seed: int | None) -> T | None:
-    """What there is for this seed, else for the smallest one; None if there is nothing."""
+    """Return the item of this seed, else of the smallest one; None if there is none."""
     return (None if seed is None else by_seed.get(seed)) or (by_seed[min(by_seed)] if by_seed else None)

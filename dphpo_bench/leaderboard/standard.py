@@ -1,4 +1,4 @@
-"""What a board measures by."""
+"""The standard that a board measures by."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ REFERENCES = frozenset({"grid_composed"})
 
 @dataclass(frozen=True)
 class Asked:
-    """What a suite asks of a task with a model.
+    """A suite's demands on a task with a model.
 
     Attributes:
         task: with this model.
@@ -44,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Standard:
-    """What a board measures by. It comes with the code, so that no record can change it.
+    """The anchors and tables that a board measures by. It comes with the code, so that no record can change it.
 
     Attributes:
         untuned: the method that tunes nothing, with its default parameters.
@@ -65,12 +65,12 @@ class Standard:
 
     @classmethod
     def builtin(cls) -> "Standard":
-        """The built-in methods as anchors; every table may count."""
+        """Return the built-in methods as anchors; every table may count."""
         return cls(untuned=_default("auto_clipping"), oracle=_default("grid_oracle"))
 
     @classmethod
     def of_suite(cls, path: Path) -> "Standard":
-        """The built-in methods as anchors; only tables of this suite may count.
+        """Return the built-in methods as anchors; only tables of this suite may count.
 
         Raises:
             InvalidValueError: if the suite is not valid.
@@ -82,8 +82,10 @@ class Standard:
             cls.builtin(),
             methods=frozenset(methods - REFERENCES),
             tasks={
-                (one.facts.task, one.facts.model): Asked(one, suite.budgets(one)[0], frozenset(suite.seeds_of(one)))
-                for one in tasks
+                (task.facts.task, task.facts.model): Asked(
+                    task, suite.budgets(task)[0], frozenset(suite.seeds_of(task))
+                )
+                for task in tasks
             },
             epsilons=frozenset(suite.epsilons),
             excused=frozenset(
@@ -95,7 +97,7 @@ class Standard:
         )
 
     def may_count(self, setting: Setting, target: float) -> bool:
-        """Whether a table is one of those that may count.
+        """Return True if a table is one of those that may count.
 
         A record may state other facts, data or models of a task than this code has. Its table is not that task's.
         """
@@ -107,7 +109,7 @@ class Standard:
         return asked is not None and asked.setting == setting
 
     def seeds_of(self, setting: Setting, target: float) -> frozenset[int] | None:
-        """The seeds that every contestant in a table must have, or it could choose them; None: any may be there."""
+        """Return the seeds that every contestant in a table must have, so that none can choose; None: any."""
         if self.tasks is None or not self.may_count(setting, target):
             return None
         return self.tasks[setting.task, setting.model].seeds

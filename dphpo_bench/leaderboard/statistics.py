@@ -14,7 +14,7 @@ from statistics import NormalDist, fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from dphpo_bench.leaderboard.board import Estimate, Ranks
+from dphpo_bench.leaderboard.values import Estimate, Ranks
 from dphpo_bench.records.measure import Measure
 
 CONFIDENCE = 0.95
@@ -33,43 +33,43 @@ class Mean:
     Attributes:
         value: the mean.
         error: its standard error; None if too little is known.
-        freedom: degrees of freedom of this error.
+        dof: degrees of freedom of this error.
     """
 
     value: float
     error: float | None = None
-    freedom: float = 0.0
+    dof: float = 0.0
 
     @property
     def estimate(self) -> Estimate:
         """With Student's t interval."""
         if self.error is None:
             return Estimate(self.value)
-        half = _t(self.freedom) * self.error
+        half = _t(self.dof) * self.error
         return Estimate(self.value, self.value - half, self.value + half)
 
     @property
-    def chance(self) -> float:
+    def p_value(self) -> float:
         """The p-value of a two-sided t-test of zero; 1 without an error to compare with."""
         from scipy.special import stdtr
 
         if self.error is None or not self.value:
             return 1.0
-        return 2 * float(stdtr(self.freedom, -abs(self.value) / self.error)) if self.error else 0.0
+        return 2 * float(stdtr(self.dof, -abs(self.value) / self.error)) if self.error else 0.0
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """The mean of independent values with Student's t interval; a single value has no interval."""
+    """Return the mean of independent values with Student's t interval; a single value has no interval."""
     return mean_of_tables([dict(enumerate(values))]).estimate
 
 
 def metric_mean(values: Sequence[float], measure: Measure) -> Estimate:
-    """The mean of a metric over runs, with its interval; both by the logarithms of a logarithmic metric."""
+    """Return the mean of a metric over runs, with its interval; by logarithms for a logarithmic metric."""
     return mean_interval([measure.score(value) for value in values]).through(measure.value)
 
 
 def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
-    """The mean over tables, each the mean over its own seeds, which may be other ones in other tables.
+    """Return the mean over tables, each the mean over its own seeds, which may be other ones in other tables.
 
     Values of one seed may depend on each other: the same seed draws the same trials everywhere. Tables with the same
     seeds are averaged seed by seed, which gives Student's t interval if all have the same ones. Else the variances of
@@ -88,7 +88,7 @@ def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
     value = math.fsum(share * fmean(group.values()) for share, group in zip(shares, by_seed, strict=True))
     if min(map(len, by_seed)) < 2:
         return Mean(value)
-    own = [
+    variances = [
         share**2 * _covariance([*group.values()], [*group.values()]) / len(group)
         for share, group in zip(shares, by_seed, strict=True)
     ]
@@ -98,13 +98,13 @@ def mean_of_tables(tables: Sequence[Mapping[int, float]]) -> Mean:
         for i in range(j)
     )
     most = float(len(set().union(*alike)) - _separate(alike))
-    below = math.fsum(each**2 / (len(group) - 1) for each, group in zip(own, by_seed, strict=True))
-    freedom = min(most, math.fsum(own) ** 2 / below) if len(own) > 1 and below else most
-    return Mean(value, math.sqrt(math.fsum([*own, *shared])), freedom)
+    below = math.fsum(each**2 / (len(group) - 1) for each, group in zip(variances, by_seed, strict=True))
+    dof = min(most, math.fsum(variances) ** 2 / below) if len(variances) > 1 and below else most
+    return Mean(value, math.sqrt(math.fsum([*variances, *shared])), dof)
 
 
 def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None]:
-    """The leads of one contestant over another at several ε, none with an error below the root mean square of all.
+    """Return the leads at several ε, none with an error below the root mean square of all.
 
     A search that collapses in one run of ten often does not in five, and then looks steady: its error is far too small
     just where it is ahead. Other ε have seen more of its runs.
@@ -117,28 +117,28 @@ def not_steadier_than_together(leads: Sequence[Mean | None]) -> list[Mean | None
     return [lead and replace(lead, error=max(lead.error or 0.0, together)) for lead in leads]
 
 
-def holm(chances: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Adjusted p-values of Holm (1979), with weights: the chance of a single wrong claim among all is at most α.
+def holm(p_values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return adjusted p-values of Holm (1979), with weights: the family-wise error rate is at most α.
 
     Args:
-        chances: p-values, however they depend on each other.
+        p_values: p-values, however they depend on each other.
         weights: positive; the larger, the more of the error a test may have.
 
     Returns:
         In the same order; those up to α are claims.
     """
-    order = sorted(range(len(chances)), key=lambda place: chances[place] / weights[place])
-    adjusted = [1.0] * len(chances)
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place] / weights[place])
+    adjusted = [1.0] * len(p_values)
     left, reached = math.fsum(weights), 0.0
     for place in order:
-        reached = max(reached, chances[place] / weights[place] * left)
+        reached = max(reached, p_values[place] / weights[place] * left)
         adjusted[place] = min(1.0, reached)
         left -= weights[place]
     return adjusted
 
 
 def ratio_interval(numerators: Sequence[float], denominators: Sequence[float]) -> Estimate | None:
-    """The ratio of two means over pairs, with Fieller's (1954) interval.
+    """Return the ratio of two means over pairs, with Fieller's (1954) interval.
 
     The interval holds every ratio r for which a t-test does not reject that numerator − r · denominator is zero
     on average. It is exact for pairs from a normal distribution, unlike quotients of intervals.
@@ -175,7 +175,7 @@ class Scores:
 
     @classmethod
     def of(cls, scores: Sequence[Sequence[float | None]]) -> "Scores":
-        """From scores in [−1, 1], of shape (contestants, seeds), None where there is no run."""
+        """Return scores in [−1, 1], of shape (contestants, seeds), as whole numbers; None where there is no run."""
         values = [[0 if score is None else round(score * UNIT) for score in row] for row in scores]
         present = [[int(score is not None) for score in row] for row in scores]
         return cls(np.asarray(values, dtype=np.int64), np.asarray(present, dtype=np.int64))
@@ -192,7 +192,7 @@ class Scores:
         return ranks(np.rint(self.means / EQUAL))
 
     def resampled_ranks(self, weights: Integers) -> Reals:
-        """Ranks of the contestants in each resampling, 1 is best.
+        """Return ranks of the contestants in each resampling, 1 is best.
 
         Means of n seeds drawn from n seeds spread less than means of n new seeds, and lack Student's heavy tails.
         Deviations from the mean are therefore widened by √(n/(n−1)) · t / z, as Hesterberg's (2015) expanded percentile
@@ -213,7 +213,7 @@ class Scores:
 
 
 def ranks(scores: Reals) -> Reals:
-    """Ranks along the last axis, 1 for the highest score; equal scores share the mean of their ranks."""
+    """Return ranks along the last axis, 1 for the highest score; equal scores share the mean of their ranks."""
     from scipy.stats import rankdata
 
     ranked: Reals = rankdata(-scores, axis=-1)
@@ -238,12 +238,12 @@ def draw(items: int, stream: int, draws: int = DRAWS) -> Integers:
 
 
 def middle_ranks(resampled: Reals) -> list[Ranks]:
-    """Each contestant's middle 95 % of ranks of shape (draws, contestants), rounded outwards to whole ranks."""
+    """Return each contestant's middle 95 % of ranks of shape (draws, contestants), rounded outwards to whole ranks."""
     return [Ranks(math.floor(low), math.ceil(high)) for low, high in middle(resampled)]
 
 
 def middle(resampled: Reals) -> list[tuple[float, float]]:
-    """The ends of the middle 95 % of each column."""
+    """Return the ends of the middle 95 % of each column."""
     ordered = np.sort(resampled, axis=0)
     cut = math.floor((1 - CONFIDENCE) / 2 * len(ordered))
     return list(zip(ordered[cut].tolist(), ordered[-1 - cut].tolist(), strict=True))
@@ -256,16 +256,16 @@ def _covariance(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _separate(groups: Iterable[Sequence[int]]) -> int:
-    """How many sets of groups there are that have no seed in common."""
-    found: list[set[int]] = []
+    """Return how many sets of groups there are that have no seed in common."""
+    sets: list[set[int]] = []
     for group in groups:
-        meeting = [one for one in found if one & set(group)]
-        found = [one for one in found if one not in meeting] + [set(group).union(*meeting)]
-    return len(found)
+        meeting = [seeds for seeds in sets if seeds & set(group)]
+        sets = [seeds for seeds in sets if seeds not in meeting] + [set(group).union(*meeting)]
+    return len(sets)
 
 
 def _covariance_of_means(first: Mapping[int, float], second: Mapping[int, float]) -> float:
-    """That of two means over seeds, by the seeds in both; not below zero, the cautious side."""
+    """Return the covariance of two means over seeds, by the seeds in both; not below zero, the cautious side."""
     both = sorted(set(first) & set(second))
     if not both:
         return 0.0
@@ -280,16 +280,16 @@ def _covariance_of_means(first: Mapping[int, float], second: Mapping[int, float]
 
 
 @cache
-def _t(freedom: float) -> float:
-    """The quantile of Student's t distribution that ends its middle 95 %."""
+def _t(dof: float) -> float:
+    """Return the quantile of Student's t distribution that ends its middle 95 %."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return float(stdtrit(dof, (1 + CONFIDENCE) / 2))
 
 
 @cache
 def _widening(count: int) -> float:
-    """The factor by which deviations of resampled means of so many values are widened; 1 for a single value."""
+    """Return the factor that widens deviations of resampled means of so many values; 1 for a single value."""
     if count < 2:
         return 1.0
     return math.sqrt(count / (count - 1)) * _t(count - 1) / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)

@@ -15,8 +15,6 @@ from typing import Any, TypeGuard
 from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.text import compact_json, escaped, one_line
-from dphpo_bench.leaderboard.board import PathPoint, Refused
-from dphpo_bench.leaderboard.kinds import kinds_of
 from dphpo_bench.leaderboard.recompute import Claim, Cost, recompute
 from dphpo_bench.leaderboard.requirements import (
     MAX_METRIC,
@@ -32,6 +30,7 @@ from dphpo_bench.leaderboard.requirements import (
     is_own,
     require,
 )
+from dphpo_bench.leaderboard.values import PathPoint, Refused
 from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS
 from dphpo_bench.records.measure import Measure, compared_value, shown_measure
@@ -43,12 +42,25 @@ from dphpo_bench.records.store import read_record
 logger = logging.getLogger(__name__)
 
 MAX_PATH_POINTS = 60
+VECTORS = {
+    **dict.fromkeys(("adult", "diabetes"), "tables"),
+    **dict.fromkeys(("mnli", "qnli", "qqp", "sst2"), "texts"),
+    **dict.fromkeys(
+        ("cifar10", "cifar100", "digits", "digits_eight", "fashion_mnist", "food101", "gtsrb", "mnist", "svhn"),
+        "pictures from features",
+    ),
+}
+"""What the numbers of a record are made from, in this project's tasks: facts tell their count only."""
+
+LINEAR = frozenset({"linear", "pretrained", "vit_head"})
+"""Models that are linear in the numbers of a record."""
+
 _PLACE = ("<task>", "<method>", "<key>.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What runs must share to be compared.
+    """A setting that runs must share to be compared.
 
     Attributes:
         facts: a hash of all public facts of the task.
@@ -166,11 +178,11 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
                 logger.debug("The record %s cannot be read.", shown, exc_info=True)
                 rejected.append(Refused(shown, f"it cannot be read ({type(error).__name__})"))
             advance()
-    found = recompute((claim for _, claim in drafts if claim), cache, progress)
+    costs = recompute((claim for _, claim in drafts if claim), cache, progress)
     runs = []
     for run, claim in drafts:
         try:
-            runs.append(run if claim is None else _verified(run, found[claim]))
+            runs.append(run if claim is None else _verified(run, costs[claim]))
         except RejectedError as error:
             rejected.append(Refused(run.path, one_line(str(error))))
     order = sorted(rejected, key=lambda refused: (refused.path, refused.reason))
@@ -178,7 +190,7 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
 
 
 def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable[tuple[Path, str]]:
-    """Each file with its path to show: relative to the folder that was named, or as the file was named."""
+    """Yield each file with its path to show: relative to the folder that was named, or as the file was named."""
     for root in paths:
         if root.is_symlink():
             reject(Refused(one_line(path_text(root)), "a symbolic link; links are not followed"))
@@ -201,7 +213,7 @@ def _files(paths: Sequence[Path], reject: Callable[[Refused], None]) -> Iterable
 
 
 def setting_of(identity: Identity) -> Setting:
-    """What a run's identity says of the setting."""
+    """Return what a run's identity says of the setting."""
     return Setting(
         identity.task,
         identity.model,
@@ -215,12 +227,30 @@ def setting_of(identity: Identity) -> Setting:
     )
 
 
+def kinds_of(task: str, model: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds, of the records first; none if the facts are of another form."""
+    match facts.get("inputs"):
+        case {"shape": [_]} if task in VECTORS:
+            records = VECTORS[task]
+        case {"shape": [_], "dtype": "int"}:
+            records = "texts"
+        case {"shape": [_]}:
+            records = "tables and fixed features"
+        case {"shape": [_, _]} if task in VECTORS:
+            records = VECTORS[task]  # such as the words of a text, each as a vector
+        case {"shape": [_, _, *_]}:
+            records = "pictures"
+        case _:
+            return ()
+    return records, "linear models" if model in LINEAR else "networks"
+
+
 def _has_seen(facts: Mapping[str, Any]) -> bool:
-    """Whether the facts say that a public model has seen the records; what has another form counts as if they did."""
-    told = facts.get("pretrained", [])
-    if not isinstance(told, list):
+    """Return True if a public model has seen the records, or the facts have another form."""
+    pretrained = facts.get("pretrained", [])
+    if not isinstance(pretrained, list):
         return True
-    return any(not isinstance(one, dict) or one.get("has_seen_records") is not False for one in told)
+    return any(not isinstance(model, dict) or model.get("has_seen_records") is not False for model in pretrained)
 
 
 def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
@@ -229,7 +259,7 @@ def _cross_entropy(metrics: Mapping[str, float]) -> float | None:
 
 
 def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
-    """A run, and the claim that its ledger has to confirm; None if it claims none.
+    """Return a run, and the claim that its ledger has to confirm; None if it claims none.
 
     Raises:
         RecordError: if the file is not a record.
@@ -285,20 +315,20 @@ def _draft(file: Path, shown: str) -> tuple[Run, Claim | None]:
 
 
 def _values(parameters: Mapping[str, Any], released: Mapping[str, Any]) -> str:
-    told = {name: value for name, value in {**parameters, **released}.items() if name in HYPERPARAMETERS}
-    return compact_json({name: value for name, value in told.items() if isinstance(value, str | int | float)})
+    known = {name: value for name, value in {**parameters, **released}.items() if name in HYPERPARAMETERS}
+    return compact_json({name: value for name, value in known.items() if isinstance(value, str | int | float)})
 
 
-def _verified(run: Run, found: Cost | str) -> Run:
-    """The run, if its ledger confirms its claim, else it is rejected.
+def _verified(run: Run, cost: Cost | str) -> Run:
+    """Return the run, or reject it if its ledger does not confirm its claim.
 
     What is shown is the claim and the most by which two machines may differ, up to the target: the same everywhere, and
     on none of them less than what the ledger costs, but for that much of a claim at the target.
     """
-    if isinstance(found, str):
-        raise RejectedError(found)
+    if isinstance(cost, str):
+        raise RejectedError(cost)
     assert run.epsilon is not None
-    recomputed = found.epsilon
+    recomputed = cost.epsilon
     require(
         recomputed <= run.epsilon * (1 + ROUNDING),
         f"its ledger costs ε = {recomputed:.6g} ({run.accountant}), more than the {run.epsilon:.6g} it claims",
@@ -312,16 +342,16 @@ def _verified(run: Run, found: Cost | str) -> Run:
         f"{run.epsilon:.6g} that it plans",
     )
     if run.risk:
-        check_risk(run.risk, found.risk)
+        check_risk(run.risk, cost.risk)
     return replace(
         run,
         epsilon=min(run.epsilon * (1 + ROUNDING), max(run.epsilon, run.target)),
-        risk=worst([found.risk, run.risk]) if run.risk else found.risk,
+        risk=worst([cost.risk, run.risk]) if run.risk else cost.risk,
     )
 
 
 def _released_path(value: Any) -> tuple[PathPoint, ...]:
-    """What a method released while it trained, thinned out; nothing if it has another form."""
+    """Return what a method released while it trained, thinned out; nothing if it has another form."""
     if not isinstance(value, list):
         return ()
     thin = value[:: max(1, math.ceil(len(value) / MAX_PATH_POINTS))]

@@ -1,7 +1,9 @@
-"""The values that boards are made of: estimates, ranks, contestants."""
+"""The values that boards are made of: estimates, ranks, contestants, findings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+from dphpo_bench.records.measure import Measure
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Estimate:
     high: float | None = None
 
     def through(self, form: Callable[[float], float]) -> "Estimate":
-        """The mean and the ends as another form of the value, monotonic, such as its negative."""
+        """Return the mean and the ends as another form of the value, monotonic, such as its negative."""
         if self.low is None or self.high is None:
             return Estimate(form(self.mean))
         return Estimate(form(self.mean), *sorted((form(self.low), form(self.high))))
@@ -37,7 +39,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class PathPoint:
-    """What a method that adapts while it trains released at one step, counted from 0.
+    """A release of a method that adapts while it trains, at one step, counted from 0.
 
     `loss_bound` is the clipping threshold of the privatised losses, if it released one.
     """
@@ -64,3 +66,29 @@ class Contestant:
     parameters: str
     end_to_end_private: bool
     reference: bool
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A record that is not on the board: its path below the folder of records, and the reason in one line."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two that the data support, as plain text, with a title of a few words.
+
+    `commands` recompute the figures of one that a person wrote.
+    """
+
+    title: str
+    text: str
+    commands: tuple[str, ...] = ()
+
+
+def common_measure(measures: Iterable[Measure]) -> Measure | None:
+    """Return the metric that all have; None if they differ."""
+    different = set(measures)
+    return different.pop() if len(different) == 1 else None

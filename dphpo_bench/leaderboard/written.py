@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import one_line, shown
-from dphpo_bench.leaderboard.board import Finding
+from dphpo_bench.leaderboard.values import Finding
 
 FILE = "findings.toml"
 MAX_ROWS = 1000
@@ -65,7 +65,7 @@ class _File(BaseModel):
 
 
 def read_written(path: Path) -> list[Written]:
-    """The findings in a file; none if there is no file.
+    """Return the findings in a file; none if there is no file.
 
     Raises:
         InvalidValueError: if it cannot be read, or is not of this form.
@@ -85,7 +85,7 @@ def read_written(path: Path) -> list[Written]:
 
 
 def wrong_figure(written: Written, table: str) -> str:
-    """What the first wrong figure says and what the board gives instead; empty if all are right.
+    """Return what the first wrong figure says and what the board gives instead; empty if all are right.
 
     Args:
         written: the finding.
@@ -100,14 +100,14 @@ def wrong_figure(written: Written, table: str) -> str:
             return f"{shown(words, form=repr)}: {error}"
         if len(rows) != 1 or len(rows[0]) != 1 or rows[0][0] is None:
             return f"{shown(words, form=repr)}: its query gives {len(rows)} rows rather than one value: {query}"
-        said, found = _said(words, rows[0][0])
-        if said != found:
-            return f"it says {shown(words, form=repr)}, the board gives {shown(found)}: {query}"
+        said, expected = _said(words, rows[0][0])
+        if said != expected:
+            return f"it says {shown(words, form=repr)}, the board gives {shown(expected)}: {query}"
     return ""
 
 
 def ask(table: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names of columns, and at most `MAX_ROWS` rows, of a query in SQL to the table `board`.
+    """Return names of columns, and at most `MAX_ROWS` rows, of a query in SQL to the table `board`.
 
     Args:
         table: the board as CSV; what is empty there is NULL, True is 1 and False is 0.
@@ -136,17 +136,17 @@ def ask(table: str, query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
 
 
 def _said(words: str, value: Any) -> tuple[str, str]:
-    """What the words say and what they should say, to compare: numbers with as many decimals as the words have."""
+    """Return what the words say and what they should say: numbers with as many decimals as the words have."""
     number = _NUMBER.search(words)
     if number is None or isinstance(value, str):
         return words, str(value)
     said = number[0].replace("−", "-").replace(",", "").removeprefix("+")
-    found = f"{float(value):.{len(number['decimals'] or '')}f}"
-    return said, found
+    expected = f"{float(value):.{len(number['decimals'] or '')}f}"
+    return said, expected
 
 
 def held(written: Sequence[Written], table: str, path: Path) -> tuple[list[Finding], list[str]]:
-    """The findings whose figures are right, and a line for each other one."""
-    wrong = [wrong_figure(one, table) for one in written]
+    """Return the findings whose figures are right, and a line for each other one."""
+    wrong = [wrong_figure(finding, table) for finding in written]
     lines = [one_line(f"{path}, finding {at}: {reason}") for at, reason in enumerate(wrong, 1) if reason]
-    return [one.finding for one, reason in zip(written, wrong, strict=True) if not reason], lines
+    return [finding.finding for finding, reason in zip(written, wrong, strict=True) if not reason], lines

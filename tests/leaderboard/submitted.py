@@ -8,8 +8,10 @@ from typing import Any
 
 from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.contract.registry import make_method
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.replays import read_checked
 from dphpo_bench.leaderboard.requirements import NOT_PRIVATE
+from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.submissions import Submissions, read_submissions
 from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.events import compose, gaussian, non_private
@@ -118,6 +120,14 @@ def read(*paths: Path) -> Submissions:
 def read_all(*paths: Path) -> Submissions:
     """The same, with extra runs checked against the records they name."""
     return read_checked(paths, Path(_KEPT.name))
+
+
+def board_of(folder: Path, *records: RunRecord) -> Board:
+    """The board of records that are written to a folder, of which none may be rejected."""
+    submit(folder, *records)
+    submissions = read(folder)
+    assert submissions.rejected == ()
+    return score(submissions)
 
 
 def submit(folder: Path, *records: RunRecord) -> list[Path]:

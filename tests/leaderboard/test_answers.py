@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from dphpo_bench.leaderboard.board import Answer, Board, Place
-from dphpo_bench.leaderboard.findings import absence, sentences
-from dphpo_bench.leaderboard.scoring import score
+from dphpo_bench.leaderboard.answers import Answer, Place
+from dphpo_bench.leaderboard.sentences import absence, sentences
 from dphpo_bench.records.record import RunRecord
-from tests.leaderboard.submitted import make_record, read, submit
+from tests.leaderboard.submitted import board_of, make_record
 
 PICTURES = {"n_records": 1000, "inputs": {"shape": [1, 8, 8], "dtype": "float", "vocabulary": None}}
 TABLES = {"n_records": 1000, "inputs": {"shape": [20], "dtype": "float", "vocabulary": None}}
@@ -39,13 +38,6 @@ def table(**more: Any) -> list[RunRecord]:
     ]
 
 
-def board(folder: Path, *records: RunRecord) -> Board:
-    submit(folder, *records)
-    submissions = read(folder)
-    assert submissions.rejected == ()
-    return score(submissions)
-
-
 def place_of(answer: Answer, label: str) -> Place:
     (found,) = (place for place in answer.everyone if place.contestant.label == label)
     return found
@@ -53,7 +45,7 @@ def place_of(answer: Answer, label: str) -> Place:
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> Answer:
-    (answer,) = board(tmp_path_factory.mktemp("single"), *table()).answers
+    (answer,) = board_of(tmp_path_factory.mktemp("single"), *table()).answers
     return answer
 
 
@@ -90,7 +82,7 @@ def test_the_sentences_say_so(single: Answer) -> None:
 
 def test_calibration_stands_beside_accuracy(tmp_path: Path) -> None:
     records = [*runs("grid_oracle", ORACLE, nats=0.4), *runs("hyfreedp", BEST, nats=0.7), *runs("dowg", [0.5, None])]
-    (answer,) = board(tmp_path, *records).answers
+    (answer,) = board_of(tmp_path, *records).answers
     own = place_of(answer, "hyfreedp")
     assert own.cross_entropy is not None
     assert own.calibration is not None
@@ -108,7 +100,7 @@ def test_kinds_of_tasks_and_budgets(tmp_path: Path) -> None:
         for target in (1.0, 3.0)
         for record in table(task=task, facts=facts, target=target)
     ]
-    answers = board(tmp_path, *records).answers
+    answers = board_of(tmp_path, *records).answers
     subjects = ["all tasks", "pictures", "more (linear)", "rows (linear)", "toy (linear)"]
     assert list(dict.fromkeys(answer.subject for answer in answers)) == subjects
     assert [answer.epsilon for answer in answers] == [1.0, 3.0, None] * 5
@@ -127,7 +119,7 @@ def test_metrics_are_not_averaged_and_who_is_absent_is_named(tmp_path: Path) -> 
         for method, found in values.items()
         for record in runs(method, found, task="line", metric="mean_squared_error", higher_is_better=False)
     ]
-    answers = board(tmp_path, *table(), *table(task="more")[:-4], *errors).answers
+    answers = board_of(tmp_path, *table(), *table(task="more")[:-4], *errors).answers
     assert [answer.subject for answer in answers] == [
         "all tasks by accuracy", "line (linear)", "more (linear)", "toy (linear)"
     ]  # fmt: skip
@@ -138,13 +130,13 @@ def test_metrics_are_not_averaged_and_who_is_absent_is_named(tmp_path: Path) -> 
 
 
 def test_without_an_oracle_the_untuned_run_is_the_anchor(tmp_path: Path) -> None:
-    (answer,) = board(
+    (answer,) = board_of(
         tmp_path, *runs("auto_clipping", UNTUNED), *runs("hyfreedp", BEST), *runs("dp_sgd", [0.99])
     ).answers
     assert answer.anchor == "untuned auto_clipping"
     # A single run has no interval; it is not put first.
     assert [place.contestant.method for place in answer.places] == ["hyfreedp", "dp_sgd"]
-    assert board(tmp_path / "other", *runs("hyfreedp", BEST)).answers == ()
+    assert board_of(tmp_path / "other", *runs("hyfreedp", BEST)).answers == ()
 
 
 def test_a_table_of_another_metric_leaves_the_mean_of_shares(tmp_path: Path) -> None:
@@ -155,8 +147,12 @@ def test_a_table_of_another_metric_leaves_the_mean_of_shares(tmp_path: Path) -> 
         for method in ("hyfreedp", "auto_clipping", "grid_oracle")
         for record in runs(method, [4.5, 4.6], task="text", metric="perplexity", higher_is_better=False)
     ]
-    (alone, *_), (mixed, *rest) = board(tmp_path / "a", *shares).answers, board(tmp_path / "b", *shares, *words).answers
+    (alone, *_), (mixed, *rest) = (
+        board_of(tmp_path / "a", *shares).answers,
+        board_of(tmp_path / "b", *shares, *words).answers,
+    )
     assert (alone.subject, mixed.subject) == ("all tasks", "all tasks by metrics in points")
+    assert (alone.tables, alone.measure.title, alone.measure.share) == (2, "several metrics", True)
     assert [place.lead for place in mixed.places] == [place.lead for place in alone.places]
     assert [answer.subject for answer in rest] == ["area (linear)", "text (linear)", "toy (linear)"]
 
@@ -166,7 +162,7 @@ def test_who_is_in_most_tables_is_set_beside_the_first_there(tmp_path: Path) -> 
     tables = [table(task=task) for task in ("toy", "more", "third")]
     partial = [record for record in table(task="fourth") if record.identity.method != "dowg"]
     few = runs("prodigy", [0.5, 0.6])
-    answer = board(tmp_path, *(record for one in tables for record in one), *partial, *few).answers[0]
+    answer = board_of(tmp_path, *(record for one in tables for record in one), *partial, *few).answers[0]
     assert answer.tables == 4
     assert [(one.contestant.method, one.tables) for one in answer.absent] == [("dowg", 3), ("prodigy", 1)]
     one = answer.absent[0]

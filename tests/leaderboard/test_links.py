@@ -51,7 +51,7 @@ def test_the_command_repeats_the_run(method: str, changes: dict[str, object], to
         "-t": "toy", "--model": "linear", "--epsilon": "1", "--delta": "1e-05", "--seed": "3"
     }  # fmt: skip
     assert words[14:] == [word for one in told for word in ("--set", one)]
-    assert [seed for seed, _ in record_links(row)] == [3, 4]
+    assert [seed for seed, _ in record_links(row.records)] == [3, 4]
     assert {f"results/{path.relative_to(tmp_path).as_posix()}" for path in paths} == {
-        link for _, link in record_links(row)
+        link for _, link in record_links(row.records)
     }

@@ -1,6 +1,5 @@
 """The board as Markdown, read by a Markdown parser: what strangers wrote stays text, and nothing is lost."""
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,14 +11,14 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from dphpo_bench.base.text import one_line
-from dphpo_bench.leaderboard.board import Finding, Refused
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.frame import Chart
 from dphpo_bench.leaderboard.columns import overall_columns, row_columns, varying
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
+from dphpo_bench.leaderboard.values import Finding, Refused
 from dphpo_bench.records.measure import ACCURACY
-from tests.leaderboard.boards import HOSTILE, board, crowded_board, empty_board, hostile_board, sample_board, table
+from tests.leaderboard.boards import HOSTILE, board, empty_board, hostile_board, sample_board, table
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -135,12 +134,6 @@ def test_the_fence_of_a_code_span_is_short_whatever_the_text() -> None:
     assert fence
     assert 60 < len(fence[0]) <= 80
     assert shown(inline(f"x {code(runs)}")[1:]) == one_line(runs, MAX_TEXT)
-
-
-def test_texts_of_several_sentences_are_not_cut() -> None:
-    text = " ".join(f"Sentence {number} of many." for number in range(50))
-    assert prose(text) == text
-    assert prose("word " * MAX_TEXT).endswith("…")
 
 
 def test_the_sections_come_in_order_and_every_chart_once() -> None:
@@ -298,12 +291,3 @@ def test_an_empty_board_says_so() -> None:
     only_bad = replace(empty_board(), rejected=(Refused("a.json", "Bad."),), records=1)
     assert "None of the records counts yet." in to_markdown(only_bad, [])
     assert "- `a.json`: Bad." in to_markdown(only_bad, [])
-
-
-def test_many_contestants_and_infinite_values_are_no_trouble() -> None:
-    crowded = crowded_board(60)
-    first = crowded.tables[0]
-    odd = replace(first, rows=(replace(first.rows[0], epsilon=math.inf, seconds=None, utility=None), *first.rows[1:]))
-    page = to_markdown(replace(crowded, tables=(odd, *crowded.tables[1:])), [])
-    assert sum(len(found) - 1 for found in tables(page)) == 2 * 3 * 62 + 62
-    assert page == to_markdown(replace(crowded, tables=(odd, *crowded.tables[1:])), [])

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dphpo_bench.leaderboard.board import Estimate, Row
-from dphpo_bench.leaderboard.columns import row_columns
+from dphpo_bench.leaderboard.columns import CSV, CSV_RISK, CSV_WHY, row_columns, to_csv
 from dphpo_bench.leaderboard.markdown import to_markdown
 from dphpo_bench.leaderboard.page import to_html
 from dphpo_bench.leaderboard.questions import Question
+from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.scoring import score
-from dphpo_bench.leaderboard.table_csv import COLUMNS, RISK, WHY, to_csv
+from dphpo_bench.leaderboard.values import Estimate
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import RunRecord
 from tests.leaderboard.boards import sample_board
@@ -98,22 +98,6 @@ def test_an_oracle_of_another_seed_will_do(tmp_path: Path) -> None:
     submit(tmp_path, own, oracle, replay(own, oracle, 0.86))
     row = rows_of(tmp_path)["liu_talwar"]
     assert (row.lost_to_noise.mean, row.lost_to_choice.mean) == (pytest.approx(0.04), pytest.approx(0.03))
-
-
-def test_lower_may_be_better(tmp_path: Path) -> None:
-    less = {"metric": "mean_squared_error", "higher_is_better": False}
-
-    def record(method: str, value: float, **more: Any) -> RunRecord:
-        return make_record(method, accuracy=value, **less, **more)
-
-    own, oracle = record("liu_talwar", 9.0, released=CHOSE), record("grid_oracle", 4.0, released=BEST)
-    extra = [
-        record("replay", value, parameters=replay(own, source, None).identity.parameters)
-        for source, value in ((own, 8.0), (oracle, 6.0))
-    ]
-    submit(tmp_path, own, oracle, *extra)
-    row = rows_of(tmp_path)["liu_talwar"]
-    assert (row.lost_to_noise.mean, row.lost_to_choice.mean) == (pytest.approx(1.5), pytest.approx(3.5))
 
 
 def test_a_collapsed_perplexity_is_limited_in_both_parts() -> None:
@@ -201,7 +185,7 @@ def test_page_readme_and_csv_show_the_columns_where_there_are_extra_runs() -> No
     for page in (to_markdown(told, []), to_html(told)):
         for text in (*headers, "1.23 ± 0.23", "−4.56"):
             assert text.replace(" ", "") in page.replace("\u00a0", "").replace(" ", "").replace("`", "")
-    assert to_csv(told).splitlines()[0].split(",") == [*COLUMNS, *WHY, *RISK]
+    assert to_csv(told).splitlines()[0].split(",") == [*CSV, *CSV_WHY, *CSV_RISK]
     for page in (to_markdown(sample, []), to_html(sample), to_csv(sample)):
         assert "lost to noise" not in page
         assert "lost_to" not in page

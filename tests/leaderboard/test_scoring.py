@@ -5,6 +5,7 @@ import random
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,29 +13,25 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from dphpo_bench.leaderboard.board import Board, Overall, Row, Table
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.columns import row_columns
 from dphpo_bench.leaderboard.markdown import to_markdown
+from dphpo_bench.leaderboard.overall import Overall
+from dphpo_bench.leaderboard.rows import Row, Table
 from dphpo_bench.leaderboard.scoring import score
 from dphpo_bench.leaderboard.standard import Standard
 from dphpo_bench.leaderboard.submissions import Submissions, setting_of
 from dphpo_bench.records.measure import ACCURACY
 from dphpo_bench.records.record import Audit, RunRecord
 from dphpo_bench.records.store import read_record
-from tests.leaderboard.submitted import make_record, read, submit
+from tests.leaderboard.submitted import board_of, make_record, read, submit
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "scoring.md"
 
 
 @pytest.fixture
 def scored(tmp_path: Path):
-    def make(*records: RunRecord) -> Board:
-        submit(tmp_path, *records)
-        submissions = read(tmp_path)
-        assert submissions.rejected == ()
-        return score(submissions)
-
-    return make
+    return partial(board_of, tmp_path)
 
 
 def _runs(method: str, accuracies: list[float | None], **more) -> list[RunRecord]:
@@ -374,17 +371,6 @@ def test_tables_outside_the_standard_do_not_count(tmp_path: Path) -> None:
     assert "m0" not in board.findings[0].text
 
 
-def test_of_two_settings_of_one_task_the_one_with_more_methods_counts(tmp_path: Path) -> None:
-    records = [*_runs("auto_clipping", [0.5, 0.51]), *_runs("hyfreedp", [0.6, 0.61])]
-    other = [
-        one.model_copy(update={"identity": one.identity.model_copy(update={"data_fingerprint": "0" * 64})})
-        for one in _runs("hyfreedp", [0.9, 0.9])
-    ]
-    submit(tmp_path, *records, *other)
-    (overall,) = score(read(tmp_path)).overalls
-    assert overall.tables == ("toy (linear), data ffffffffffff, ε = 1",)
-
-
 def test_the_standard_is_the_core_suite() -> None:
     standard = Standard.of_suite(CORE)
     assert standard.methods is not None
@@ -573,10 +559,6 @@ def test_a_reference_that_is_not_in_all_tables_is_listed_apart(scored) -> None:
     (overall,) = scored(*both).overalls
     assert overall.references == ()
     assert [(row.contestant.label, row.tables) for row in overall.incomplete] == [("nonprivate", 1)]
-
-
-def test_one_contestant_is_no_finding(scored) -> None:
-    assert scored(*_runs("hyfreedp", [0.9, 0.9])).findings == ()
 
 
 def test_an_empty_board(tmp_path: Path) -> None:

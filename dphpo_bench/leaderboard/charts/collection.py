@@ -5,23 +5,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from dphpo_bench.leaderboard.board import Answer, Board, Table
+from dphpo_bench.leaderboard.answers import Answer
+from dphpo_bench.leaderboard.board import Board
 from dphpo_bench.leaderboard.charts import curves, forest
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.findings import sentences
-from dphpo_bench.leaderboard.verdicts import first_answers
+from dphpo_bench.leaderboard.rows import Table
+from dphpo_bench.leaderboard.sentences import first_answers, sentences
 
 
 def charts(board: Board) -> list[Chart]:
-    """The pictures that the board has the data for: answers about the first subject, then each setting's."""
-    drawn = [_answer(one) for one in first_answers(board)]
+    """Return the pictures that the board has the data for: answers about the first subject, then each setting's."""
+    drawn = [_answer(answer) for answer in first_answers(board)]
     for setting, tables in settings_of(board):
         drawn += _of_setting(setting, tables)
     return list(_with_unique_names(drawn))
 
 
 def settings_of(board: Board) -> list[tuple[str, list[Table]]]:
-    """The tables by setting."""
+    """Return the tables by setting."""
     return [(setting, list(tables)) for setting, tables in groupby(board.tables, key=lambda table: table.setting)]
 
 

@@ -11,9 +11,10 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from dphpo_bench.leaderboard.board import Contestant, Estimate, PathPoint, Table
 from dphpo_bench.leaderboard.charts import frame
 from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
+from dphpo_bench.leaderboard.rows import Table
+from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint
 from dphpo_bench.records.measure import Measure
 
 WIDTH = 860
@@ -22,7 +23,7 @@ TOP, BOTTOM = 6.0, 84.0
 
 
 @dataclass(frozen=True)
-class Panel:
+class SmallPicture:
     """A small picture: whose, its marks in percents of its width and height, and what all of a figure have behind."""
 
     contestant: Contestant
@@ -30,65 +31,67 @@ class Panel:
     behind: Markup = field(default_factory=Markup)
 
 
-def metric_panels(tables: Sequence[Table]) -> list[Panel]:
-    """The metric of each contestant against ε, the best mean first, with the oracle's line behind; several ε only."""
+def metric_panels(tables: Sequence[Table]) -> list[SmallPicture]:
+    """Return the metric of each contestant against ε, best mean first, with the oracle's line; several ε only."""
     measure = tables[0].measure
-    found: defaultdict[Contestant, dict[float, Estimate]] = defaultdict(dict)
+    utilities: defaultdict[Contestant, dict[float, Estimate]] = defaultdict(dict)
     for table in tables:
         for row in table.everyone:
             if row.utility:
-                found[row.contestant][table.epsilon] = _possible(row.utility, measure)
-    epsilons = sorted({epsilon for by_epsilon in found.values() for epsilon in by_epsilon})
+                utilities[row.contestant][table.epsilon] = _possible(row.utility, measure)
+    epsilons = sorted({epsilon for by_epsilon in utilities.values() for epsilon in by_epsilon})
     if len(epsilons) < 2:
         return []
-    own = {who: values for who, values in found.items() if not who.reference}
-    oracle = next((found[who] for table in tables if (who := table.oracle) and who in found), {})
-    if not own:
+    methods = {who: values for who, values in utilities.items() if not who.reference}
+    oracle = next((utilities[who] for table in tables if (who := table.oracle) and who in utilities), {})
+    if not methods:
         return []
     shown = estimates_axis(
-        [one.through(measure.score) for values in own.values() for one in values.values()],
-        *(measure.score(one.mean) for one in oracle.values()),
+        [estimate.through(measure.score) for values in methods.values() for estimate in values.values()],
+        *(measure.score(estimate.mean) for estimate in oracle.values()),
     )
     low, high = sorted((measure.value(shown.low), measure.value(shown.high)))
     y = Axis(low, high, math.log if measure.logarithmic else float, start=BOTTOM, end=TOP)
     x = log_axis(epsilons, 20, 88)
 
     def best_first(who: Contestant) -> tuple[int, float, str]:
-        mean = sum(one.mean for one in own[who].values()) / len(own[who])
-        return -len(own[who]), -mean if measure.higher_is_better else mean, who.label
+        mean = sum(estimate.mean for estimate in methods[who].values()) / len(methods[who])
+        return -len(methods[who]), -mean if measure.higher_is_better else mean, who.label
 
     behind = _grid(y, measure) + _line(x, y, oracle, "oracle") + _names(x, epsilons)
-    return [Panel(who, _line(x, y, own[who], "own", measure), behind) for who in sorted(own, key=best_first)]
+    return [
+        SmallPicture(who, _line(x, y, methods[who], "own", measure), behind) for who in sorted(methods, key=best_first)
+    ]
 
 
-def _possible(found: Estimate, measure: Measure) -> Estimate:
-    """The estimate, whose interval ends where values do: at 0 and 1 if it is of a share, at 1 if of a perplexity."""
-    if found.low is None or found.high is None or not (measure.share or measure.logarithmic):
-        return found
+def _possible(estimate: Estimate, measure: Measure) -> Estimate:
+    """Return the estimate, whose interval ends where values do: 0 and 1 of a share, 1 of a perplexity."""
+    if estimate.low is None or estimate.high is None or not (measure.share or measure.logarithmic):
+        return estimate
     least, most = (0.0, 1.0) if measure.share else (1.0, math.inf)
-    return replace(found, low=max(found.low, least), high=min(found.high, most))
+    return replace(estimate, low=max(estimate.low, least), high=min(estimate.high, most))
 
 
-def path_panels(tables: Sequence[Table]) -> list[Panel]:
-    """The learning rates that contestants released while they trained, a line for each ε."""
-    found: defaultdict[Contestant, dict[float, list[PathPoint]]] = defaultdict(dict)
+def path_panels(tables: Sequence[Table]) -> list[SmallPicture]:
+    """Return the learning rates that contestants released while they trained, a line for each ε."""
+    paths: defaultdict[Contestant, dict[float, list[PathPoint]]] = defaultdict(dict)
     for table in tables:
         for row in table.rows:
             points = [point for point in row.path if 0 < point.learning_rate < math.inf]
             if points:
-                found[row.contestant][table.epsilon] = points
-    everything = [point for by_epsilon in found.values() for points in by_epsilon.values() for point in points]
+                paths[row.contestant][table.epsilon] = points
+    everything = [point for by_epsilon in paths.values() for points in by_epsilon.values() for point in points]
     if not everything:
         return []
     y = log_axis([point.learning_rate for point in everything], 88, 8)
     # The beginning, where most happens, is wide.
     x = Axis(0, max(point.step for point in everything) + 1, math.sqrt, 16, 84)
-    epsilons = sorted({epsilon for by_epsilon in found.values() for epsilon in by_epsilon})
-    return [Panel(who, _rates(by_epsilon, epsilons, x, y)) for who, by_epsilon in found.items()]
+    epsilons = sorted({epsilon for by_epsilon in paths.values() for epsilon in by_epsilon})
+    return [SmallPicture(who, _rates(by_epsilon, epsilons, x, y)) for who, by_epsilon in paths.items()]
 
 
-def to_svg(panels: Sequence[Panel], columns: int, each: int, title: str, note: str, description: str) -> str:
-    """Small pictures as a file, so many side by side, each of them so high."""
+def to_svg(panels: Sequence[SmallPicture], columns: int, each: int, title: str, note: str, description: str) -> str:
+    """Return small pictures as a file, so many side by side, each of them so high."""
     step = (WIDTH - 12) / columns
     parts = []
     for number, panel in enumerate(panels):
@@ -100,7 +103,7 @@ def to_svg(panels: Sequence[Panel], columns: int, each: int, title: str, note: s
 
 
 def _grid(y: Axis, measure: Measure) -> Markup:
-    """Level lines, with their values at the left."""
+    """Return level lines, with their values at the left."""
     marks = []
     for value in log_ticks(y, 4) if measure.logarithmic else ticks(y, 4):
         at = y.at(value)
@@ -111,30 +114,30 @@ def _grid(y: Axis, measure: Measure) -> Markup:
 
 
 def _names(x: Axis, epsilons: Iterable[float]) -> Markup:
-    return Markup("").join(_text(x.at(one), 94, f"{one:g}", "tick") for one in epsilons)
+    return Markup("").join(_text(x.at(epsilon), 94, f"{epsilon:g}", "tick") for epsilon in epsilons)
 
 
 def _line(x: Axis, y: Axis, values: dict[float, Estimate], kind: str, measure: Measure | None = None) -> Markup:
-    """A line through the means; with a measure also dots, intervals, and the last value."""
-    places = [(x.at(epsilon), y.at(one.mean), one) for epsilon, one in sorted(values.items())]
+    """Return a line through the means; with a measure also dots, intervals, and the last value."""
+    places = [(x.at(epsilon), y.at(estimate.mean), estimate) for epsilon, estimate in sorted(values.items())]
     marks = [
         Markup('<line class="{}" x1="{}%" y1="{}%" x2="{}%" y2="{}%"/>').format(kind, *a[:2], *b[:2])
         for a, b in pairwise(places)
     ]
-    for at, mean, one in places if measure else ():
-        if one.low is not None and one.high is not None:
-            ends = y.at(one.low), y.at(one.high)
+    for at, mean, estimate in places if measure else ():
+        if estimate.low is not None and estimate.high is not None:
+            ends = y.at(estimate.low), y.at(estimate.high)
             marks.append(Markup('<line class="interval" x1="{}%" x2="{}%" y1="{}%" y2="{}%"/>').format(at, at, *ends))
         marks.append(Markup('<circle class="own" cx="{}%" cy="{}%" r="2.5"/>').format(at, mean))
     return Markup("").join(marks)
 
 
 def _rates(by_epsilon: dict[float, list[PathPoint]], epsilons: Sequence[float], x: Axis, y: Axis) -> Markup:
-    marks = [_text(14, y.at(one), f"{one:g}".replace("e-0", "e-"), "tick", "end") for one in log_ticks(y, 5)]
+    marks = [_text(14, y.at(point), f"{point:g}".replace("e-0", "e-"), "tick", "end") for point in log_ticks(y, 5)]
     marks += [_text(at, 98, name, "tick") for at, name in ((16, "0"), (84, f"{x.high - 1:,.0f} steps"))]
     ends: list[tuple[float, str, str]] = []
     for epsilon, points in by_epsilon.items():
-        steps = [f"{x.at(one.step)},{y.at(a.learning_rate)}" for a, b in pairwise(points) for one in (a, b)]
+        steps = [f"{x.at(point.step)},{y.at(a.learning_rate)}" for a, b in pairwise(points) for point in (a, b)]
         shade = f"shade{1 + round(3 * epsilons.index(epsilon) / max(1, len(epsilons) - 1))}"
         # Stretched to the picture, so that places are percents here, too; the width of the line is not.
         marks.append(
@@ -151,11 +154,11 @@ def _rates(by_epsilon: dict[float, list[PathPoint]], epsilons: Sequence[float], 
 
 
 def _apart(places: Iterable[float], least: float = 10.0, last: float = 92.0) -> list[float]:
-    """Ascending places, moved so that each is at least so far from the one before, and none is below the last."""
-    found: list[float] = []
+    """Return ascending places, each at least so far from the one before, and none below the last."""
+    moved: list[float] = []
     for place in places:
-        found.append(max(place, found[-1] + least) if found else place)
-    return [round(place - max(0.0, found[-1] - last), 1) for place in found]
+        moved.append(max(place, moved[-1] + least) if moved else place)
+    return [round(place - max(0.0, moved[-1] - last), 1) for place in moved]
 
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str = "middle") -> Markup:

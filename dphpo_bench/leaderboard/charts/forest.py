@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dphpo_bench.leaderboard.board import Answer, Place
+from dphpo_bench.leaderboard.answers import Answer, Place
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.marks import interval, strokes, tick, upright
+from dphpo_bench.leaderboard.charts.frame import interval, strokes, tick, upright
 from dphpo_bench.leaderboard.charts.scales import Axis, estimates_axis, log_axis, log_ticks, ticks
 from dphpo_bench.leaderboard.columns import change_text
-from dphpo_bench.leaderboard.findings import sentences
+from dphpo_bench.leaderboard.sentences import sentences
 from dphpo_bench.records.measure import Measure
 
 WIDTH, NAMES, PLOT, ROW = 860, 190, 400, 20
@@ -37,7 +37,7 @@ class Forest:
 
     @classmethod
     def of(cls, answer: Answer) -> "Forest":
-        """The marks of this answer, which has at least one place."""
+        """Return the marks of this answer, which has at least one place."""
         calibrations = [place.calibration for place in answer.everyone if place.calibration]
         costs = [place.cost for place in answer.everyone if place.cost]
         untuned = [place.lead.mean for place in answer.places if place.contestant.method == "auto_clipping"]
@@ -54,73 +54,73 @@ class Forest:
         )
 
     def scale(self) -> Markup:
-        """The axis above the rows: ticks, and the names of the two lines."""
-        found = [tick(self.lead, one, _round(one, self.answer.measure)) for one in _values(self.lead)]
+        """Return the axis above the rows: ticks, and the names of the two lines."""
+        marks = [tick(self.lead, value, _round(value, self.answer.measure)) for value in _values(self.lead)]
         # The line of the untuned is usually left of the oracle's: their names point away from each other.
         before = self.untuned is None or self.untuned <= 0
         names = [(0.0, self.answer.anchor.removeprefix("the "), "start" if before else "end", "oracle")]
         if self.untuned is not None:
             names.append((self.untuned, "untuned", "end" if before else "start", "untuned"))
         for value, name, anchor, kind in names:
-            found.append(
+            marks.append(
                 Markup('<text x="{}%" y="13" text-anchor="{}" class="{}">{}</text>').format(
                     self.lead.at(value), anchor, kind, name
                 )
             )
-        return Markup("").join(found)
+        return Markup("").join(marks)
 
     def lines(self) -> Markup:
-        """What stands behind the marks of each row: the ticks, the oracle, the untuned."""
-        values = [(one, "grid") for one in _values(self.lead)]
+        """Return the marks behind those of each row: the ticks, the oracle, the untuned."""
+        values = [(value, "grid") for value in _values(self.lead)]
         values += [(self.untuned, "untuned")] if self.untuned is not None else []
-        return Markup("").join(upright(self.lead.at(one), kind) for one, kind in (*values, (0.0, "zero")))
+        return Markup("").join(upright(self.lead.at(value), kind) for value, kind in (*values, (0.0, "zero")))
 
     def row(self, place: Place) -> Markup:
-        """The marks of one row: each part, the interval, the mean."""
+        """Return the marks of one row: each part, the interval, the mean."""
         parts = [self.lead.at(part.value) for part in place.parts] if len(place.parts) > 1 else []
         kind = "reference" if place.contestant.reference else KINDS[place.untuned]
         return strokes(parts, "part") + interval(self.lead, place.lead, kind)
 
     def calibration_scale(self) -> Markup:
-        """The axis of differences of cross entropy, of which only the oracle's line has a name."""
+        """Return the axis of differences of cross entropy, of which only the oracle's line has a name."""
         if self.calibration is None:
             return Markup("")
         return tick(self.calibration, 0.0, "0")
 
     def places(self) -> str:
-        """Where the lines of cost and cross entropy begin, for style sheets: a page has thousands of these marks."""
-        found = {"from": (self.cost, 1.0), "zero": (self.calibration, 0.0)}
-        return ";".join(f"--{name}:{_share(axis, value)}" for name, (axis, value) in found.items() if axis)
+        """Return, for style sheets, where the lines of cost and cross entropy begin: a page has thousands of them."""
+        axes = {"from": (self.cost, 1.0), "zero": (self.calibration, 0.0)}
+        return ";".join(f"--{name}:{_share(axis, value)}" for name, (axis, value) in axes.items() if axis)
 
     def calibration_places(self, place: Place) -> str:
-        """The same for the cross entropy of one row: its mean, and its interval if there is one."""
+        """Return the places of one row's cross entropy for style sheets: its mean, and its interval if there is one."""
         if self.calibration is None or place.calibration is None:
             return ""
-        one = place.calibration
-        found = {"mean": one.mean, "low": one.low, "high": one.high}
+        estimate = place.calibration
+        values = {"mean": estimate.mean, "low": estimate.low, "high": estimate.high}
         return ";".join(
-            f"--{name}:{_share(self.calibration, value)}" for name, value in found.items() if value is not None
+            f"--{name}:{_share(self.calibration, value)}" for name, value in values.items() if value is not None
         )
 
     def calibration_cut(self, place: Place) -> str:
-        """Where the axis cuts off the interval of one row: "low", "high", both, or neither."""
+        """Return the ends where the axis cuts off the interval of one row: "low", "high", both, or neither."""
         if self.calibration is None or place.calibration is None:
             return ""
         ends = {"low": place.calibration.low, "high": place.calibration.high}
         return " ".join(name for name, end in ends.items() if end is not None and not self.calibration.holds(end))
 
     def cost_place(self, place: Place) -> str:
-        """The same for the cost of one row."""
+        """Return the place of one row's cost for style sheets."""
         return f"--mean:{_share(self.cost, place.cost)}" if self.cost and place.cost else ""
 
     def cost_scale(self) -> Markup:
-        """The axis of costs."""
+        """Return the axis of costs."""
         if self.cost is None:
             return Markup("")
-        return Markup("").join(tick(self.cost, one, f"{one:g}") for one in log_ticks(self.cost, 4))
+        return Markup("").join(tick(self.cost, cost, f"{cost:g}") for cost in log_ticks(self.cost, 4))
 
     def cost_row(self, place: Place) -> Markup:
-        """The mark of the cost of one row: a line from one untuned run."""
+        """Return the mark of the cost of one row: a line from one untuned run."""
         if self.cost is None or not place.cost:
             return Markup("")
         line = Markup('<line class="cost" x1="{}%" x2="{}%" y1="50%" y2="50%"/>')
@@ -128,40 +128,40 @@ class Forest:
         return line.format(self.cost.at(1.0), self.cost.at(place.cost)) + dot
 
     def worst(self, place: Place) -> str:
-        """The part on which it did worst, such as "−5.1 seed 3"."""
+        """Return the part on which it did worst, such as "−5.1 seed 3"."""
         if len(place.parts) < 2:
             return ""
         return f"{change_text(place.parts[-1].value, self.answer.measure)} {place.parts[-1].name}"
 
     def number(self, place: Place) -> str:
-        """The mean distance, such as −3.2."""
+        """Return the mean distance, such as −3.2."""
         return change_text(place.lead.mean, self.answer.measure)
 
     def half(self, place: Place) -> str:
-        """Half of its interval, such as ± 0.9."""
+        """Return half of its interval, such as ± 0.9."""
         if place.lead.high is None:
             return ""
         return f"± {change_text(place.lead.high - place.lead.mean, self.answer.measure).removeprefix('+')}"
 
     @property
     def unit(self) -> str:
-        """What the distances are."""
+        """The words for the distances."""
         measure = self.answer.measure
         return f"{measure.title}, {measure.unit or 'difference'} from"
 
 
 def cross_entropy_text(place: Place) -> str:
-    """The cross entropy, such as 0.31."""
+    """Return the cross entropy, such as 0.31."""
     return f"{place.cross_entropy.mean:.2f}" if place.cross_entropy else ""
 
 
 def cost_text(place: Place) -> str:
-    """The cost, such as 1.8 ×."""
+    """Return the cost, such as 1.8 ×."""
     return f"{place.cost:,.{1 if place.cost < 10 else 0}f} ×" if place.cost else "–"
 
 
 def to_svg(answer: Answer) -> str:
-    """The forest plot as a file of its own."""
+    """Return the forest plot as a file of its own."""
     forest = Forest.of(answer)
     costs = NAMES + PLOT + 90
     heads = [
@@ -190,7 +190,7 @@ def _file_row(forest: Forest, place: Place, y: int) -> Iterator[Markup]:
 
 
 def _share(axis: Axis, value: float) -> str:
-    """The place of a value as a share of the axis, such as .127."""
+    """Return the place of a value as a share of the axis, such as .127."""
     return f"{axis.at(value) / 100:.3f}".removeprefix("0")
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from dphpo_bench.leaderboard.board import Estimate
 from dphpo_bench.leaderboard.charts import frame
-from dphpo_bench.leaderboard.charts.marks import interval, tick, upright
+from dphpo_bench.leaderboard.charts.frame import interval, tick, upright
 from dphpo_bench.leaderboard.charts.scales import Axis, ticks
+from dphpo_bench.leaderboard.values import Estimate
 
 NAMES, GAP, ROW, TOP = 190, 24, 20, 108
 
@@ -39,7 +39,7 @@ def to_svg(
     values: Sequence[float] = (),
     width: int = 860,
 ) -> str:
-    """The plots as a file.
+    """Return the plots as a file.
 
     Args:
         panels: from left to right.
@@ -53,14 +53,13 @@ def to_svg(
     """
     each = (width - NAMES - GAP * len(panels)) // len(panels)
     values = values or ticks(axis, max(3, each // 40))
-    rows = [frame.text(12, TOP + ROW * at + 14, name, _of_name(kind)) for at, (name, kind) in enumerate(kinds.items())]
-    parts = [part for at, one in enumerate(panels) for part in _panel(one, at, each, kinds, axis, form, values)]
-    description = f"{title}. {len(panels)} panels: {', '.join(one.title for one in panels)}. {note}"
+    rows = [
+        frame.text(12, TOP + ROW * at + 14, name, kind if kind == "reference" else "")
+        for at, (name, kind) in enumerate(kinds.items())
+    ]
+    parts = [part for at, panel in enumerate(panels) for part in _panel(panel, at, each, kinds, axis, form, values)]
+    description = f"{title}. {len(panels)} panels: {', '.join(panel.title for panel in panels)}. {note}"
     return frame.document(width, TOP + ROW * len(kinds) + 12, title, note, description, [*rows, *parts])
-
-
-def _of_name(kind: str) -> str:
-    return kind if kind == "reference" else ""
 
 
 def _panel(

@@ -1,0 +1,220 @@
+"""Tables of contestants on one task at one ε: their rows, and how each figure of a row is computed."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from dphpo_bench.leaderboard.contestants import Contest, Draws, Entry, mean_over, median, paired, scores_of
+from dphpo_bench.leaderboard.links import command_of
+from dphpo_bench.leaderboard.replays import Replays
+from dphpo_bench.leaderboard.split import Split
+from dphpo_bench.leaderboard.statistics import mean_interval, metric_mean, middle_ranks, ratio_interval
+from dphpo_bench.leaderboard.values import Contestant, Estimate, PathPoint, Ranks
+from dphpo_bench.privacy.risk import CERTAIN, Risk, worst
+from dphpo_bench.records.measure import Measure
+
+FEW_SEEDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """A contestant's figures in the tables. An overall standing sums up its rows in several tables.
+
+    Attributes:
+        contestant: who.
+        seeds: finished runs; overall, the fewest in any table.
+        failed: failed runs. They count as the worst value in ranks and gaps, not in `utility`.
+        utility: the metric on test data, overall its mean over the tables. None if no run finished; overall also if the
+            contestant is not in all tables, or their metrics differ.
+        ranks: overall, the places by mean rank. None for references and for contestants that are not ranked.
+        gap_to_oracle: by how much the oracle is better, over the seeds that both have, overall of the mean over the
+            tables; None overall if metrics differ.
+        cross_entropy: on test data, overall its mean over the tables; None if one of them lacks it.
+        contradicted: whether an attack on a run has shown more than that run's ε.
+        lacks_seeds: whether it has no run of a seed that the suite asks for, and so is not compared.
+        tuning_share: share of ε spent on tuning, in [0, 1]. This and the next three are medians over runs, overall over
+            tables.
+        runs: training runs, in expectation.
+        examples: examples processed, in expectation.
+        seconds: of all phases; None if no run tells.
+    """
+
+    contestant: Contestant
+    seeds: int
+    failed: int
+    utility: Estimate | None
+    ranks: Ranks | None
+    gap_to_oracle: Estimate | None
+    cross_entropy: Estimate | None
+    contradicted: bool
+    lacks_seeds: bool
+    tuning_share: float
+    runs: float
+    examples: float
+    seconds: float | None
+
+    @property
+    def few_seeds(self) -> bool:
+        """True if there are too few seeds to conclude much."""
+        return self.seeds < FEW_SEEDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Standing):
+    """A contestant on one task at one ε.
+
+    Attributes:
+        worst: the metric on test data of the worst run that finished.
+        gap_to_untuned: by how much this one is better than untuned `auto_clipping`.
+        gap_closed: share of the distance from untuned to oracle; None if that distance may be zero.
+        epsilon: the largest ε of the runs, failed ones included, as their ledgers confirm it; ∞ if it is not private;
+            None if no run could say.
+        accountant: whose bound it is.
+        audited: the largest lower bound on ε that an attack has shown, if there was one.
+        risk: the largest proven bounds of what an attack on one record can achieve against a run, failed ones included;
+            None if no run could say.
+        path: what the run of the smallest seed released while it trained, thinned out; often empty.
+        lost_to_noise: of `gap_to_oracle`, what paying for the tuning cost; None without extra runs, as the next.
+        lost_to_choice: what a worse choice of values cost.
+        records: seeds and paths of the runs, failed ones included, by seed.
+        command: what repeats the first of these runs.
+    """
+
+    method_version: int
+    task_version: int
+    worst: float | None
+    gap_to_untuned: Estimate | None
+    gap_closed: Estimate | None
+    epsilon: float | None
+    accountant: str
+    audited: float | None
+    risk: Risk | None = None
+    path: tuple[PathPoint, ...] = ()
+    lost_to_noise: Estimate | None = None
+    lost_to_choice: Estimate | None = None
+    records: tuple[tuple[int, str], ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """All contestants on one task at one target ε, best first, with the references apart.
+
+    `setting` is the task, the model, and whatever else tells this setting from others. Tables at other ε share it.
+    `oracle` is who gaps are measured to; None if it has no runs here.
+    """
+
+    task: str
+    model: str
+    epsilon: float
+    delta: float
+    setting: str
+    measure: Measure
+    rows: tuple[Row, ...]
+    references: tuple[Row, ...]
+    oracle: Contestant | None = None
+
+    @property
+    def title(self) -> str:
+        """Setting and ε."""
+        return f"{self.setting}, ε = {self.epsilon:g}"
+
+    @property
+    def everyone(self) -> tuple[Row, ...]:
+        """All rows, references included."""
+        return self.rows + self.references
+
+
+def table_of(contest: Contest, draws: Draws, replays: Replays) -> Table:
+    """Return the table of a contest: its rows, best first, with ranks resampled by these draws."""
+    ranked = contest.ranked
+    resampled = scores_of(ranked, draws, contest.setting.measure).resampled_ranks(draws.weights) if ranked else None
+    intervals = [] if resampled is None else middle_ranks(resampled)
+    by_contestant = {entry.contestant: interval for entry, interval in zip(ranked, intervals, strict=True)}
+    explained = replays.explain(key for entry in contest.entries for key in entry.runs["key"])
+    rows = [
+        _row(
+            entry,
+            by_contestant.get(entry.contestant),
+            contest,
+            replays.splits(entry, contest.oracle) if explained else [],
+        )
+        for entry in sorted(contest.entries, key=_best_first)
+    ]
+    return Table(
+        task=contest.setting.task,
+        model=contest.setting.model,
+        epsilon=contest.target,
+        delta=contest.setting.delta,
+        setting=contest.title,
+        measure=contest.setting.measure,
+        oracle=contest.oracle.contestant if contest.oracle else None,
+        rows=tuple(row for row in rows if not row.contestant.reference),
+        references=tuple(row for row in rows if row.contestant.reference),
+    )
+
+
+def _best_first(entry: Entry) -> tuple[bool, float, str]:
+    """Return a key to sort by. Failures count, as in ranks; entries without a finished run go last."""
+    return entry.finished.empty, -round(fmean(entry.by_seed().values()), 9), entry.contestant.label
+
+
+def _row(entry: Entry, interval: Ranks | None, contest: Contest, splits: Sequence[Split]) -> Row:
+    runs, finished = entry.runs, entry.finished
+    of_command = ["method", "parameters", "method_version", "task_version", "setting", "target", "seed"]
+    first = next(runs[of_command].itertuples())
+    values = finished["value"].tolist()
+    oracle, untuned = (None, None) if entry.lacks else (contest.oracle, contest.untuned)
+    private = entry.contestant.end_to_end_private
+    known = runs[runs["epsilon"].notna()]
+    epsilon, accountant = max(zip(known["epsilon"].tolist(), known["accountant"], strict=True), default=(None, ""))
+    audited = finished["audited"].max()
+    return Row(
+        contestant=entry.contestant,
+        method_version=first.method_version,  # the versions of the runs are the same
+        task_version=first.task_version,
+        seeds=len(finished),
+        failed=len(runs) - len(finished),
+        utility=metric_mean(values, contest.setting.measure) if values else None,
+        worst=(min if contest.setting.measure.higher_is_better else max)(values, default=None),
+        cross_entropy=mean_over([entry], [], "cross_entropy"),
+        ranks=interval,
+        gap_to_oracle=_lead(oracle, entry),
+        gap_to_untuned=_lead(entry, untuned),
+        gap_closed=_gap_closed(entry, oracle, untuned),
+        epsilon=epsilon if private else math.inf,
+        accountant=accountant if private else "",
+        audited=None if math.isnan(audited) else float(audited),
+        risk=_risk(entry),
+        lacks_seeds=entry.lacks,
+        contradicted=bool((finished["refuted"].astype(bool) | (finished["audited"] > finished["epsilon"])).any()),
+        tuning_share=median(finished["tuning_share"]) or 0.0,
+        runs=median(finished["runs"]) or 0.0,
+        examples=entry.examples or 0.0,
+        seconds=median(finished["seconds"]),
+        path=next(iter(finished["released_path"]), ()),
+        lost_to_noise=mean_interval([split.noise for split in splits]) if splits else None,
+        lost_to_choice=mean_interval([split.choice for split in splits]) if splits else None,
+        records=tuple(zip(runs["seed"].tolist(), runs["path"], strict=True)),
+        command=command_of(first),
+    )
+
+
+def _risk(entry: Entry) -> Risk | None:
+    if not entry.contestant.end_to_end_private:
+        return CERTAIN
+    known = [risk for risk in entry.runs["risk"] if risk]
+    return worst(known) if known else None
+
+
+def _lead(better: Entry | None, worse: Entry | None) -> Estimate | None:
+    """Return by how much an entry is better over the seeds of both; None if they are the same or share no seed."""
+    return None if better is None or worse is None or better is worse else mean_over([better], [worse])
+
+
+def _gap_closed(entry: Entry, oracle: Entry | None, untuned: Entry | None) -> Estimate | None:
+    if oracle is None or untuned is None or entry is oracle or entry is untuned:
+        return None
+    triples = paired(entry, untuned, oracle)
+    return ratio_interval([score - low for score, low, _ in triples], [high - low for _, low, high in triples])

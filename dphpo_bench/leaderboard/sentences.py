@@ -1,0 +1,297 @@
+"""Sentences and small tables about a board, as plain text: its findings, its answers, who beats whom."""
+
+import statistics as plain
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dphpo_bench.leaderboard.answers import UNTUNED, Absent, Answer, Place
+from dphpo_bench.leaderboard.board import Board
+from dphpo_bench.leaderboard.claims import FAMILY_ERROR, MOST_TIMES, TIMES, Claims, Pair, Power
+from dphpo_bench.leaderboard.columns import NOTHING, change_text
+from dphpo_bench.leaderboard.contestants import Contest, mean_over
+from dphpo_bench.leaderboard.overall import Overall
+from dphpo_bench.leaderboard.rows import Table
+from dphpo_bench.leaderboard.sensitivity import Variation
+from dphpo_bench.leaderboard.values import Contestant, Estimate, Finding
+
+ADVISED = "recommended"
+MOST_NAMED = 4
+MORE_THAN_ALL = "more than 100"
+
+
+def findings(counted: Sequence[tuple[Contest, Table]], overalls: Sequence[Overall]) -> tuple[Finding, ...]:
+    """Return the findings that the tables that count, and the overall standings, have the data for."""
+    epsilons = sorted({table.epsilon for _, table in counted})
+    ends = list(dict.fromkeys([*epsilons[:1], *epsilons[-1:]]))
+    sentences_by_title = {
+        "Who is first": [_first(overall) for overall in overalls if overall.epsilon in ends and len(overall.rows) > 1],
+        "Does searching pay for itself": [text for epsilon in ends for text in _searching(counted, epsilon)],
+    }
+    return tuple(Finding(title, " ".join(texts)) for title, texts in sentences_by_title.items() if texts)
+
+
+def _first(overall: Overall) -> str:
+    """Return who has the best mean rank, and how many others may really be as good."""
+    best, *rest = overall.rows
+    assert best.mean_rank is not None
+    tied = [row for row in rest if row.mean_rank and row.mean_rank.mean == best.mean_rank.mean]
+    names = ", ".join(row.contestant.label for row in (best, *tied))
+    close = sum(bool(best.ranks and row.ranks and row.ranks.low <= best.ranks.high) for row in rest[len(tied) :])
+    return (
+        f"At {overall.title}, {names} {'share' if tied else 'has'} the best mean rank, {best.mean_rank.mean:.2f} of "
+        f"{len(overall.rows)} (tables: {len(overall.tables)}). Others whose rank interval overlaps with "
+        f"{'theirs' if tied else 'its own'}: {close}."
+    )
+
+
+def _searching(counted: Sequence[tuple[Contest, Table]], epsilon: float) -> Iterator[str]:
+    """Yield how many searches are significantly better or worse than no tuning, and than recommended values.
+
+    Those in half of the tables or more, so that a submission to one of them does not change what is said of all.
+    """
+    tables = [(contest, table) for contest, table in counted if table.epsilon == epsilon]
+    among = Counter(row.contestant for _, table in tables for row in table.rows)
+    searches = [
+        (row, contest)
+        for contest, table in tables
+        for row in table.rows
+        if row.runs > 1 and not row.lacks_seeds and 2 * among[row.contestant] >= len(tables)
+    ]
+    untuned = [row.gap_to_untuned for row, _ in searches if row.gap_to_untuned]
+    advised = [lead for row, contest in searches if (lead := _lead(contest, row.contestant, ADVISED))]
+    if untuned:
+        better, worse = _beyond_chance(untuned)
+        text = (
+            f"{better} of {len(untuned)} results of methods with several training runs are better than {UNTUNED} and "
+        )
+        text += f"{worse} worse"
+        if advised:
+            better, worse = _beyond_chance(advised)
+            text += f"; {better} are better than {ADVISED}, whose values are from the literature, and {worse} worse"
+        spent = plain.median(row.tuning_share for row, _ in searches)
+        yield (
+            f"At ε = {epsilon:g}, {text} (95 % confidence each). Their search takes {100 * spent:.0f} % of ε (median)."
+        )
+
+
+def _lead(contest: Contest, who: Contestant, label: str) -> Estimate | None:
+    """Return by how much a contestant is better than another one; None without that."""
+    others = [entry for entry in contest.entries if entry.contestant.label == label and not entry.lacks]
+    return mean_over([contest.by_contestant[who]], others) if others else None
+
+
+def _beyond_chance(leads: Sequence[Estimate]) -> tuple[int, int]:
+    """Return how many are above zero, and how many below, with 95 % confidence each."""
+    signs = [lead.sign for lead in leads]
+    return signs.count(1), signs.count(-1)
+
+
+def sentences(answer: Answer) -> list[str]:
+    """Return sentences about an answer, who is first and who is last, as plain text; each begins with a name."""
+    first, *others = answer.places
+    cost = f", for the cost of {_runs(first.cost)}" if first.cost else ""
+    place = f"{_distance(answer, first.lead.mean)}{_interval(answer, first)}{_worst(answer, first)}"
+    texts = [f"{first.contestant.label} is {place}{cost}."]
+    ties = [place.contestant.label for place in others if place.tied]
+    if others and not ties:
+        texts[0] = f"{texts[0][:-1]}, and ahead of every other with 95 % confidence each."
+    elif ties:
+        more = f" and {len(ties) - MOST_NAMED} more" if len(ties) > MOST_NAMED else ""
+        texts.append(f"{', '.join(ties[:MOST_NAMED])}{more} cannot be told from it, with 95 % confidence each.")
+    if len(others) > len(ties):
+        last = others[-1]
+        texts.append(f"{last.contestant.label} is last, {_distance(answer, last.lead.mean)}{_worst(answer, last)}.")
+    return texts
+
+
+def absence(answer: Answer, absent: Absent) -> str:
+    """Return in how many tables a contestant is; if in half or more, its distance and the first's there."""
+    if absent.lead is None or absent.first is None or absent not in answer.nearly:
+        return f"in {absent.tables}"
+    first = f"{answer.places[0].contestant.label} is {_distance(answer, absent.first.mean)}"
+    return f"in {absent.tables}: {_distance(answer, absent.lead.mean)} there, where {first}"
+
+
+def _runs(cost: float) -> str:
+    text = f"{cost:.3g}"
+    return "one untuned run" if text == "1" else f"{text} untuned runs"
+
+
+def _distance(answer: Answer, mean: float) -> str:
+    if not change_text(mean, answer.measure).strip("+−0."):
+        return f"level with {answer.anchor}"
+    return f"{_amount(answer, abs(mean))} {'ahead of' if mean > 0 else 'behind'} {answer.anchor}"
+
+
+def _amount(answer: Answer, value: float) -> str:
+    unit = answer.measure.unit or f"of {answer.measure.title}"
+    return f"{change_text(value, answer.measure).lstrip('+')} {unit}"
+
+
+def _interval(answer: Answer, place: Place) -> str:
+    low, high = place.lead.low, place.lead.high
+    if low is None or high is None:
+        return ""
+    return f" [{change_text(low, answer.measure)}, {change_text(high, answer.measure)}]"
+
+
+def _worst(answer: Answer, place: Place) -> str:
+    if len(place.parts) < 2:
+        return ""
+    worst = place.parts[-1]
+    return f", at worst {change_text(worst.value, answer.measure)} ({worst.name})"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A small table of texts."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def summary(board: Board) -> str:
+    """Return how many pairs are significant, and how sure that is."""
+    pairs = sum(len(claims.pairs) for claims in board.claims)
+    claimed = sum(len(claims.significant) for claims in board.claims)
+    return (
+        f"All pairs of contestants, on the same tables and seed by seed: {pairs:,} comparisons, of which {claimed:,} "
+        f"tell who is better. They are tested so that the chance of any wrong one is {100 * FAMILY_ERROR:g} %, all "
+        "counted together (Holm), as far as t-tests hold, and are about these tasks. A pair that is not named is "
+        "undecided, which does not mean equal."
+    )
+
+
+def by_subject(board: Board) -> list[tuple[str, list[Claims]]]:
+    """Return the claims, those of one subject together."""
+    return [
+        (subject, list(of_subject)) for subject, of_subject in groupby(board.claims, key=lambda claims: claims.subject)
+    ]
+
+
+def count_text(claims: Claims) -> str:
+    """Return a text such as "ε = 3: 5 of 276 pairs are told apart"."""
+    return f"ε = {claims.epsilon:g}: {len(claims.significant):,} of {len(claims.pairs):,} pairs are told apart"
+
+
+def victories(claims: Claims) -> list[str]:
+    """Return a sentence for each contestant that beats another, best mean first, then those without a mean.
+
+    Last, what rests on few of the tables.
+    """
+    everyone = (*claims.order, *claims.others)
+    texts = [f"{who.label} beats {_whom(claims, who)}." for who in everyone if claims.beaten(who)]
+    few = [pair for pair in claims.significant if 2 * pair.ahead <= pair.tables]
+    if few:
+        pairs = (f"{pair.better.label} than {pair.worse.label} ({pair.ahead} of {pair.tables})" for pair in few)
+        texts.append(f"Better on average, but on half of the tasks at most: {', '.join(pairs)}.")
+    return texts
+
+
+def _whom(claims: Claims, who: Contestant) -> str:
+    """Return whom it beats, or whom it does not beat if these are fewer, among those in all tables; then the others.
+
+    Where not all tables were compared, it is said how many were.
+    """
+    beaten = {pair.worse: pair for pair in claims.beaten(who)}
+    first = [other for other in claims.order if other in beaten and who in claims.order]
+    rest = [other.label for other in claims.order if other != who and other not in beaten]
+    text = ", ".join(other.label for other in first)
+    if len(rest) < len(first):
+        text = "all others that are in all tables" if claims.others else "all others"
+        text += f" but {', '.join(rest)}" if rest else ""
+    further = [_with_tables(claims, pair) for other, pair in beaten.items() if other not in first]
+    return "; and ".join(filter(None, (text, ", ".join(further))))
+
+
+def _with_tables(claims: Claims, pair: Pair) -> str:
+    return pair.worse.label + (f" (on {pair.tables} of {claims.tasks} tasks)" if pair.tables < claims.tasks else "")
+
+
+def first_answers(board: Board) -> list[Answer]:
+    """Return the answers about the first subject: at each ε, then over all."""
+    return [answer for answer in board.answers if answer.subject == board.answers[0].subject]
+
+
+def stability(board: Board) -> list[str]:
+    """Return for each ε how often the order holds on boards that are made in other ways."""
+    return [_stability(claims, [variation for variation in board.variations if variation.epsilon == claims.epsilon])
+            for claims in _first_claims(board) if claims.complete]  # fmt: skip
+
+
+def _first_claims(board: Board) -> list[Claims]:
+    return [claims for claims in board.claims if claims.subject == board.claims[0].subject]
+
+
+def _stability(claims: Claims, variations: Sequence[Variation]) -> str:
+    ways = sum(count for variation in variations for _, count in variation.firsts)
+    stays = sum(count for variation in variations for who, count in variation.firsts if who == claims.order[0])
+    worst = max(variations, key=lambda variation: (variation.swapped, variation.reversed))
+    wrong = max(variation.reversed for variation in variations)
+    apart = sum(pair.significant for pair in claims.complete)
+    tail = f", and {wrong or 'none'} of the {apart} told apart" if apart else ""
+    among = ", of those in all tables," if claims.others else ","
+    return (
+        f"At ε = {claims.epsilon:g}{among} {claims.order[0].label} is first on {stays} of {ways} boards made in "
+        f"another way; at most {worst.swapped} of {worst.pairs} pairs change places{tail}."
+    )
+
+
+def stability_sheet(board: Board) -> Sheet:
+    """Return what becomes of the order, for each ε and each group of ways."""
+    rows = (
+        (
+            f"{variation.epsilon:g}",
+            variation.title,
+            ", ".join(f"{who.label} ({count})" if variation.worst else who.label for who, count in variation.firsts),
+            f"{variation.swapped} of {variation.pairs}{f' ({variation.worst})' if variation.worst else ''}",
+            str(variation.reversed),
+        )
+        for variation in board.variations
+    )
+    return Sheet(("ε", "the board made", "first (times)", "pairs that change places", "of those told apart"), (*rows,))
+
+
+def needs(board: Board) -> list[str]:
+    """Return for each ε what it takes to tell more apart."""
+    texts = []
+    for claims in _first_claims(board):
+        power = claims.power
+        if power:
+            least = _smallest(claims, power)
+            unit = f" {claims.measure.unit}" if claims.measure.unit else ""
+            tasks = "a task" if claims.tasks == 1 else f"each of {'up to ' * bool(claims.others)}{claims.tasks} tasks"
+            texts.append(
+                f"At ε = {claims.epsilon:g}, {power.seeds} seeds or more on {tasks} tell the typical pair apart "
+                f"if {least}{unit}{' or more' if least != MORE_THAN_ALL else ''} lie between them"
+                f"{f'; one point takes {_times(power)} times the data' if claims.measure.share else ''}."
+            )
+    return texts
+
+
+def _smallest(claims: Claims, power: Power) -> str:
+    """Return the smallest lead that is seen; more than 100 points is more than a perfect score has over zero."""
+    if claims.measure.share and power.smallest > 1:
+        return MORE_THAN_ALL
+    return change_text(power.smallest, claims.measure).lstrip("+")
+
+
+def _times(power: Power) -> str:
+    return f"more than {MOST_TIMES}" if power.times_for_point is None else f"{power.times_for_point:g}"
+
+
+def needs_sheet(board: Board) -> Sheet:
+    """Return what it takes to tell more apart, for each subject and ε."""
+    settled = (f"settled by {times} times the data" for times in TIMES)
+    headers = ("tables", "undecided pairs", "typical lead seen", "times the data for a point", *settled)
+    return Sheet(headers, tuple(tuple(_needs_row(claims, claims.power)) for claims in board.claims if claims.power))
+
+
+def _needs_row(claims: Claims, power: Power) -> Iterator[str]:
+    yield claims.title
+    yield str(len(claims.pairs) - len(claims.significant))
+    yield _smallest(claims, power)
+    yield _times(power) if claims.measure.share else NOTHING
+    yield from (str(count) for _, count in power.by_times)
