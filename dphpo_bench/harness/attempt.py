@@ -95,6 +95,7 @@ def _let_run(
         meter=None if hidden else setup.meter,
         observer=setup.observer,
         order=setup.order,
+        checkpoints=setup.checkpoints,
     )
     try:
         with sealed() as complaints:

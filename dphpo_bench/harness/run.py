@@ -31,6 +31,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
+from dphpo_bench.harness.continuing import check_continuable, conditions_of
 from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
@@ -43,6 +44,7 @@ from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
+from dphpo_bench.session.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -95,6 +97,7 @@ def run(
     account: str | None = None,
     not_private: bool = False,
     counted: Counted | None = None,
+    checkpoint_every: int | None = None,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
 
@@ -116,6 +119,10 @@ def run(
         account: of private records: which account in `results_dir` counts the run; None: "main".
         not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
         counted: of a run on private records that its caller has counted, as sweeps do; None: `run` counts it.
+        checkpoint_every: steps between two checkpoints of a single training run. After a kill, the same call goes on
+            from the last one, to the same record and model. The file lies in `.unfinished` of `results_dir` and is
+            removed at the end. It holds weights and the positions of the random streams: whoever reads it can subtract
+            the noise. None: no checkpoints.
 
     Raises:
         AccountError: if the account's cap does not cover the run, or the account cannot be written.
@@ -138,6 +145,8 @@ def run(
         counted.check(checked)
     elif not task.public:
         refuse_no_privacy(Entry.of(checked, 0), not_private)
+    if checkpoint_every is not None:
+        check_continuable(checkpoint_every, store, checked, task, setup)
     source = source or DataSource.resolve(progress=setup.progress)
 
     def load() -> Records:
@@ -150,7 +159,9 @@ def run(
     identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
         store.check_free(identity)
-    path = store.journal_of(identity) if store and setup.unseeded else None
+    goes_on = setup.unseeded or (checkpoint_every is not None and not task.public)  # and then is counted once
+    path = store.journal_of(identity) if store and goes_on else None
+    checkpoint = store.checkpoint_of(identity) if store else None
     setup = replace(setup, identity=identity.key, journal=counted.journal if counted else _journal(path, setup))
     entry = OpenEntry.make(book, checked, identity, setup) if book else None
     with entry.voided_on_mistakes() if entry else nullcontext():
@@ -161,6 +172,12 @@ def run(
             check_same_data(store.root, task, identity, digest)
             if entry:
                 entry.note(digest=digest)
+        if checkpoint and checkpoint_every is not None:
+            conditions = conditions_of(identity, checked, task, train, setup)
+            saved = Checkpoints(checkpoint, checkpoint_every, conditions)
+            setup = replace(setup, checkpoints=saved)
+            if saved.step:
+                setup.progress.note(f"Going on after step {saved.step}, from the checkpoint of an earlier process.")
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     planned = Meter(checked.plan.cost.examples, "the test")
@@ -179,6 +196,8 @@ def run(
     if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
         model = None
     path = store.write(record) if store else None
+    if checkpoint:
+        checkpoint.unlink(missing_ok=True)
     setup.journal.discard()
     report = None if book is None else _told(book, setup.progress)
     if check and record.status != "ok":
@@ -218,7 +237,7 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
             f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
             f"release: count ε and δ of both runs, and remove {path} first."
         )
-    if journal.values and journal.values.get(CONDITIONS) != setup.conditions():
+    if journal.values and setup.unseeded and journal.values.get(CONDITIONS) != setup.conditions():
         raise RecordError(
             "An earlier run of this was interrupted on another device, with another number of threads or by another "
             "torch, which round otherwise: the same noise on other sums would show the records. Go on as there; or "

@@ -17,6 +17,7 @@ from dphpo_bench.training.randomness import Streams
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
+    from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.observer import Observer
 
 SECURE_NOISE = "secure noise"
@@ -47,6 +48,7 @@ class Setup:
         meter: counts what is computed.
         observer: is told of all releases.
         identity: of the run, as a key, which the noise on private records follows; empty for a run without a record.
+        checkpoints: from which the run goes on; None: it has none.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
 
     Raises:
@@ -61,6 +63,7 @@ class Setup:
     meter: Meter = field(default_factory=Meter)
     observer: "Observer | None" = None
     identity: str = ""
+    checkpoints: "Checkpoints | None" = None
     order: Callable[[int], Sequence[int]] = range
 
     def __post_init__(self) -> None:
