@@ -224,8 +224,9 @@ class Account:
             lines += [{"number": entry.number, "joined": True} for entry in again]
             if cap and new:
                 if cap.filter is None:
-                    cap = replace(cap, filter=cap.filter_like(new[0].dp_event))
-                    lines.insert(0, {"filter": asdict(cap.filter)})  # type: ignore[call-overload]
+                    chosen = cap.filter_like(new[0].dp_event)
+                    lines.insert(0, {"filter": asdict(chosen)})
+                    cap = replace(cap, filter=chosen)
                 self._check_cap(cap, known, new)
             self._append(lines)
         return not again

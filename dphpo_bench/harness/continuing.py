@@ -46,7 +46,9 @@ def check_continuable(every: int, store: RecordStore | None, checked: CheckedPla
         )
 
 
-def conditions_of(identity: Identity, checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> dict[str, str]:
+def must_not_change(
+    identity: Identity, checked: CheckedPlan, task: Task, train: Records, setup: Setup
+) -> dict[str, str]:
     """Return hashes of all that must not change for a run to go on from a checkpoint, by name."""
     streams = setup.streams()
     installed = sorted((package.name, package.version) for package in distributions())

@@ -35,7 +35,7 @@ NO_STATE = (
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run has come, but for the state of its method; the fields are those of `Access`."""
+    """The progress of a run, but for the state of its method; the fields are those of `Access`."""
 
     ledger: Ledger
     begun: "dict[bytes, AnyGenerator]"

@@ -4,7 +4,6 @@ A snapshot holds no code, so reading one runs nothing. Code, such as functions a
 goes on.
 """
 
-import random
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +20,8 @@ _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, 
 def snapshot(objects: Sequence[Any]) -> list[Any]:
     """Return the state of these objects, as `torch.load(weights_only=True)` reads it.
 
-    An object may be a list, a dictionary, a tensor, a generator of torch or of `random`, or any other object whose
-    state is its attributes. Objects that refer to one another keep their references.
+    An object may be a list, a dictionary, a tensor, a generator of torch, or any other object whose state is its
+    attributes. Objects that refer to one another keep their references.
 
     Raises:
         InvalidValueError: if some state cannot be copied so, such as that of an iterator.
@@ -65,8 +64,6 @@ class _Writer:
             return ["tensor", value.detach().to("cpu", copy=True), str(value.device)]
         if isinstance(value, torch.Generator):
             return ["generator", value.get_state()]
-        if type(value) is random.Random:
-            return ["random", value.getstate()]
         if isinstance(value, list):
             return ["list", [self.written(item) for item in value]]
         if isinstance(value, dict):
@@ -113,11 +110,6 @@ class _Reader:
     def _generator(self, number: int, target: Any, state: Tensor) -> torch.Generator:
         self._objects[number] = self._typed(target, "Generator", isinstance(target, torch.Generator))
         target.set_state(state)
-        return target  # type: ignore[no-any-return]
-
-    def _random(self, number: int, target: Any, state: tuple[Any, ...]) -> random.Random:
-        self._objects[number] = self._typed(target, "Random", type(target) is random.Random)
-        target.setstate(state)
         return target  # type: ignore[no-any-return]
 
     def _list(self, number: int, target: Any, items: list[Any]) -> list[Any]:

@@ -16,6 +16,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.session import checkpoints
 from dphpo_bench.session.session import ChargedSession
+from tests.harness.children import ended, start
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
 STEPS = 24
@@ -35,18 +36,6 @@ def toy(shift: float = 0.0, public: bool = True) -> bench.ArrayTask:
     return bench.ArrayTask("toy", records, network, test, public=public, batch_size=32, epochs=4)
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Return the exit code of a copy of this process that does the work, minus the signal that killed it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 def run(folder: Path, method: str | bench.Method, task: bench.ArrayTask | None = None, **options: Any) -> Any:
     options = {"seed": 0, "checkpoint_every": 5, "progress": bench.SilentProgress(), **options}
     return bench.run(method, task or toy(), BUDGET, results_dir=folder, **options)
@@ -64,7 +53,7 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, folder: Path, *argumen
 
     with monkeypatch.context() as patched:
         patched.setattr(ChargedSession, "steps", deadly)
-        assert in_child(lambda: run(folder, *arguments, **options)) == -signal.SIGKILL
+        assert ended(start(lambda: run(folder, *arguments, **options))) == -signal.SIGKILL
 
 
 def checkpoint_in(folder: Path) -> Path:

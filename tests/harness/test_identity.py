@@ -98,13 +98,12 @@ CHANGED: dict[str, Any] = {
 @pytest.mark.parametrize("name", [field.name for field in fields(bench.TaskFacts)])
 def test_every_public_fact_is_part_of_the_identity(fixed_noise, name: str) -> None:
     facts = Blobs().facts
-    changed = replace(facts, **{name: CHANGED[name]}) if CHANGED[name] is not None else facts
+    changed = replace(facts, **{name: CHANGED[name]})
     assert name in changed.to_json()
-    if CHANGED[name] is not None:
-        one, other = (
-            identity_of(fixed_noise(), task_identity(Blobs(), each, SOURCE), BUDGET, 0) for each in (facts, changed)
-        )
-        assert one.key != other.key
+    one, other = (
+        identity_of(fixed_noise(), task_identity(Blobs(), each, SOURCE), BUDGET, 0) for each in (facts, changed)
+    )
+    assert one.key != other.key
 
 
 def test_a_record_is_the_unit_of_older_identities() -> None:
@@ -162,7 +161,7 @@ def test_a_comment_renames_nothing_and_a_version_does(tmp_path: Path, monkeypatc
     assert len({before, *renamed}) == 3
 
 
-@pytest.mark.parametrize("version", [0, -1, True, "2", 1.0, None])
+@pytest.mark.parametrize("version", [0, True, "2", 1.0])
 def test_a_version_is_an_integer_from_one(fixed_noise, version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     @dataclass(frozen=True)
     class Wrong(fixed_noise):
