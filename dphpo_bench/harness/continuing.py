@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from importlib.metadata import distributions
+from pathlib import Path
 
 import torch
 
 from dphpo_bench.base.checks import whole
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.registry import code_hash
 from dphpo_bench.contract.task import MAX_STEPS, Task
@@ -19,6 +21,10 @@ from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.records.record import Identity
 from dphpo_bench.records.store import RecordStore
+from dphpo_bench.session.checkpoints import Checkpoints
+
+RESUMABLE = "under which a run with checkpoints goes on"
+"""Key of a journal: a hash of what must not change, also where the checkpoint is lost."""
 
 _OPTION = "Leave out --checkpoint-every (checkpoint_every)."
 
@@ -65,3 +71,33 @@ def must_not_change(
         name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
         for name, value in conditions.items()
     }
+
+
+def checkpoints_of(
+    path: Path, every: int, conditions: Mapping[str, str], setup: Setup, journal: Path | None
+) -> Checkpoints:
+    """Return the checkpoints of a run, which goes on from the last one if there is any.
+
+    Args:
+        path: of the checkpoint.
+        every: steps between two checkpoints.
+        conditions: from `must_not_change`.
+        setup: of the run.
+        journal: the file of its journal; None without one, where a seed makes the run repeatable.
+
+    Raises:
+        RecordError: if an earlier process began the run under other conditions, or its checkpoint is damaged.
+    """
+    anew = "remove it to start from the first step"
+    if journal:
+        anew = f"remove it and {journal} to start anew, which is a second release: count ε and δ of both runs"
+    checkpoints = Checkpoints(path, every, conditions, anew)
+    number = int(hashlib.sha256(json.dumps(conditions, sort_keys=True).encode()).hexdigest()[:16], 16)
+    if setup.journal.once(RESUMABLE, lambda: number) != number:
+        raise RecordError(
+            "An earlier run of this was interrupted with other data, code or packages, or on another device: the same "
+            f"noise on other questions would show the records. Go on as there; or {anew}."
+        )
+    if checkpoints.step:
+        setup.progress.note(f"Going on after step {checkpoints.step}, from the checkpoint of an earlier process.")
+    return checkpoints

@@ -31,7 +31,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
-from dphpo_bench.harness.continuing import check_continuable, must_not_change
+from dphpo_bench.harness.continuing import check_continuable, checkpoints_of, must_not_change
 from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
@@ -44,7 +44,6 @@ from dphpo_bench.harness.setup import CONDITIONS, SECURE_NOISE, Setup
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.session.checkpoints import Checkpoints
 
 if TYPE_CHECKING:
     import torch
@@ -174,10 +173,7 @@ def run(
                 entry.note(digest=digest)
         if checkpoint and checkpoint_every is not None:
             conditions = must_not_change(identity, checked, task, train, setup)
-            saved = Checkpoints(checkpoint, checkpoint_every, conditions)
-            setup = replace(setup, checkpoints=saved)
-            if saved.step:
-                setup.progress.note(f"Going on after step {saved.step}, from the checkpoint of an earlier process.")
+            setup = replace(setup, checkpoints=checkpoints_of(checkpoint, checkpoint_every, conditions, setup, path))
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     planned = Meter(checked.plan.cost.examples, "the test")

@@ -54,13 +54,14 @@ class Checkpoints:
         path: the file, readable by its owner only.
         every: steps between two checkpoints.
         conditions: what has to be the same for a run to go on, by name.
+        anew: how to start such a run anew where it is not, for a message.
 
     Raises:
         RecordError: if the file is damaged, or of a run under other conditions.
     """
 
-    def __init__(self, path: Path, every: int, conditions: Mapping[str, str]) -> None:
-        self._path, self._every, self._conditions = path, every, dict(conditions)
+    def __init__(self, path: Path, every: int, conditions: Mapping[str, str], anew: str) -> None:
+        self._path, self._every, self._conditions, self._anew = path, every, dict(conditions), anew
         self._has_begun = self._is_running = False
         self._saved = self._read()
 
@@ -149,15 +150,16 @@ class Checkpoints:
             return None
         except OSError as error:
             raise RecordError(f"Cannot read the checkpoint {self._path}: {error.strerror}.") from None
-        again = "remove it, and the run starts from its first step"
         if hashlib.sha256(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
-            raise RecordError(f"The checkpoint {self._path} is damaged: {again}.")
+            raise RecordError(
+                f"The checkpoint {self._path} is damaged: remove it, and the run starts from its first step."
+            )
         saved: dict[str, Any] = torch.load(io.BytesIO(data[_DIGEST_BYTES:]), weights_only=True)
         before = saved["conditions"]
         changed = [name for name in self._conditions | before if self._conditions.get(name) != before.get(name)]
         if changed:
             raise RecordError(
                 f"The checkpoint {self._path} is of a run with another {' and another '.join(changed)}, and does not "
-                f"serve this one: the same noise would answer other questions. Go on as there; or {again}."
+                f"serve this one: the same noise would answer other questions. Go on as there; or {self._anew}."
             )
         return saved

@@ -231,8 +231,12 @@ class TestPrivateRecords:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)
         for path in (tmp_path / ".data").glob("*.digest"):
             path.unlink()
-        with pytest.raises(bench.DphpoBenchError, match="of a run with another data set"):
+        with pytest.raises(bench.DphpoBenchError, match=r"of a run with another data set, .* is a second release"):
             run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
+        checkpoint_in(tmp_path).unlink()
+        with pytest.raises(bench.DphpoBenchError, match="interrupted with other data, code or packages"):
+            run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
+        assert len(self.account(tmp_path)) == 1
 
     def test_a_checkpoint_of_a_lost_journal_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)
