@@ -93,8 +93,8 @@ CheckpointOption = Annotated[
     int | None,
     typer.Option(
         metavar="STEPS",
-        help="Of a single training run: after a kill, the same command goes on from the last checkpoint, a private "
-        "file in RESULTS/.unfinished.",
+        help="Of a single training run: after a kill, the same command goes on from the last checkpoint. Its file in "
+        "RESULTS/.unfinished holds weights and noise, so keep it private; it is removed at the end.",
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
