@@ -89,13 +89,12 @@ class AccountReport:
     changed: bool
     others: tuple[str, ...] = ()
 
-    def sentence(self) -> str:
-        """Return what the end of a run says, in one line."""
-        n = len(self.releases) + len(self.uncounted)
-        return self._text(f"run {n} on these records")
+    def __str__(self) -> str:
+        """Return the line that the end of a run shows."""
+        return self._text(f"run {len(self.releases) + len(self.uncounted)} on these records")
 
     def summary(self) -> str:
-        """Return the same at any other time."""
+        """Return the line for any other time."""
         return self._text(f"{count(len(self.releases) + len(self.uncounted), 'run')} on these records")
 
     def _text(self, runs: str) -> str:
@@ -135,10 +134,6 @@ class AccountReport:
             "uncounted": list(self.uncounted),
             "totals": [asdict(total) for total in self.totals],
         }
-
-    def __str__(self) -> str:
-        """Return the line that the end of a run shows."""
-        return self.sentence()
 
 
 def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:

@@ -78,12 +78,7 @@ def checkpoints_of(
 ) -> Checkpoints:
     """Return the checkpoints of a run, which goes on from the last one if there is any.
 
-    Args:
-        path: of the checkpoint.
-        every: steps between two checkpoints.
-        conditions: from `must_not_change`.
-        setup: of the run.
-        journal: the file of its journal; None without one, where a seed makes the run repeatable.
+    The conditions are from `must_not_change`; the journal's file is None where a seed makes the run repeatable.
 
     Raises:
         RecordError: if an earlier process began the run under other conditions, or its checkpoint is damaged.
