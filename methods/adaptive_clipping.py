@@ -118,14 +118,14 @@ class AdaptiveClipping(bench.TrainingMethod[Planned]):
         planned, model = plan.parameters, session.build_model()
         update = bench.UpdateRule(planned.optimizer, bench.trainable(model))
         smallest, largest = map(math.log, THRESHOLDS)
-        log_threshold = math.log(self.initial_max_grad_norm)
-        path = []
-        for _ in bench.training_steps(session, planned.steps, [model], [self.averaging]):
-            path.append(math.exp(log_threshold))
+        logarithms = [math.log(self.initial_max_grad_norm)]
+        state = [update, logarithms]
+        for _ in bench.training_steps(session, planned.steps, [model], [self.averaging], state=state):
             gradient, share = session.sample(planned.step).gradient_and_quantile(
-                model, path[-1], planned.noise_multiplier, planned.count_noise
+                model, math.exp(logarithms[-1]), planned.noise_multiplier, planned.count_noise
             )
             update.apply(update.direction(gradient), planned.learning_rate)
-            moved = log_threshold - self.threshold_learning_rate * (share - self.quantile)
-            log_threshold = min(max(moved, smallest), largest)
+            moved = logarithms[-1] - self.threshold_learning_rate * (share - self.quantile)
+            logarithms.append(min(max(moved, smallest), largest))
+        path = [math.exp(logarithm) for logarithm in logarithms[:-1]]
         return bench.Outcome(model, {"learning_rate": planned.learning_rate, "max_grad_norm": path})

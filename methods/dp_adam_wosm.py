@@ -54,9 +54,10 @@ class DpAdamWosm(bench.SingleRun):
         training, model = plan.parameters, session.build_model()
         weights = bench.trainable(model)
         momenta = [torch.zeros_like(weight) for weight in weights]
-        for step, gradient in enumerate(training.gradients(session, model), start=1):
+        for step in bench.training_steps(session, training.steps, [model], [training.averaging], state=momenta):
+            gradient = training.gradient(session, model)
             with torch.no_grad():
                 torch._foreach_lerp_(momenta, gradient, 1 - self.momentum)
-                corrected = training.learning_rate / (1 - self.momentum**step)
+                corrected = training.learning_rate / (1 - self.momentum ** (step + 1))
                 torch._foreach_add_(weights, momenta, alpha=-corrected)
         return bench.Outcome(model, {"learning_rate": training.learning_rate})

@@ -1,13 +1,8 @@
 """DP-ZO: training from one privatised scalar a step, without a gradient."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -88,9 +83,10 @@ class DpZo(bench.TrainingMethod[ZerothOrder]):
         rate = self.learning_rate / sum(weight.numel() for weight in weights)
         width, bound = 2 * self.smoothing, 2 * self.smoothing * self.clipping_threshold
         kind = bench.poisson_sampled(planned.sample_rate, bench.gaussian(planned.noise_multiplier))
-        directions = _directions(weights, int(session.uniform("directions") * 2**53))
-        for _ in bench.training_steps(session, planned.steps, [model], [self.averaging]):
-            direction = next(directions)
+        # Drawn where the weights are not: the same on every device.
+        generator = torch.Generator().manual_seed(int(session.uniform("directions") * 2**53))
+        for _ in bench.training_steps(session, planned.steps, [model], [self.averaging], state=[generator]):
+            direction = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
             with torch.no_grad():
                 torch._foreach_add_(weights, direction, alpha=self.smoothing)
             # From w + λz, a step of 2λ back along z leads to w − λz.
@@ -99,12 +95,3 @@ class DpZo(bench.TrainingMethod[ZerothOrder]):
             with torch.no_grad():
                 torch._foreach_add_(weights, direction, alpha=-self.smoothing - rate * derivative)
         return bench.Outcome(model, {"learning_rate": rate})
-
-
-def _directions(weights: "list[Tensor]", seed: int) -> "Iterator[list[Tensor]]":
-    """Standard normal directions, drawn where the weights are not: the same on every device."""
-    import torch
-
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        yield [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]

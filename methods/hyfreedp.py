@@ -18,8 +18,7 @@ LOOKS = 8
 """How often it is asked, before the first step, what noise the weights can bear."""
 
 LOOKERS = 256
-"""Expected number of records that are asked at a time before the first step and after the last. Of a larger batch, at
-least as many vote."""
+"""Expected number of records asked before the first step and after the last; of a larger batch, at least as many."""
 
 PASSES = 0.28
 """Records that probes pass forward for each that is trained on: where most weights are frozen, a pass forward takes
@@ -71,8 +70,7 @@ TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
 
 ASIDE, RESCALE, SETTLE = 0.35, 0.7, 0.85
-"""Of the logarithm of a scale of the last layer: how far to both sides losses are compared, the first stride, and by
-what the next ones are shorter."""
+"""Of the logarithm of the last layer's scale: distance of compared losses, first stride, factor of each next one."""
 
 
 class VotingRule:
@@ -287,26 +285,28 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         step_kind = bench.poisson_sampled(planned.sample_rate, bench.gaussian(planned.noise_multiplier))
         noise = planned.noise_multiplier * clipping.sensitivity / (planned.sample_rate * planned.records)
         onward: list[float] = []
-        rule: VotingRule | None = None
+        rule = VotingRule(math.nan, (math.nan, math.nan), math.nan)  # set at the first step
         path: list[dict[str, float]] = []
-        for step in bench.training_steps(session, planned.steps, [model], [self.averaging]):
+        state, decays = [update, recent, onward, rule, path], [self.averaging]
+        for step in bench.training_steps(session, planned.steps, [model], decays, state=state):
             gradient = session.sample(step_kind).gradient(model, clipping, planned.noise_multiplier)
             direction = update.direction(gradient)
-            rule = rule or self.first_rule(planned, session, model, direction)
+            if step == 0:
+                vars(rule).update(vars(self.first_rule(planned, session, model, direction)))
             stretch = [weight.detach() - mean for weight, mean in zip(weights, recent.average, strict=True)]
             onward.append(descent(gradient, stretch) / noise)
             if step in planned.probes:
                 batch = session.sample(planned.vote, "votes")
                 behind, ahead = batch.loss_changes(model, stretch, (1.0, -1.0), TINY, planned.noise(planned.vote_rate))
                 last, next_one = behind / TINY, -ahead / TINY
-                points_on = sum(onward) / math.sqrt(len(onward))
-                rule.observe(last, next_one, step / planned.steps, points_on)
-                seen = {"last": last, "next": next_one, "onward": points_on}
-                path.append({"step": step, "learning_rate": rule.learning_rate, **seen})
+                along = sum(onward) / math.sqrt(len(onward))
+                rule.observe(last, next_one, step / planned.steps, along)
+                seen = {"learning_rate": rule.learning_rate, "last": last, "next": next_one, "onward": along}
+                path.append({"step": step} | seen)
                 onward.clear()
             update.apply(direction, rule.learning_rate * min(1.0, (step + 1) / (WARM * planned.steps)))
             recent.update()
-        found = {"learning_rate": rule.learning_rate if rule else math.nan, "path": path}
+        found = {"learning_rate": rule.learning_rate, "path": path}
         return bench.Outcome(model, found | {"scale": self.scaled(planned, session, model)})
 
     def first_rule(

@@ -38,17 +38,17 @@ def read_whole(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def write_whole(path: Path, content: str | bytes | Iterable[Buffer]) -> Path:
+def write_whole(path: Path, content: str | bytes | Iterable[Buffer], mode: int = 0o666) -> Path:
     """Write a file, at once or in pieces, beside its place, flush it to disk, move it there; makes the folder.
 
     Readers of `path` find the old content or the new, even if the process dies. A killed process leaves a file behind
-    whose name starts with a dot and that of the file, and ends in `TORN`. After an `OSError` there is none. Returns the
-    path.
+    whose name starts with a dot and that of the file, and ends in `TORN`. After an `OSError` there is none. Permissions
+    are `mode` without those that the process's umask takes away. Returns the path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}{TORN}")
     try:
-        with temporary.open("xb") as file:  # with the permissions of any new file
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             content = content.encode() if isinstance(content, str) else content
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()

@@ -92,6 +92,7 @@ def run_command(
     ] = None,
     account: options.AccountOption = None,
     not_private: options.NotPrivateOption = False,
+    checkpoint_every: options.CheckpointOption = None,
     device: options.DeviceOption = "auto",
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -127,6 +128,7 @@ def run_command(
         check=False,
         account=account,
         not_private=not_private,
+        checkpoint_every=checkpoint_every,
     )
     saved = result.save(save_model) if save_model and result.model is not None else None
     if as_json:

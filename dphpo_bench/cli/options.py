@@ -89,6 +89,14 @@ NotPrivateOption = Annotated[
 PrivateRecordsOption = Annotated[
     bool, typer.Option("--private-records", help="Run on private records, too: each run is a release, and counted.")
 ]
+CheckpointOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS",
+        help="Of a single training run: after a kill, the same command goes on from the last checkpoint. Its file in "
+        "RESULTS/.unfinished holds weights and noise, so keep it private; it is removed at the end.",
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

@@ -5,7 +5,7 @@ plan does not cover is refused.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,13 @@ class Session(ABC):
 
         Args:
             purpose: names the random stream.
+        """
+
+    @abstractmethod
+    def steps(self, total: int, state: Sequence[Any] | None = None) -> Iterator[int]:
+        """Yield the steps of a training loop, 0, ..., total − 1; after a kill, those behind the last checkpoint.
+
+        The state is all that the loop changes: weights, optimisers, lists, generators. Checkpoints need it.
         """
 
     # ------------------------------------------------------------------------------------- other sessions
@@ -225,8 +232,7 @@ class Session(ABC):
         number, has the worst score.
 
         Nothing is left of the trials but the winner's outcome. This package runs a `Trial` itself. A function of your
-        own is called in a new copy of the process for each trial, so that whatever it keeps, counts or prints
-        disappears with the copy.
+        own is called in a new copy of the process for each trial; what it keeps, counts or prints ends with the copy.
 
         Args:
             trial: runs one trial on its session and returns the result, whose outcome pickle must be able to write.
@@ -265,10 +271,6 @@ class Session(ABC):
 
         Returns:
             The `outcome` of that trial, or None.
-
-        Raises:
-            InvalidValueError: as in `best_of`.
-            OverBudgetError: as in `best_of`.
         """
 
     @abstractmethod
@@ -276,10 +278,9 @@ class Session(ABC):
         """How well each candidate does, averaged over disjoint parts of the records; nobody can read it.
 
         A share of the records validates. The others are split into parts, by a coin for each record. Every candidate
-        is trained on every part without noise (its noise multiplier is ignored). Its utility is the share of
-        validation records classified correctly, averaged over the parts. One record changes the models of one part,
-        or its own validation, so every utility changes by at most
-        max(1/partitions, 1/expected number of validation records).
+        is trained on every part without noise. Its utility is the share of validation records classified correctly,
+        averaged over the parts. One record changes the models of one part, or its own validation, so a utility changes
+        by at most max(1/partitions, 1/expected number of validation records).
 
         Args:
             runs: the candidates, each of type `DpSgd`.
@@ -377,7 +378,7 @@ class Batch(ABC):
         """Mean changes of the loss along a line, each clipped per record to [-bound, bound], with noise.
 
         Along a step a record's loss changes by far less than the loss itself, so a small bound, and little noise, is
-        enough.
+        enough. All else is as in `losses`.
 
         Args:
             model: as in `losses`.
@@ -385,13 +386,6 @@ class Batch(ABC):
             steps: h₁, ..., h_k; change j is the loss at w − h_j · G minus the loss at w.
             bound: clipping bound C of one record's change, in [1e-30, 1e30]; the sensitivity of each sum.
             noise_multiplier: as in `losses`.
-
-        Returns:
-            k noisy means; the noise is as in `losses`.
-
-        Raises:
-            InvalidValueError: as in `losses`.
-            OverBudgetError: as in `losses`.
         """
 
 

@@ -9,7 +9,6 @@ together).
 import errno
 import json
 import math
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from pydantic import TypeAdapter
 from dphpo_bench.base.errors import AccountError, InvalidValueError, UnsupportedEventError
 from dphpo_bench.base.files import read_whole
 from dphpo_bench.base.text import count, shown
+from dphpo_bench.harness.journal import append
 from dphpo_bench.harness.plan import CheckedPlan
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.events import non_private
@@ -95,6 +95,11 @@ class Entry:
             date=datetime.now(UTC).date().isoformat(),
             record=record,
         )
+
+    @property
+    def is_void(self) -> bool:
+        """True if the release was taken back, by the only process that has run it."""
+        return self.status == VOID and not self.joined
 
     @property
     def dp_event(self) -> DpEvent:
@@ -172,7 +177,8 @@ class Account:
         Raises:
             AccountError: if the file cannot be read or is damaged.
         """
-        return _parsed(self._lines(), self.path)
+        cap, entries = self._all()
+        return cap, tuple(entry for entry in entries if not entry.is_void)
 
     def open_with_cap(self, epsilon: float, delta: float) -> None:
         """Open the account with a cap on all releases together, whatever they are chosen by.
@@ -205,29 +211,29 @@ class Account:
         """
         with self._locked():
             cap, known = self.read()
-            begun = {one.number: one for one in known}
-            new = [one for one in releases if one.number not in begun]
-            again = [one for one in releases if one.number in begun]
-            if any(one.event != begun[one.number].event for one in again):
+            begun = {entry.number: entry for entry in known}
+            new = [entry for entry in releases if entry.number not in begun]
+            again = [entry for entry in releases if entry.number in begun]
+            if any(entry.event != begun[entry.number].event for entry in again):
                 raise AccountError(
                     "An earlier run of this was interrupted, and it was planned otherwise: the same noise on other "
                     "questions would show the records. Go on with the same method and version; or remove its file in "
                     f"{self.root / '.unfinished'} to start anew, which is a second release."
                 )
-            lines: list[dict[str, Any]] = [{"release": asdict(one)} for one in new]
-            lines += [{"number": one.number, "joined": True} for one in again]
+            lines: list[dict[str, Any]] = [{"release": asdict(entry)} for entry in new]
+            lines += [{"number": entry.number, "joined": True} for entry in again]
             if cap and new:
                 if cap.filter is None:
-                    made = cap.filter_like(new[0].dp_event)
-                    lines.insert(0, {"filter": asdict(made)})
-                    cap = replace(cap, filter=made)
+                    chosen = cap.filter_like(new[0].dp_event)
+                    lines.insert(0, {"filter": asdict(chosen)})
+                    cap = replace(cap, filter=chosen)
                 self._check_cap(cap, known, new)
             self._append(lines)
         return not again
 
     def event_of(self, number: int) -> str | None:
         """Return the event that was counted under a number; None if there is none."""
-        return next((one.event for one in self.read()[1] if one.number == f"{number:016x}"), None)
+        return next((entry.event for entry in self.read()[1] if entry.number == f"{number:016x}"), None)
 
     def write_void(self, entry: Entry) -> None:
         """Write down a run that never began, so that its record is known to have cost nothing."""
@@ -236,7 +242,7 @@ class Account:
 
     def voided(self) -> set[str]:
         """Return the keys of records whose runs asked nothing of the data."""
-        return {one.record for one in _entries(self._lines(), self.path)[1] if _is_void(one)}
+        return {entry.record for entry in self._all()[1] if entry.is_void}
 
     def check(self, releases: Sequence[Entry]) -> None:
         """Check that the cap covers all of these releases; none is written down.
@@ -264,12 +270,12 @@ class Account:
         The first releases are a list fixed in advance, for which plain composition holds; later ones may be chosen by
         what earlier ones told.
         """
-        if len(units := {one.unit for one in [*known, *new]}) > 1:
+        if len(units := {entry.unit for entry in [*known, *new]}) > 1:
             raise AccountError(
                 f"The account {self.name} in {self.root} has a cap for one unit, and no theorem adds up runs of "
                 f"different ones ({', '.join(sorted(units))}). Name another account with --account."
             )
-        before, asked = [one.dp_event for one in known], [one.dp_event for one in new]
+        before, asked = [entry.dp_event for entry in known], [entry.dp_event for entry in new]
         if cap.used([*before, *asked]) <= 1 or (not known and together(asked, cap.delta).epsilon <= cap.epsilon):
             return
         what = "this release" if len(new) == 1 else f"these {len(new)} releases"
@@ -279,21 +285,24 @@ class Account:
             "was read."
         )
 
-    def _lines(self) -> "list[dict[str, Any]]":
+    def _all(self) -> tuple[Cap | None, Sequence[Entry]]:
+        """Return the cap and all entries, also those that were taken back."""
         try:
             data = read_whole(self.path, MAX_ACCOUNT_BYTES)
         except FileNotFoundError:
-            return []
+            return None, ()
         except OSError as error:
             raise AccountError(f"Cannot read the account {self.path}: {error.strerror}.") from None
-        whole = data[: data.rfind(b"\n") + 1]  # who died while writing a last line had read no data
         try:
-            lines = [json.loads(line) for line in whole.splitlines()]
-            if len(data) > MAX_ACCOUNT_BYTES or not all(isinstance(line, dict) for line in lines):
+            if len(data) > MAX_ACCOUNT_BYTES:
                 raise ValueError
-        except (ValueError, RecursionError):
-            raise AccountError(_damaged(self.path)) from None
-        return lines
+            # A process that died while it wrote a last line had read no data.
+            return _parsed([json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()])
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+            raise AccountError(
+                f"{self.path} is damaged, so what it counted is not known. Restore it from a backup; without one, "
+                "treat these records as spent."
+            ) from None
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -305,18 +314,8 @@ class Account:
             raise AccountError(self._unwritable(error)) from None
 
     def _append(self, lines: "Sequence[Mapping[str, Any]]") -> None:
-        """Append whole lines, and flush them to disk."""
-        if not lines:
-            return
-        text = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "rb+", buffering=0) as file:
-            end = file.readall().rfind(b"\n") + 1  # after the last whole line
-            file.truncate(end)
-            file.seek(end)
-            while text:
-                text = text[file.write(text) :]
-            os.fsync(file.fileno())
+        if lines:
+            append(self.path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def _unwritable(self, error: OSError) -> str:
         reason, full = error.strerror or str(error), error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -332,43 +331,22 @@ def accounts_in(root: Path) -> list[Account]:
     return [Account(root, name) for name in names if _NAME.fullmatch(name)]
 
 
-def _parsed(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | None, tuple[Entry, ...]]:
-    cap, entries = _entries(lines, path)
-    return cap, tuple(one for one in entries if not _is_void(one))
-
-
-def _is_void(entry: Entry) -> bool:
-    return entry.status == VOID and not entry.joined
-
-
-def _entries(lines: "Sequence[Mapping[str, Any]]", path: Path) -> tuple[Cap | None, tuple[Entry, ...]]:
-    """The cap and all entries, also those that were taken back."""
+def _parsed(lines: Sequence[Any]) -> tuple[Cap | None, Sequence[Entry]]:
     cap: Cap | None = None
     entries: dict[str, Entry] = {}
-    try:
-        for line in lines:
-            if "cap" in line:
-                cap = _LINE_OF[Cap].validate_python(line["cap"])
-            elif "filter" in line:
-                cap = replace(cap, filter=RenyiFilter(**line["filter"]))  # type: ignore[type-var]
-            elif "release" in line:
-                made = _LINE_OF[Entry].validate_python(line["release"])
-                _event(made.event)
-                entries[made.number] = made
-            else:
-                changes = dict(line)
-                number = changes.pop("number")
-                entries[number] = _LINE_OF[Entry].validate_python({**asdict(entries[number]), **changes})
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-        raise AccountError(_damaged(path)) from None
+    for line in lines:
+        if not isinstance(line, dict):
+            raise TypeError
+        if "cap" in line:
+            cap = _LINE_OF[Cap].validate_python(line["cap"])
+        elif "filter" in line:
+            cap = replace(cap, filter=RenyiFilter(**line["filter"]))  # type: ignore[type-var]
+        else:
+            before = {} if "release" in line else asdict(entries[line["number"]])
+            entry = _LINE_OF[Entry].validate_python(before | line.get("release", line))
+            _event(entry.event)
+            entries[entry.number] = entry
     return cap, tuple(entries.values())
-
-
-def _damaged(path: Path) -> str:
-    return (
-        f"{path} is damaged, so what it counted is not known. Restore it from a backup; without one, treat these "
-        "records as spent."
-    )
 
 
 _LINE_OF: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (Cap, Entry)}

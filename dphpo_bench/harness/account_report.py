@@ -89,13 +89,12 @@ class AccountReport:
     changed: bool
     others: tuple[str, ...] = ()
 
-    def sentence(self) -> str:
-        """Return what the end of a run says, in one line."""
-        n = len(self.releases) + len(self.uncounted)
-        return self._text(f"run {n} on these records")
+    def __str__(self) -> str:
+        """Return the line that the end of a run shows."""
+        return self._text(f"run {len(self.releases) + len(self.uncounted)} on these records")
 
     def summary(self) -> str:
-        """Return the same at any other time."""
+        """Return the line for any other time."""
         return self._text(f"{count(len(self.releases) + len(self.uncounted), 'run')} on these records")
 
     def _text(self, runs: str) -> str:
@@ -105,7 +104,9 @@ class AccountReport:
         if n == 1:
             text = f"{runs}: {self.totals[0].text()}"
         elif len(self.totals) > 1:
-            each = "; ".join(f"per {one.unit}, {count(one.releases, 'run')}: {one.text()}" for one in self.totals)
+            each = "; ".join(
+                f"per {total.unit}, {count(total.releases, 'run')}: {total.text()}" for total in self.totals
+            )
             text = f"{runs}; {each}. No total covers runs of different units"
         else:
             text = f"{runs}; {_SMALL[n] if n < len(_SMALL) else f'all {n}'} together: {self.totals[0].text()}"
@@ -122,21 +123,17 @@ class AccountReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        kept = ("number", "what", "method", "task", "model", "unit", "epsilon", "delta", "date", "record", "status")
+        fields = ("number", "what", "method", "task", "model", "unit", "epsilon", "delta", "date", "record", "status")
         return {
             "account": self.name,
             "path": str(self.path),
             "cap": None if self.cap is None else {"epsilon": self.cap[0], "delta": self.cap[1]},
             "cap_used": self.used,
             "records_changed": self.changed,
-            "releases": [{name: getattr(one, name) for name in kept} for one in self.releases],
+            "releases": [{name: getattr(entry, name) for name in fields} for entry in self.releases],
             "uncounted": list(self.uncounted),
-            "totals": [asdict(one) for one in self.totals],
+            "totals": [asdict(total) for total in self.totals],
         }
-
-    def __str__(self) -> str:
-        """The line that the end of a run shows."""
-        return self.sentence()
 
 
 def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
@@ -156,7 +153,7 @@ def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
         )
     book = Account(Path(folder), name)
     if name != DEFAULT and not book.path.exists():
-        names = ", ".join(one.name for one in accounts_in(book.root)) or "none"
+        names = ", ".join(other.name for other in accounts_in(book.root)) or "none"
         raise InvalidValueError(f"There is no account {name} in {folder}. Its accounts: {names}.")
     return report_of(book)
 
@@ -177,10 +174,10 @@ def open_account(folder: Path | str, epsilon: float, delta: float, name: str = D
     RenyiFilter.of(epsilon, delta)
     root = Path(folder)
     RecordStore(root).check_writable()
-    if found := _uncounted(root):
+    if uncounted := _uncounted(root):
         raise AccountError(
-            f"{root} has {count(len(found), 'record')} of private records that no account counts, such as "
-            f"{found[0][0]}. A cap holds if it is set before the first release: name another folder of results."
+            f"{root} has {count(len(uncounted), 'record')} of private records that no account counts, such as "
+            f"{uncounted[0][0]}. A cap holds if it is set before the first release: name another folder of results."
         )
     Account(root, name).open_with_cap(epsilon, delta)
 
@@ -188,34 +185,32 @@ def open_account(folder: Path | str, epsilon: float, delta: float, name: str = D
 def report_of(book: Account) -> AccountReport:
     """Return the report of an account; records of the folder that no account counts are added by their ledgers."""
     cap, releases = book.read()
-    found = _uncounted(book.root)
+    uncounted = _uncounted(book.root)
     digests: dict[tuple[str, str, str], set[str]] = {}
-    for one in releases:
-        if one.digest:
-            digests.setdefault((one.task, one.model, one.unit), set()).add(one.digest)
+    for entry in releases:
+        if entry.digest:
+            digests.setdefault((entry.task, entry.model, entry.unit), set()).add(entry.digest)
     return AccountReport(
         book.name,
         book.path,
         releases,
-        tuple(path for path, _ in found),
-        _totals(releases, [record for _, record in found], cap),
+        tuple(path for path, _ in uncounted),
+        _totals(releases, [record for _, record in uncounted], cap),
         None if cap is None else (cap.epsilon, cap.delta),
-        None if cap is None else min(cap.used([one.dp_event for one in releases]), 1.0),
-        any(len(some) > 1 for some in digests.values()),
-        tuple(one.name for one in accounts_in(book.root) if one.name != book.name),
+        None if cap is None else min(cap.used([entry.dp_event for entry in releases]), 1.0),
+        any(len(different) > 1 for different in digests.values()),
+        tuple(other.name for other in accounts_in(book.root) if other.name != book.name),
     )
 
 
 def _totals(releases: Sequence[Entry], foreign: "Sequence[RunRecord]", cap: Cap | None) -> tuple[Total, ...]:
+    counted = [(entry.unit, entry.dp_event, entry.delta) for entry in releases]
+    others = [(record.identity.unit, _event_of(record), record.identity.delta) for record in foreign]
     units: dict[str, tuple[list[DpEvent | str], list[float]]] = {}
-    for one in releases:
-        events, deltas = units.setdefault(one.unit, ([], []))
-        events.append(one.dp_event)
-        deltas.append(one.delta)
-    for record in foreign:
-        events, deltas = units.setdefault(record.identity.unit, ([], []))
-        events.append(_event_of(record))
-        deltas.append(record.identity.delta)
+    for unit, event, delta in counted + others:
+        events, deltas = units.setdefault(unit, ([], []))
+        events.append(event)
+        deltas.append(delta)
     return tuple(
         _total(unit, events, min(deltas) if cap is None else cap.delta) for unit, (events, deltas) in units.items()
     )
@@ -239,31 +234,31 @@ def _total(unit: str, events: "Sequence[DpEvent | str]", delta: float) -> Total:
 
 def total_of(releases: Sequence[Entry]) -> Total:
     """Return ε of a list of releases fixed in advance, as of a sweep, of one unit."""
-    return _total(releases[0].unit, [one.dp_event for one in releases], min(one.delta for one in releases))
+    return _total(releases[0].unit, [entry.dp_event for entry in releases], min(entry.delta for entry in releases))
 
 
 def _uncounted(root: Path) -> "list[tuple[str, RunRecord]]":
     """Return the records of runs on private records that no account of the folder counts."""
     books = accounts_in(root)
-    counted = {one.record for book in books for one in book.read()[1]}
+    counted = {entry.record for book in books for entry in book.read()[1]}
     voided = {key for book in books for key in book.voided()}
 
     def cost_nothing(record: "RunRecord") -> bool:
         asked = record.privacy is not None and record.privacy.ledger["entries"]
         return record.identity.key in voided and record.status != "ok" and not asked
 
-    found = []
+    uncounted = []
     for path in record_files(root, lambda _: None):
         if path.stem not in counted:
             with suppress(RecordError):
                 record = read_record(path)
                 if _is_private(record) and not cost_nothing(record):
-                    found.append((path_text(path.relative_to(root)), record))
-    return found
+                    uncounted.append((path_text(path.relative_to(root)), record))
+    return uncounted
 
 
 def _is_private(record: "RunRecord") -> bool:
-    """Return whether a record is of private records; one of an earlier version has no mark: its task tells."""
+    """Return True for a record of private records; for one of an earlier version, which has no mark, ask its task."""
     identity = record.identity
     if "public" in identity.facts:
         return identity.facts.get("public") is False
@@ -272,7 +267,7 @@ def _is_private(record: "RunRecord") -> bool:
 
 
 def _event_of(record: "RunRecord") -> "DpEvent | str":
-    """The releases in a record's ledger; or why they say too little."""
+    """Return the releases in a record's ledger, or the reason why they say too little."""
     key, privacy = record.identity.key, record.privacy
     if privacy is None or privacy.recomputed is None:
         return f"the record {key} has no ledger that bounds it"

@@ -17,10 +17,10 @@ def account_title(report: AccountReport) -> str:
 
 
 def account_sections(report: AccountReport) -> list[Section]:
-    """Return what is to be said of all runs on the records of an account."""
+    """Return the sections of the statement about all runs on the records of an account."""
     return [
         ("Guarantee", _guarantee(report)),
-        *[("What an attacker can learn at most", _attack(report, one)) for one in report.totals],
+        *[("What an attacker can learn at most", _attack(report, total)) for total in report.totals],
         ("What is counted", _counted(report)),
         ("Runs", [_run(index, report) for index in range(len(report.releases))] + [*report.uncounted]),
         ("To verify", ["dphpo-bench account RESULTS computes the totals again from the events of the runs' plans."]),
@@ -28,15 +28,15 @@ def account_sections(report: AccountReport) -> list[Section]:
 
 
 def _attack(report: AccountReport, total: Total) -> list[str]:
-    found = total_risk(report, total)
-    if found is None:
+    proven = total_risk(report, total)
+    if proven is None:
         return ["Not computed: the runs are too many or too different, or some are known by their ledgers only."]
-    return attack(found, unit_text(total.unit))
+    return attack(proven, unit_text(total.unit))
 
 
 def total_risk(report: AccountReport, total: Total) -> Risk | None:
     """Return the risk of all runs of a unit, if their settings were fixed in advance; None if it is not known."""
-    events = [one.dp_event for one in report.releases if one.unit == total.unit]
+    events = [entry.dp_event for entry in report.releases if entry.unit == total.unit]
     if total.together is None or len(events) < total.releases or not is_quick(events):
         return None
     try:
@@ -46,58 +46,60 @@ def total_risk(report: AccountReport, total: Total) -> Risk | None:
 
 
 def _guarantee(report: AccountReport) -> list[str]:
-    told = [] if report.totals else ["Nothing has been released."]
+    sentences = [] if report.totals else ["Nothing has been released."]
     for total in report.totals:
         unit = unit_text(total.unit)
         if total.together is None:
-            told.append(f"For {unit}: none that is known. {total.unknown}.")
+            sentences.append(f"For {unit}: none that is known. {total.unknown}.")
         elif total.together == math.inf:
-            told.append(f"For {unit}: none. Some run had no privacy, and its output has to stay inside.")
+            sentences.append(f"For {unit}: none. Some run had no privacy, and its output has to stay inside.")
         else:
             which = "All runs" if len(report.totals) == 1 else f"The {count(total.releases, 'run')} per {total.unit}"
-            told.append(
+            sentences.append(
                 f"{which} together are (ε, δ)-differentially private with ε = {bound_text(total.together, 5)} and δ = "
                 f"{total.delta:.3g}, if their settings were fixed before the first. Neighbouring data sets differ by "
                 f"{unit}, added or removed."
             )
         if total.releases > 1 and total.adaptively is not None and total.adaptively < math.inf:
-            told.append(
+            sentences.append(
                 f"If later settings were chosen after looking at earlier results, ε = "
                 f"{bound_text(total.adaptively, 5)} holds on condition that this total was planned beforehand, "
                 "whatever the results."
             )
     if len(report.totals) > 1:
-        told.append("No total covers runs of different units: those of one guarantee nothing known for another.")
+        sentences.append("No total covers runs of different units: those of one guarantee nothing known for another.")
     if report.cap and report.uncounted:
-        told.append("The cap does not cover records that no account counted when they ran.")
+        sentences.append("The cap does not cover records that no account counted when they ran.")
     elif report.cap:
         epsilon, delta = report.cap
-        told.append(
+        sentences.append(
             f"A cap was set before the first run: whatever runs are chosen by, all of them together are (ε, "
             f"δ)-differentially private with ε = {epsilon:g} and δ = {delta:g}. The harness refuses a run that does "
             "not fit."
         )
-    return told
+    return sentences
 
 
 def _counted(report: AccountReport) -> list[str]:
-    told = [
+    sentences = [
         f"Every run that account {report.name} of this folder of results counted, by the event of its plan, written "
         "before the records were read: also runs that failed or were killed. Runs elsewhere are not known here.",
     ]
     if report.uncounted:
-        told.append(f"{count(len(report.uncounted), 'record')} that no account counted when it ran, by its ledger.")
+        sentences.append(
+            f"{count(len(report.uncounted), 'record')} that no account counted when it ran, by its ledger."
+        )
     if report.others:
-        told.append(f"Other accounts here, which are not in these numbers: {', '.join(report.others)}.")
+        sentences.append(f"Other accounts here, which are not in these numbers: {', '.join(report.others)}.")
     if report.changed:
-        told.append("The records changed between runs; all runs are counted as if they had been the same.")
-    return told
+        sentences.append("The records changed between runs; all runs are counted as if they had been the same.")
+    return sentences
 
 
 def _run(index: int, report: AccountReport) -> str:
-    one = report.releases[index]
-    ended = "not ended, or killed" if one.status == OPEN else one.status
+    entry = report.releases[index]
+    ended = "not ended, or killed" if entry.status == OPEN else entry.status
     return one_line(
-        f"{index + 1}. {one.date}, {one.what}: {one.method} on {one.task} ({one.model}), ε = "
-        f"{bound_text(one.epsilon, 4)}, δ = {one.delta:.3g}, per {one.unit}; {ended}."
+        f"{index + 1}. {entry.date}, {entry.what}: {entry.method} on {entry.task} ({entry.model}), ε = "
+        f"{bound_text(entry.epsilon, 4)}, δ = {entry.delta:.3g}, per {entry.unit}; {ended}."
     )

@@ -29,10 +29,10 @@ EPSILON_ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Attempt:
-    """A method's run, verified.
+    """The verified run of a method.
 
     Attributes:
-        outcome: what it returned; None if the run failed, but for its test.
+        outcome: what the method returned; None if the run failed, but for its test.
         status: "ok", or how it failed.
         error: why it failed.
         ledger: what was released.
@@ -46,7 +46,7 @@ class Attempt:
     recomputed: EpsilonReport | None
 
     def failed(self, reason: str) -> "Attempt":
-        """The same run, which failed afterwards; nothing that it returned is kept."""
+        """Return this run as one that failed afterwards, without the outcome."""
         return replace(self, outcome=None, status="failed", error=reason)
 
 
@@ -65,14 +65,14 @@ def execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup) -> A
 def _let_run(
     checked: CheckedPlan, task: Task, train: Records, ledger: Ledger, setup: Setup
 ) -> "tuple[Outcome | None, Status, str | None]":
-    """Let the method run. Whatever it raises is a result, except a mistake in the call and an interrupt."""
+    """Let the method run; whatever it raises is a result, except a mistake in the call and an interrupt."""
     from dphpo_bench.session.session import open_session
 
     method, facts = checked.method, checked.facts
     streams = setup.streams()
     target = checked.plan.budget
     budget = PrivacyBudget(float(target.epsilon), float(target.delta))  # 3 and 3.0 are one run
-    own: tuple[str, ...] = (
+    axes: tuple[str, ...] = (
         method.name,
         repr(sorted(parameters_of(method).items())),
         repr(budget),
@@ -81,13 +81,13 @@ def _let_run(
     )
     if not task.public:  # any difference makes other noise: two sums with the same noise would show their difference
         event = json.dumps(event_texts.to_json(checked.plan.event), sort_keys=True)
-        own += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))
+        axes += (setup.identity, event, str(setup.conditions()), records_digest(streams.name("records"), train))
     hidden = setup.hides_trials(checked.plan.event)
     session = open_session(
         task,
         train,
         ledger,
-        streams.within(*own),
+        streams.within(*axes),
         own_code=OWN_CODE,
         model_streams=streams,
         device=setup.device,
@@ -95,10 +95,11 @@ def _let_run(
         meter=None if hidden else setup.meter,
         observer=setup.observer,
         order=setup.order,
+        checkpoints=setup.checkpoints,
     )
     try:
         with sealed() as complaints:
-            outcome = _own(method.run(replace(checked.plan), session), setup.unseeded)
+            outcome = _isolated(method.run(replace(checked.plan), session), setup.unseeded)
     except OverBudgetError as error:
         return None, "over_budget", reason_of(error, setup.unseeded)
     except DphpoBenchError as error:
@@ -118,14 +119,14 @@ def _let_run(
     return (outcome, "ok", None) if isinstance(outcome, Outcome) else (None, "failed", outcome)
 
 
-def _own(outcome: Any, hide: bool) -> Outcome | str:
-    """The outcome made anew, with plain JSON values that the method does not hold; or why it cannot be released."""
+def _isolated(outcome: Any, hide: bool) -> Outcome | str:
+    """Return a copy of the outcome with plain JSON values that the method does not hold, or why there is none."""
     import torch
 
     model = outcome.model if isinstance(outcome, Outcome) else None
     if not isinstance(model, torch.nn.Module):
-        got = f"one with {type(model).__name__}" if isinstance(outcome, Outcome) else type(outcome).__name__
-        return f"Expected an Outcome with a torch.nn.Module, got {got}."
+        what = f"one with {type(model).__name__}" if isinstance(outcome, Outcome) else type(outcome).__name__
+        return f"Expected an Outcome with a torch.nn.Module, got {what}."
     try:
         text = json.dumps(outcome.released, ensure_ascii=False)
         text.encode()

@@ -40,7 +40,7 @@ class OpenEntry:
     Attributes:
         account: the account.
         number: of the line.
-        is_new: whether this process wrote it; otherwise the run goes on after a kill, and may have released something.
+        is_new: True if this process wrote it. Otherwise the run goes on after a kill, and may have released something.
         setup: of the run.
     """
 
@@ -63,8 +63,8 @@ class OpenEntry:
         else:
             number = setup.journal.once(ENTRY, lambda: secrets.randbits(64))
         try:
-            made = Entry.of(checked, number, "run", told_apart(identity, setup.journal).key)
-            return cls(account, made.number, account.count([made]) and is_fresh, setup)
+            entry = Entry.of(checked, number, "run", told_apart(identity, setup.journal).key)
+            return cls(account, entry.number, account.count([entry]) and is_fresh, setup)
         except AccountError:
             if is_fresh:
                 setup.journal.discard()

@@ -22,7 +22,7 @@ _remembered: set[Path] = set()
 class Journal:
     """Values that are drawn once each.
 
-    Nothing in it may be published: whoever knows the seed can subtract the noise.
+    Nothing in it may be published, since the noise can be subtracted by the seed.
 
     Args:
         path: the file that outlives the process, readable by its owner only; None keeps values in memory.
@@ -43,7 +43,7 @@ class Journal:
         return journal
 
     def once(self, name: str, draw: Callable[[], int]) -> int:
-        """The value with this name, drawn and written to disk if there is none yet."""
+        """Return the value with this name, drawn and written to disk if there is none yet."""
         if name not in self.values:
             value = draw()
             self._append(json.dumps([name, value]) + "\n")
@@ -54,25 +54,18 @@ class Journal:
         if self._path is None:
             return
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), "rb+") as file:
-                end = file.read().rfind(b"\n") + 1  # after the last whole line
-                file.truncate(end)
-                file.seek(end)
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
+            append(self._path, line)
         except OSError as error:
             raise RecordError(f"Cannot write the journal {self._path}: {error.strerror}.") from None
 
     def remember(self) -> None:
-        """Note that the run is interrupted after a release. Whoever goes on in this process may know the answer."""
+        """Note that the run is interrupted after a release, which this process may remember."""
         if self._path is not None:
             _remembered.add(self._path.absolute())
 
     @property
     def is_remembered(self) -> bool:
-        """Whether the run was interrupted in this process, after a release, and its journal is still there."""
+        """True if the run was interrupted in this process after a release, and its journal is still there."""
         return bool(self.values) and self._path is not None and self._path.absolute() in _remembered
 
     def discard(self) -> None:
@@ -81,6 +74,23 @@ class Journal:
         if self._path is not None:
             _remembered.discard(self._path.absolute())
             self._path.unlink(missing_ok=True)
+
+
+def append(path: Path, lines: str) -> None:
+    """Append whole lines to a private file, in place of a torn last line, and flush them to disk; makes the folder.
+
+    Raises:
+        OSError: if they cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data = lines.encode()
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb+", buffering=0) as file:
+        end = file.readall().rfind(b"\n") + 1
+        file.truncate(end)
+        file.seek(end)
+        while data:
+            data = data[file.write(data) :]
+        os.fsync(file.fileno())
 
 
 def _read(path: Path) -> dict[str, int]:
@@ -94,7 +104,7 @@ def _read(path: Path) -> dict[str, int]:
     try:
         if len(text) > MAX_JOURNAL_BYTES:
             raise ValueError
-        # The process died while it wrote a last line without an end, so nothing was done with that value.
+        # A last line without an end: the process died while it wrote it, so nothing was done with that value.
         for line in text.split(b"\n")[:-1]:
             name, value = json.loads(line)
             if type(name) is not str or type(value) is not int or value < 0:

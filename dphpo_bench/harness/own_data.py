@@ -1,8 +1,7 @@
-"""Digests of private records under secret keys: whether they are still those that earlier results are of.
+"""Digests of private records under secret keys, which show that the records changed since earlier results.
 
-Nothing that a run publishes holds a hash of private records, since anybody could test guesses at a record with it. A
-folder of results keeps digests under a key that is drawn at random and kept beside them, in a hidden folder that only
-the user can read.
+Nothing that a run publishes holds a hash of private records: anybody could test guesses at a record with one. A folder
+of results keeps digests under a random key, in a hidden folder that only the user can read.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ KEY_BYTES = 32
 
 
 def records_digest(key: bytes, *splits: Records) -> str:
-    """Return a keyed hash of all records, 64 hexadecimal digits: only who has the key can test guesses at a record."""
+    """Return a keyed hash of all records, 64 hexadecimal digits; testing guesses at a record takes the key."""
     digest = hmac.new(key, digestmod="sha256")
     for records in splits:
         for name, tensor in records.named().items():
@@ -36,7 +35,7 @@ def records_digest(key: bytes, *splits: Records) -> str:
 
 
 def keeps_digest(task: Task) -> bool:
-    """Return whether a folder of results keeps a digest of the task's records, because no identity names them."""
+    """Return True if a folder of results keeps a digest of the task's records, because no identity names them."""
     return not task.public or task.fingerprint_is_declared
 
 

@@ -31,7 +31,7 @@ MEANINGLESS = 20.0
 
 @dataclass(frozen=True)
 class CheckedPlan:
-    """A plan whose cost the harness has computed and found within the budget.
+    """A plan whose cost the harness has computed, and which is within the budget.
 
     Attributes:
         method: the method that made it.
@@ -79,21 +79,21 @@ def plan(
         raise InvalidValueError(f"Expected a PrivacyBudget(epsilon, delta), got {shown(budget, form=repr)}.")
     with sealed() as complaints:
         try:
-            made = method.plan(copy(facts), budget) if plans is None else plans.plan(method, task, budget)
+            planned = method.plan(copy(facts), budget) if plans is None else plans.plan(method, task, budget)
         except DphpoBenchError:
             raise
         except Exception as error:
             raise InvalidValueError(f"Method {method.name} cannot plan: {reason_of(error)}") from error
     if complaints:
         raise SealedDataError(complaints[0])
-    if type(made) is not Plan:
-        raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
-    if method.needs_scores or isinstance(made.parameters, Trial):
+    if type(planned) is not Plan:
+        raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(planned).__name__}.")
+    if method.needs_scores or isinstance(planned.parameters, Trial):
         task.check_scores()
-    made = replace(made)  # a copy that the method cannot reach
-    if made.budget != budget:  # noise streams and the recomputed ε depend on it
-        raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {made.budget}.")
-    total = quoted(made.event, budget.delta, made.accountant)
+    planned = replace(planned)  # a copy that the method cannot reach
+    if planned.budget != budget:  # noise streams and the recomputed ε depend on it
+        raise InvalidValueError(f"Expected method {method.name} to plan for {budget}, got {planned.budget}.")
+    total = quoted(planned.event, budget.delta, planned.accountant)
     private = bool(method.end_to_end_private)  # asked once
     # A reference that says it is not private may plan for ε = ∞; its row stands apart.
     if not (total.epsilon <= budget.epsilon or (not private and total.epsilon == math.inf)):
@@ -102,21 +102,21 @@ def plan(
             f"epsilon={budget.epsilon:g} at delta={budget.delta:g}. No data was read."
         )
     warn_of_budget(budget, facts)  # at last, so that a refusal is one line
-    return CheckedPlan(method, facts, made, total, _tuning_share(made, total, budget.delta), private)
+    return CheckedPlan(method, facts, planned, total, _tuning_share(planned, total, budget.delta), private)
 
 
 def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:
     """Warn of a budget that protects nobody, or with which nothing can be learned."""
-    one = "record" if facts.unit == RECORD else f"unit ({facts.unit})"
+    unit = "record" if facts.unit == RECORD else f"unit ({facts.unit})"
     if budget.delta >= 1 / facts.n_records:
         warnings.warn(
             f"delta={budget.delta:g} is not below 1/N = {1 / facts.n_records:.3g}: such a guarantee permits "
-            f"publishing a {one}, and no leaderboard takes it. The default is {facts.default_delta:.3g}.",
+            f"publishing a {unit}, and no leaderboard takes it. The default is {facts.default_delta:.3g}.",
             stacklevel=3,
         )
     if budget.epsilon > MEANINGLESS:
         warnings.warn(
-            f"epsilon={budget.epsilon:g} protects nobody: one {one} may change the odds of any outcome by a factor of "
+            f"epsilon={budget.epsilon:g} protects nobody: one {unit} may change the odds of any outcome by a factor of "
             f"e^{budget.epsilon:g}. Budgets of 1 to 8 are usual.",
             stacklevel=3,
         )
@@ -129,23 +129,27 @@ def warn_of_budget(budget: PrivacyBudget, facts: TaskFacts) -> None:
 
 
 def quoted(event: "DpEvent", delta: float, accountant: str | None) -> EpsilonReport:
-    """ε by every accountant; the accountant asked for is quoted if it supports the event."""
+    """Compute ε by every accountant, and quote the named one if it supports the event."""
     report = epsilon(event, delta)
     if accountant is not None and accountant in report.by_accountant:
         return replace(report, epsilon=report.by_accountant[accountant], quoted=accountant)
     return report
 
 
-def _tuning_share(made: Plan, total: EpsilonReport, delta: float) -> float:
-    if made.training_event == made.event or not 0 < total.epsilon < math.inf:
+def _tuning_share(planned: Plan, total: EpsilonReport, delta: float) -> float:
+    if planned.training_event == planned.event or not 0 < total.epsilon < math.inf:
         return 0.0
-    return min(1.0, max(0.0, 1 - epsilon(made.training_event, delta).epsilon / total.epsilon))
+    return min(1.0, max(0.0, 1 - epsilon(planned.training_event, delta).epsilon / total.epsilon))
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
-    """The method's parameters, which it must tell without reading data."""
+    """Return the method's parameters.
+
+    Raises:
+        SealedDataError: if the method reads data for that.
+    """
     with sealed() as complaints:
-        told = method.parameters
+        parameters = method.parameters
     if complaints:
         raise SealedDataError(complaints[0])
-    return told
+    return parameters

@@ -41,14 +41,14 @@ class PlanCache:
 
     @classmethod
     def of(cls, source: "DataSource") -> "PlanCache":
-        """The plans that lie beside a source's cached data."""
+        """Return the cache that lies beside a source's cached data."""
         return cls(source.cache_dir / "plans")
 
     def plan(self, method: Method, task: Task, budget: PrivacyBudget) -> Plan:
-        """The method's plan, made if there is none for these parameters, this code and this budget.
+        """Return the method's plan, and make it if there is none for these parameters, this code and this budget.
 
-        A process waits for a plan that another process is making. A plan that JSON does not hold exactly is made each
-        time, and so is one that cannot be written, which is logged.
+        A process waits for a plan that another process is making. A plan that JSON does not hold exactly, or that
+        cannot be written, is made each time.
 
         Raises:
             DphpoBenchError: if the method's plan raises it.
@@ -56,19 +56,19 @@ class PlanCache:
         if source_of(type(method)) is None or source_of(type(task)) is None:
             return method.plan(copy(task.facts), budget)
         path = self._folder / f"{_key(method, task, budget)}.json"
-        if made := _read(path, method, budget):
-            return made
+        if plan := _read(path, method, budget):
+            return plan
         with ExitStack() as lock:
             try:
                 lock.enter_context(locked(path))
-                made = _read(path, method, budget)
+                plan = _read(path, method, budget)
             except (OSError, DataError) as error:
                 logger.warning("Cannot keep the plan of %s: %s", method.name, error)
                 return method.plan(copy(task.facts), budget)
-            if made is None:
-                made = method.plan(copy(task.facts), budget)
-                _keep(made, method, path)
-            return made
+            if plan is None:
+                plan = method.plan(copy(task.facts), budget)
+                _keep(plan, method, path)
+            return plan
 
 
 def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
@@ -85,7 +85,7 @@ def _key(method: Method, task: Task, budget: PrivacyBudget) -> str:
 
 @cache
 def engine_hash(*parts: str) -> str:
-    """A hash of this package's source, or of some folders of it, and of the versions of numerical libraries."""
+    """Return a hash of this package's source, or of some of its folders, and of the versions of numerical libraries."""
     digest = hashlib.sha256()
     for part in parts or ("",):
         for path in sorted((Path(__file__).parents[1] / part).rglob("*.py")):
@@ -96,19 +96,19 @@ def engine_hash(*parts: str) -> str:
 
 @cache
 def _neighbours(module: str) -> str:
-    """A hash of what a plug-in's module may import of its own: the source of its package, or what lies beside it."""
+    """Return a hash of the source that a plug-in's module may import: its package, or the modules beside it."""
     first = module.partition(".")[0]
     if first == __package__.partition(".")[0]:
         return ""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in (first, module))
-    file = next((Path(one) for one in files if one), None)
+    file = next((Path(name) for name in files if name), None)
     if file is None:
         return ""
     if file.parent.name in ("site-packages", "dist-packages"):
-        own = [file]
+        sources = [file]
     else:
-        own = sorted(file.parent.glob("**/*.py" if file.stem == "__init__" else "*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in own if path.is_file())).hexdigest()[:12]
+        sources = sorted(file.parent.glob("**/*.py" if file.stem == "__init__" else "*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources if path.is_file())).hexdigest()[:12]
 
 
 def _read(path: Path, method: Method, budget: PrivacyBudget) -> Plan | None:

@@ -1,4 +1,4 @@
-"""Why something failed, in one line."""
+"""Reasons of failures, in one line."""
 
 import logging
 import traceback
@@ -13,12 +13,12 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def reason_of(error: BaseException, hide: bool = False) -> str:
-    """One line for a record; an exception that the engine did not raise itself comes with where it was raised.
+    """Return one line for a record, with the place where an exception that is not the engine's was raised.
 
     Args:
         error: what was raised.
-        hide: whether private records must not show. The text of any exception that the engine did not raise itself
-            may quote them, so the line then names only its type and where it was raised.
+        hide: leave out the text of an exception that the engine did not raise itself, since it may quote private
+            records; its type and place remain.
     """
     logger.debug("A run failed.", exc_info=error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -37,6 +37,6 @@ def reason_of(error: BaseException, hide: bool = False) -> str:
 
 
 def _is_engine(file: Path) -> bool:
-    """Whether a file is the engine's own. In a wheel the built-in methods and tasks lie within the package."""
+    """Return True for a file of the engine. In a wheel the built-in methods and tasks lie within the package."""
     inside = file.relative_to(_PACKAGE).parts if file.is_relative_to(_PACKAGE) else ("methods",)
     return inside[0] not in ("methods", "tasks")

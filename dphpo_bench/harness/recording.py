@@ -42,22 +42,23 @@ if TYPE_CHECKING:
 
 
 def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str, Any]:
-    """The task's part of an identity, which all runs on it share; its model is built for that.
+    """Return the task's part of an identity, which all runs on it share; this builds the model.
 
     Raises:
         InvalidValueError: if the task does not tell its version, model or fingerprint.
         SealedDataError: if it reads its records to build its model.
     """
-    told = facts.to_json()
-    told["metrics"] = [
+    public = facts.to_json()
+    public["metrics"] = [
         Measure(metric.name, metric.higher_is_better, metric.is_share).to_json() for metric in task.metrics
     ]
     if task.pretrained_models:
-        told["pretrained"] = [
-            {"name": one.name, "has_seen_records": one.has_seen_any(task.datasets)} for one in task.pretrained_models
+        public["pretrained"] = [
+            {"name": model.name, "has_seen_records": model.has_seen_any(task.datasets)}
+            for model in task.pretrained_models
         ]
     if not task.public:  # where it is absent, they are
-        told["public"] = False
+        public["public"] = False
     try:
         data_fingerprint = task.data_fingerprint(source)
     except DphpoBenchError:
@@ -74,17 +75,17 @@ def task_identity(task: Task, facts: TaskFacts, source: DataSource) -> dict[str,
     if complaints:
         raise SealedDataError(complaints[0])
     return {
-        "task": told.pop("task"),
+        "task": public.pop("task"),
         "task_version": _version_of(task),
-        "model": told.pop("model"),
-        "facts": told,
+        "model": public.pop("model"),
+        "facts": public,
         "model_fingerprint": model_fingerprint,
         "data_fingerprint": data_fingerprint,
     }
 
 
 def identity_of(method: Method, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int | None) -> Identity:
-    """The values by which two runs are the same run; `of_task` is from `task_identity`."""
+    """Return the values by which two runs are the same run; `of_task` is from `task_identity`."""
     return Identity(
         method=method.name,
         method_version=_version_of(method),
@@ -112,11 +113,10 @@ def record_of(
     seconds: Mapping[str, float],
     setup: Setup,
 ) -> RunRecord:
-    """The record of a run, or that of a failed run if no record can hold the released values."""
-
+    """Return the record of a run, or that of a failed run if no record can hold the released values."""
     proven = _risk_of(checked, attempt)
 
-    def made(attempt: Attempt, metrics: Mapping[str, float]) -> RunRecord:
+    def record_with(attempt: Attempt, metrics: Mapping[str, float]) -> RunRecord:
         recomputed = attempt.recomputed
         return RunRecord(
             identity=identity,
@@ -141,24 +141,24 @@ def record_of(
         )
 
     try:
-        record = made(attempt, metrics)
+        record = record_with(attempt, metrics)
         size = len(record.to_json().encode())
         if size > MAX_RECORD_BYTES:
             raise RecordError(f"The record takes {size} bytes, more than {MAX_RECORD_BYTES}; release less.")
     except (ValueError, RecordError) as failure:
         reason = f"Expected released values that a record can hold: {reason_of(failure, hide=setup.unseeded)}"
-        record = made(attempt.failed(reason[:MAX_REASON]), {})
+        record = record_with(attempt.failed(reason[:MAX_REASON]), {})
         if len(record.to_json().encode()) > MAX_RECORD_BYTES:  # because of the ledger
             record = record.model_copy(update={"privacy": None})
     if setup.hides_trials(checked.plan.event):
         today = record.created.replace(hour=0, minute=0, second=0)
-        told = {phase: value for phase, value in seconds.items() if phase != "train"}
-        record = record.model_copy(update={"seconds": told, "peak_memory_bytes": None, "created": today})
+        shown_seconds = {phase: value for phase, value in seconds.items() if phase != "train"}
+        record = record.model_copy(update={"seconds": shown_seconds, "peak_memory_bytes": None, "created": today})
     return record
 
 
 def _peak_memory_bytes() -> int:
-    """The process's largest resident set so far."""
+    """Return the process's largest resident set so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -213,9 +213,9 @@ class RunFailedError(DphpoBenchError):
     def __init__(self, record: RunRecord, path: Path | None, model: "nn.Module | None" = None) -> None:
         who, reason = record.identity, (record.error or "").rstrip(".")
         also = "" if model is None else "; the trained model is this error's `model`"
-        kept = "No record was written." if path is None else f"Its record is {path}."
+        where = "No record was written." if path is None else f"Its record is {path}."
         super().__init__(
-            f"The run of {who.method} on {who.task} ended with status {record.status}: {reason}. {kept} "
+            f"The run of {who.method} on {who.task} ended with status {record.status}: {reason}. {where} "
             f"With check=False, run returns the result instead{also}."
         )
         self.record = record
@@ -223,5 +223,5 @@ class RunFailedError(DphpoBenchError):
         self.model = model
 
     def __reduce__(self) -> "tuple[type[RunFailedError], tuple[RunRecord, Path | None]]":
-        """As it was made, so that it comes whole out of another process."""
+        """Return how to make it, so that it comes whole out of another process."""
         return type(self), (self.record, self.path)

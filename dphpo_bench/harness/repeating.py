@@ -1,4 +1,4 @@
-"""The command that repeats a run."""
+"""Commands that repeat runs."""
 
 import shlex
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from dphpo_bench.contract.registry import make_method
 from dphpo_bench.records.record import Identity, RunRecord
 
 DISCRETE = "opendp"
-"""What the noise of a run with secure noise begins with, in its record."""
+"""Start of the noise's description in the record of a run with secure noise."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Call:
 
     @classmethod
     def of(cls, identity: Identity) -> "Call":
-        """The call that makes the run of this identity."""
+        """Return the call that makes the run of this identity."""
         return cls(
             identity.method,
             identity.task,
@@ -54,7 +54,7 @@ class Call:
 
     @classmethod
     def of_record(cls, record: RunRecord, task_file: str | None = None) -> "Call":
-        """The call that makes the run of a record, with its threads and on its device."""
+        """Return the call that makes the run of a record, with its threads and on its device."""
         environment = record.environment
         return replace(
             cls.of(record.identity),
@@ -81,7 +81,7 @@ class Call:
 
 
 def changed_parameters(identity: Identity) -> Mapping[str, Any]:
-    """The parameters that are not the method's defaults; all of them if there is no such method here."""
+    """Return the parameters that are not the method's defaults; all of them if there is no such method here."""
     try:
         defaults = make_method(identity.method).parameters
     except DphpoBenchError:
@@ -90,5 +90,5 @@ def changed_parameters(identity: Identity) -> Mapping[str, Any]:
 
 
 def different(parameters: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that are not these defaults."""
+    """Return the parameters that are not these defaults."""
     return {name: value for name, value in parameters.items() if name not in defaults or defaults[name] != value}

@@ -31,6 +31,7 @@ from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import VOID, Account, Entry
 from dphpo_bench.harness.account_report import AccountReport, report_of
 from dphpo_bench.harness.attempt import Attempt, execute
+from dphpo_bench.harness.continuing import check_continuable, checkpoints_of, must_not_change
 from dphpo_bench.harness.entry import Counted, OpenEntry, account_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, keeps_digest
@@ -95,6 +96,7 @@ def run(
     account: str | None = None,
     not_private: bool = False,
     counted: Counted | None = None,
+    checkpoint_every: int | None = None,
 ) -> RunResult:
     """Tune and train under one budget, verify what was released, measure the model on the test data.
 
@@ -116,6 +118,10 @@ def run(
         account: of private records: which account in `results_dir` counts the run; None: "main".
         not_private: let a method without privacy (ε = ∞) run on private records, because its output stays inside.
         counted: of a run on private records that its caller has counted, as sweeps do; None: `run` counts it.
+        checkpoint_every: steps between two checkpoints of a single training run. After a kill, the same call goes on
+            from the last one, to the same record and model. The file lies in `.unfinished` of `results_dir` and is
+            removed at the end. It holds weights and the positions of the random streams: whoever reads it can subtract
+            the noise. None: no checkpoints.
 
     Raises:
         AccountError: if the account's cap does not cover the run, or the account cannot be written.
@@ -138,6 +144,8 @@ def run(
         counted.check(checked)
     elif not task.public:
         refuse_no_privacy(Entry.of(checked, 0), not_private)
+    if checkpoint_every is not None:
+        check_continuable(checkpoint_every, store, checked, task, setup)
     source = source or DataSource.resolve(progress=setup.progress)
 
     def load() -> Records:
@@ -150,7 +158,9 @@ def run(
     identity = identity_of(method, task_identity(task, checked.facts, source), budget, seed)
     if store:
         store.check_free(identity)
-    path = store.journal_of(identity) if store and setup.unseeded else None
+    goes_on = setup.unseeded or (checkpoint_every is not None and not task.public)  # and then is counted once
+    path = store.journal_of(identity) if store and goes_on else None
+    checkpoint = store.checkpoint_of(identity) if store else None
     setup = replace(setup, identity=identity.key, journal=counted.journal if counted else _journal(path, setup))
     entry = OpenEntry.make(book, checked, identity, setup) if book else None
     with entry.voided_on_mistakes() if entry else nullcontext():
@@ -161,6 +171,9 @@ def run(
             check_same_data(store.root, task, identity, digest)
             if entry:
                 entry.note(digest=digest)
+        if checkpoint and checkpoint_every is not None:
+            conditions = must_not_change(identity, checked, task, train, setup)
+            setup = replace(setup, checkpoints=checkpoints_of(checkpoint, checkpoint_every, conditions, setup, path))
     if setup.hides_trials(checked.plan.event):
         setup.progress.note("Searching. How many trials there are is a secret, so there is nothing to show.")
     planned = Meter(checked.plan.cost.examples, "the test")
@@ -179,15 +192,17 @@ def run(
     if record.error != attempt.error:  # no record can hold what it released, or not even its ledger
         model = None
     path = store.write(record) if store else None
+    if checkpoint:
+        checkpoint.unlink(missing_ok=True)
     setup.journal.discard()
-    report = None if book is None else _told(book, setup.progress)
+    report = None if book is None else _reported(book, setup.progress)
     if check and record.status != "ok":
         raise RunFailedError(record, path, model)
     return RunResult(record, path, model, report)
 
 
-def _told(book: Account, progress: Progress) -> AccountReport | None:
-    """Say what has been released by now; the run is over, so a damaged account is said, not raised."""
+def _reported(book: Account, progress: Progress) -> AccountReport | None:
+    """Say what has been released by now; the run is over, so a damaged account is a note and no error."""
     try:
         report = report_of(book)
     except AccountError as error:
@@ -209,7 +224,11 @@ def _check_declared(facts: TaskFacts, train: Records) -> None:
 
 
 def _journal(path: Path | None, setup: Setup) -> Journal:
-    """The journal of a run. If it was interrupted before, its noise has to be the same again, and so its questions."""
+    """Return the journal of a run.
+
+    Raises:
+        RecordError: if an earlier process began the run, and this one could not repeat its questions and its noise.
+    """
     journal = Journal(path)
     # A GPU rounds its sums otherwise each time: the same noise on them would show the difference.
     unrepeatable = setup.secure_noise or setup.device.startswith("cuda")
@@ -218,7 +237,7 @@ def _journal(path: Path | None, setup: Setup) -> Journal:
             f"An earlier run of this was interrupted, and its noise cannot be drawn again. To start anew is a second "
             f"release: count ε and δ of both runs, and remove {path} first."
         )
-    if journal.values and journal.values.get(CONDITIONS) != setup.conditions():
+    if journal.values and setup.unseeded and journal.values.get(CONDITIONS) != setup.conditions():
         raise RecordError(
             "An earlier run of this was interrupted on another device, with another number of threads or by another "
             "torch, which round otherwise: the same noise on other sums would show the records. Go on as there; or "
@@ -247,10 +266,10 @@ def _execute(checked: CheckedPlan, task: Task, train: Records, setup: Setup, ent
 def _measured(
     attempt: Attempt, model: "nn.Module", task: Task, source: DataSource, setup: Setup
 ) -> "tuple[Attempt, dict[str, float], nn.Module | None]":
-    """The task's metrics on the test records, if there are any, and the model.
+    """Return the attempt, the task's metrics on the test records, if there are any, and the model.
 
-    The attempt failed if a metric cannot be computed. What it released stays, and so does the model, unless its code
-    reached for sealed data meanwhile.
+    If a metric cannot be computed, the attempt failed. Its releases stay, and so does the model, unless the model's
+    code reached for sealed data.
     """
     from dphpo_bench.training.evaluation import all_outputs
 
@@ -265,9 +284,8 @@ def _measured(
                 if about_outputs:
                     _check_classes(outputs, task.facts)
                 for metric in task.metrics:
-                    about_model = isinstance(metric, ModelMetric)
-                    given = (model, test) if about_model else (outputs, test.targets)
-                    metrics[metric.name] = metric.of(*given)
+                    is_of_model = isinstance(metric, ModelMetric)
+                    metrics[metric.name] = metric.of(*((model, test) if is_of_model else (outputs, test.targets)))
         if complaints:
             raise SealedDataError(complaints[0])
     except (Exception, SystemExit) as failure:
@@ -282,16 +300,16 @@ def _check_classes(outputs: Any, facts: TaskFacts) -> None:
     """Refuse outputs with another number of classes than the task has: their metrics would mean nothing."""
     from dphpo_bench.training.losses import logits
 
-    found = logits(outputs)
-    if facts.kind in ("classification", "tokens") and found.shape[-1] != facts.n_classes:
+    shape = tuple(logits(outputs).shape)
+    if facts.kind in ("classification", "tokens") and shape[-1] != facts.n_classes:
         raise InvalidValueError(
             f"Expected a model with {facts.n_classes} outputs, one for each class, got outputs of shape "
-            f"{tuple(found.shape)}. Return a model that the session built."
+            f"{shape}. Return a model that the session built."
         )
 
 
 def resolve_device(device: "str | torch.device") -> str:
-    """The torch device of this name, with its number; "auto" is the first CUDA device if there is one.
+    """Return the torch device of this name, with its number; "auto" is the first CUDA device if there is one.
 
     Raises:
         InvalidValueError: if torch does not know the device, this machine lacks it, or it is neither the processor nor
@@ -303,12 +321,12 @@ def resolve_device(device: "str | torch.device") -> str:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         # Numbered, so that it stays the same one if the current device changes.
-        found = torch.zeros(1, device=device).device
+        resolved = torch.zeros(1, device=device).device
     except (NotImplementedError, RuntimeError, AssertionError) as error:
         # Of a name that it does not know torch lists all that it does, most of which no run can use.
         unknown = "device type at start of device string" in str(error)
         reason = "runs need cpu, cuda or cuda with a number" if unknown else str(error).splitlines()[0]
         raise InvalidValueError(f"Cannot use device {str(device)!r}: {reason}. Try --device cpu.") from None
-    if found.type not in ("cpu", "cuda"):
+    if resolved.type not in ("cpu", "cuda"):
         raise InvalidValueError(f"Cannot use device {str(device)!r}: runs need cpu or cuda. Try --device cpu.")
-    return str(found)
+    return str(resolved)

@@ -34,7 +34,7 @@ def check_model_path(path: Path) -> None:
 
 
 def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
-    """Write a model's weights and buffers, and whose they are, whole or not at all.
+    """Write a model's weights and buffers, and the run that they are of, whole or not at all.
 
     Raises:
         InvalidValueError: if the path is unfit; see `check_model_path`.
@@ -45,8 +45,8 @@ def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
     check_model_path(path)
     who, privacy = record.identity, record.privacy
     # Each tensor is copied: weights that two layers share are written for both, so that a plain load finds all of them.
-    tensors = {name: one.detach().cpu().clone().contiguous() for name, one in model.state_dict().items()}
-    told = {
+    tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
+    metadata = {
         "format": "pt",
         "dphpo-bench": version("dphpo-bench"),
         "record": who.key,
@@ -56,22 +56,22 @@ def write_model(model: "nn.Module", record: RunRecord, path: Path) -> Path:
         "epsilon": repr(privacy.epsilon) if privacy else "unknown",
         "delta": repr(who.delta),
     }
-    content = save(tensors, metadata=told)
+    content = save(tensors, metadata=metadata)
     try:
         return write_whole(path, content)
     except OSError as error:
         reason = f"Cannot write the model {path}: {error.strerror}."
     try:  # it has been paid for
-        kept = write_aside(path, content)
+        aside = write_aside(path, content)
     except OSError:
         raise DataError(reason) from None
-    raise DataError(f"{reason} It was kept at {kept}.")
+    raise DataError(f"{reason} It was kept at {aside}.")
 
 
 def load_model(path: Path | str, task: str | Task) -> "nn.Module":
-    """The trained network that `RunResult.save` or `run --save-model` wrote, ready to use.
+    """Load the trained network that `RunResult.save` or `run --save-model` wrote.
 
-    It takes inputs as the task's records have them: `task.load_test(source).inputs` gives the test records'.
+    The network takes inputs as the task's records have them: `task.load_test(source).inputs` gives the test records'.
 
     Without this package, the weights go into a network of the same structure by
     `network.load_state_dict(safetensors.torch.load_file(path))`.
@@ -91,15 +91,15 @@ def load_model(path: Path | str, task: str | Task) -> "nn.Module":
 
     try:
         with safe_open(path, framework="pt") as file:
-            told = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
     except (OSError, SafetensorError) as error:
         raise DataError(f"Cannot read the model {path}: {shown(error, 200)}.") from None
     if isinstance(task, str):
-        if told.get("task") != task:
-            raise DataError(f"Expected in {path} a model of task {task}, got one of {shown(told.get('task'))}.")
-        task = make_task(task, told.get("model"))
-    whose, here = (told.get("task"), told.get("model")), (task.facts.task, task.facts.model)
+        if metadata.get("task") != task:
+            raise DataError(f"Expected in {path} a model of task {task}, got one of {shown(metadata.get('task'))}.")
+        task = make_task(task, metadata.get("model"))
+    whose, here = (metadata.get("task"), metadata.get("model")), (task.facts.task, task.facts.model)
     if whose != here:
         raise DataError(
             f"Expected in {path} model {here[1]} of task {here[0]}, got {shown(whose[1])} of {shown(whose[0])}."

@@ -9,7 +9,7 @@ from dphpo_bench.records.record import Identity
 
 
 def default_seed(task: Task) -> int | None:
-    """The seed of a run that names none: repeatable if the data are public, else no seed."""
+    """Return the seed of a run that names none: 0 if the data are public, else no seed."""
     return 0 if task.public else None
 
 
@@ -24,7 +24,7 @@ def warn_of_seeds(task: Task, seeds: str) -> None:
 
 
 def told_apart(identity: Identity, journal: Journal) -> Identity:
-    """The identity with a random number for a run without a seed, since all such runs are different.
+    """Return the identity, with a random number for a run without a seed, since all such runs are different.
 
     The number comes from the journal, so that a run that is interrupted after it was recorded does not count twice.
     """

@@ -1,4 +1,4 @@
-"""How a run is done."""
+"""Settings of a run beside its plan: seed, device, journal, progress."""
 
 import hashlib
 import json
@@ -17,6 +17,7 @@ from dphpo_bench.training.randomness import Streams
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
+    from dphpo_bench.session.checkpoints import Checkpoints
     from dphpo_bench.session.observer import Observer
 
 SECURE_NOISE = "secure noise"
@@ -27,26 +28,27 @@ CONDITIONS = "conditions"
 
 
 def conditions_of(device: str, threads: int) -> int:
-    """Return a hash of what decides how sums are rounded: the device, the number of threads, and torch's version."""
+    """Return a hash of what decides how sums are rounded: the device, the number of threads, torch's version."""
     import torch
 
-    told = json.dumps([device, threads, torch.__version__])
-    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big")
+    text = json.dumps([device, threads, torch.__version__])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a run is done; the plan says what it does.
+    """Settings of a run beside its plan.
 
     Attributes:
         seed: makes the run repeatable, noise included; None takes the noise from the operating system's entropy.
-        secure_noise: whether noise is exact, and all else that privacy rests on is from cryptographic generators.
+        secure_noise: draw exact noise, and all else that privacy rests on from cryptographic generators.
         device: a torch device.
         journal: where the seed of an unseeded run is kept until it is recorded; default: in memory.
         progress: where long work reports to.
         meter: counts what is computed.
-        observer: is told of all releases.
+        observer: called with each release.
         identity: of the run, as a key, which the noise on private records follows; empty for a run without a record.
+        checkpoints: from which the run goes on; None: it has none.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
 
     Raises:
@@ -61,6 +63,7 @@ class Setup:
     meter: Meter = field(default_factory=Meter)
     observer: "Observer | None" = None
     identity: str = ""
+    checkpoints: "Checkpoints | None" = None
     order: Callable[[int], Sequence[int]] = range
 
     def __post_init__(self) -> None:
@@ -77,21 +80,21 @@ class Setup:
 
     @property
     def unseeded(self) -> bool:
-        """Whether anything can stay hidden: whoever knows the seed can compute everything."""
+        """True if anything can stay hidden: a seed lets anybody compute everything."""
         return self.seed is None
 
     def hides_trials(self, event: "DpEvent") -> bool:
-        """Whether the number of trials is secret, and hence also the time and the memory that they take."""
+        """Return True if the number of trials is secret, and hence also their time and memory."""
         return self.unseeded and has_selection(event)
 
     def conditions(self) -> int:
-        """See `conditions_of`."""
+        """Return the conditions under which this process runs; see `conditions_of`."""
         import torch
 
         return conditions_of(self.device, torch.get_num_threads())
 
     def streams(self) -> Streams:
-        """The run's random streams. The seed of an unseeded run is drawn once and kept in the journal."""
+        """Return the run's random streams; the journal keeps the seed of an unseeded run, which is drawn once."""
         if self.secure_noise:
             self.journal.once(SECURE_NOISE, lambda: 1)
         if self.unseeded:

@@ -94,6 +94,15 @@ class Ledger:
             self._refuse(self._not_covered(scoped, self._allowed))
         self._spent = spent
 
+    def go_on(self, earlier: "Ledger") -> None:
+        """Take over the releases that this run had before its process died.
+
+        Raises:
+            OverBudgetError: if the plan does not cover them.
+        """
+        self._spent = Counter()
+        self.charge(earlier.event)
+
     def open_batch(self, rate: float, contents: DpEvent, scope: Scope = ()) -> "Ledger":
         """Charge a whole batch, asked or not, and get the account of what may be asked of it.
 

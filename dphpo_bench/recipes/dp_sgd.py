@@ -195,9 +195,12 @@ class DpSgd:
             model: whose gradients are wanted.
             label: of the progress display.
         """
-        clipping, kind = parse_clipping(self.clipping), self.step
         for _ in training_steps(session, self.steps, [model], [self.averaging], label):
-            yield session.sample(kind).gradient(model, clipping, self.noise_multiplier)
+            yield self.gradient(session, model)
+
+    def gradient(self, session: Session, model: "nn.Module") -> "list[Tensor]":
+        """Return the noisy mean gradient of one step, at the model's weights."""
+        return session.sample(self.step).gradient(model, parse_clipping(self.clipping), self.noise_multiplier)
 
     @staticmethod
     def train_together(sessions: list[Session], runs: "Sequence[DpSgd]", label: str = "Training") -> "list[nn.Module]":
@@ -228,7 +231,7 @@ class DpSgd:
         noise = [run.noise_multiplier for run in runs]
         kinds = [run.step for run in runs]
         decays = [run.averaging for run in runs]
-        for step in training_steps(sessions[0], runs[0].steps, models, decays, label):
+        for step in training_steps(sessions[0], runs[0].steps, models, decays, label, updates):
             batches = [session.sample(kind) for session, kind in zip(sessions, kinds, strict=True)]
             gradients = gradients_together(batches, models, clippings, noise)
             for run, update, gradient in zip(runs, updates, gradients, strict=True):
@@ -237,11 +240,17 @@ class DpSgd:
 
 
 def training_steps(
-    session: Session, steps: int, models: "Sequence[nn.Module]", decays: Sequence[float], label: str = "Training"
+    session: Session,
+    steps: int,
+    models: "Sequence[nn.Module]",
+    decays: Sequence[float],
+    label: str = "Training",
+    state: Sequence[Any] | None = None,
 ) -> Iterator[int]:
-    """The steps 0, ..., T − 1 of a training; whoever iterates moves the weights.
+    """Yield the steps 0, ..., T − 1 of a training; the caller moves the weights.
 
-    After each step the weights join their exponential average, which the models have at the end.
+    After each step the weights join their exponential average, which the models have at the end. A run that goes on
+    after its process died begins with the step after its last checkpoint.
 
     Args:
         session: shows the progress.
@@ -249,13 +258,20 @@ def training_steps(
         models: what is trained.
         decays: of each model's average; 0 leaves the last weights.
         label: of the progress display.
+        state: what else changes while the loop lasts, such as optimisers, lists and dictionaries; see `Session.steps`.
+            None: the run has no checkpoints.
     """
     from dphpo_bench.training.averaging import WeightAverage
 
     weights = [trainable(model) for model in models]
     averages = [WeightAverage(own, decay) for own, decay in zip(weights, decays, strict=True)]
+    whole = None if state is None else [weights, [[*model.buffers()] for model in models], averages, *state]
     with session.progress.track(label, steps) as advance:
-        for step in range(steps):
+        taken = 0
+        for step in session.steps(steps, whole):
+            if step > taken:  # those before the checkpoint
+                advance(step - taken)
+            taken = step + 1
             yield step
             for average in averages:
                 average.update()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dphpo_bench.contract.method import Outcome, Plan
 from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
-from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
+from dphpo_bench.recipes.dp_sgd import DpSgd, trainable, training_steps
 from dphpo_bench.recipes.single_run import SingleRun
 
 if TYPE_CHECKING:
@@ -49,9 +49,11 @@ class OptimizerRun(SingleRun):
         training, model = plan.parameters, session.build_model()
         weights = trainable(model)
         optimizer = self.published(weights)
-        path = []
-        for step, gradient in enumerate(training.gradients(session, model), start=1):
-            for weight, value in zip(weights, gradient, strict=True):
+        path: list[dict[str, float]] = []
+        state, decays = [optimizer, path], [training.averaging]
+        for taken in training_steps(session, training.steps, [model], decays, state=state):
+            step = taken + 1
+            for weight, value in zip(weights, training.gradient(session, model), strict=True):
                 weight.grad = value
             optimizer.step()
             if step % math.ceil(training.steps / REPORTED) == 0 or step == training.steps:

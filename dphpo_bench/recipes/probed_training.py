@@ -167,7 +167,7 @@ class ProbedTraining(TrainingMethod[Probed]):
         rule = self.rules[self.rule](self.initial_learning_rate, self.initial_loss_bound)
         plain, probing = self.kinds(planned.sample_rate, noise, loss_noise)
         path: list[dict[str, float]] = []
-        for step in training_steps(session, planned.steps, [model], [self.averaging]):
+        for step in training_steps(session, planned.steps, [model], [self.averaging], state=[update, rule, path]):
             is_probed = step % self.update_interval == 0
             batch = session.sample(probing if is_probed and self.loss_batch == "same" else plain)
             direction = update.direction(batch.gradient(model, clipping, noise))

@@ -77,6 +77,10 @@ class RecordStore:
         """The file in which a run of this identity keeps what must not be drawn twice; see `journal`."""
         return self.root / ".unfinished" / f"{identity.key}.jsonl"
 
+    def checkpoint_of(self, identity: Identity) -> Path:
+        """Return the file of the checkpoint of an unfinished run; see `session.checkpoints`."""
+        return self.root / ".unfinished" / f"{identity.key}.checkpoint"
+
     def path_of(self, identity: Identity) -> Path:
         """The file of this identity's record."""
         return self.root / identity.task / identity.method / f"{identity.key}.json"

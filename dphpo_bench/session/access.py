@@ -17,6 +17,7 @@ from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
+from dphpo_bench.session.checkpoints import Checkpoints
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.own_code import OwnCode
@@ -54,6 +55,7 @@ class Access(Unique):
         meter: counts what is computed, in example passes.
         observer: is told what is released; None: nobody is.
         order: number of trials of a selection → their indices in the order in which they run.
+        checkpoints: from which the run goes on; None: it has none.
         rows: numbers of this session's records, or of its units where these hold several; None: all.
         scope: the parts that a release from this session is charged to.
         within: all parts that this session's records are in, also those that an outer account is charged for.
@@ -73,6 +75,7 @@ class Access(Unique):
     meter: Meter
     observer: Observer | None
     order: Callable[[int], Sequence[int]]
+    checkpoints: Checkpoints | None
     rows: "Tensor | None"
     scope: Scope
     within: Scope
@@ -90,7 +93,18 @@ class Access(Unique):
             OverBudgetError: if the plan does not cover it.
         """
         self.guard.check()
+        self.check_begun()
         self.ledger.charge(event, self.scope)
+
+    def open_batch(self, rate: float, contents: "DpEvent") -> Ledger:
+        """Charge a whole batch, and return its account; see `Ledger.open_batch`."""
+        self.check_begun()
+        return self.ledger.open_batch(rate, contents, self.scope)
+
+    def check_begun(self) -> None:
+        """Reject a release which a run with checkpoints could not repeat; see `Checkpoints.check_begun`."""
+        if self.checkpoints:
+            self.checkpoints.check_begun()
 
     def generator(self, kind: str, purpose: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
         """The random stream of this kind and purpose, at its present position."""

@@ -5,7 +5,7 @@ apart. What may be asked of a batch is fixed when it is opened, and sampled as a
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session import sealed, selection
 from dphpo_bench.session.access import Access, one_uniform
 from dphpo_bench.session.batch import ChargedBatch
+from dphpo_bench.session.checkpoints import Checkpoints, Position
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.observer import Observer
 from dphpo_bench.session.own_code import OwnCode
@@ -57,6 +58,7 @@ def open_session(
     meter: Meter | None = None,
     observer: Observer | None = None,
     order: Callable[[int], Sequence[int]] = range,
+    checkpoints: Checkpoints | None = None,
 ) -> "ChargedSession":
     """The session of a run, on all records.
 
@@ -73,6 +75,7 @@ def open_session(
         meter: counts what is computed; None: nobody asks.
         observer: is told what is released; None: nobody is.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
+        checkpoints: from which the run goes on; None: it has none.
     """
     return ChargedSession(
         Access(
@@ -89,6 +92,7 @@ def open_session(
             meter=meter or Meter(),
             observer=observer,
             order=order,
+            checkpoints=checkpoints,
             rows=None,
             scope=(),
             within=(),
@@ -143,6 +147,13 @@ class ChargedSession(Unique, Session):
     def uniform(self, purpose: str) -> float:
         return one_uniform(self._access.generator("uniform", short_text("purpose", purpose)))
 
+    def steps(self, total: int, state: Sequence[Any] | None = None) -> Iterator[int]:
+        access = self._access
+        if access.checkpoints is None:
+            return iter(range(total))
+        position = Position(access.ledger, access.begun, access.counts, access.meter, access.progress)
+        return access.checkpoints.steps(position, total, state)
+
     def fork(self, name: str) -> "ChargedSession":
         name = short_text("name", name)
         return ChargedSession(replace(self._access, streams=self._access.streams.within("fork", name)))
@@ -157,7 +168,7 @@ class ChargedSession(Unique, Session):
         rate, contents = event_rules.opened(kind)
         inside("rate", rate)
         with access.guard.alone():
-            account = access.ledger.open_batch(rate, contents, access.scope)
+            account = access.open_batch(rate, contents)
             rows = access.drawn(rate, "subsample")
         return ChargedSession(
             replace(
@@ -181,6 +192,7 @@ class ChargedSession(Unique, Session):
                 raise InvalidValueError("Expected no index: a choice with weights is drawn by the session.")
             index = search.choose(choice.weights, one_uniform(streams.source("choice")))
         index = whole("index", index, low=0, high=len(choice.events) - 1)
+        access.check_begun()
         account = access.ledger.open_one_of(choice, index, access.scope)
         return index, ChargedSession(replace(access, ledger=account, streams=streams), self._candidate)
 
@@ -188,7 +200,7 @@ class ChargedSession(Unique, Session):
         access, purpose = self._access, short_text("purpose", purpose)
         rate, contents = event_rules.opened(kind)
         with access.guard.alone():
-            account = access.ledger.open_batch(rate, contents, access.scope)
+            account = access.open_batch(rate, contents)
             return ChargedBatch(access, access.drawn(rate, purpose), rate, account)
 
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:

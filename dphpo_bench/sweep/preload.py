@@ -4,18 +4,28 @@ Nothing is computed here, because threads and devices would not survive the fork
 """
 # ruff: noqa: F401
 
+import gc
+
 import optuna
 import scipy.signal
 import scipy.stats
 import sklearn.datasets
+import sklearn.metrics
 import torch
 import torch._dynamo
 import torch.func
 
 import dphpo_bench.data.images
+import dphpo_bench.recipes.array_task
 import dphpo_bench.recipes.image_task
+import dphpo_bench.recipes.optimizer_run
+import dphpo_bench.recipes.probed_training
+import dphpo_bench.recipes.search_method
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
 import dphpo_bench.training.averaging
 import dphpo_bench.training.gradients
 import dphpo_bench.training.optimizers
+
+# The collector of a forked process would otherwise walk over all of these objects, which copies their memory.
+gc.freeze()

@@ -4,23 +4,13 @@ import json
 import os
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dphpo_bench.base.errors import RecordError
 from dphpo_bench.harness.journal import Journal
-
-DIES = """
-import os, sys
-from pathlib import Path
-from dphpo_bench.harness.journal import Journal
-journal = Journal(Path(sys.argv[1]))
-journal.once("runs", lambda: 12345)
-os.kill(os.getpid(), 9)
-"""
+from tests.harness.children import ended, start
 
 
 def test_a_value_is_drawn_once(tmp_path: Path) -> None:
@@ -32,8 +22,12 @@ def test_a_value_is_drawn_once(tmp_path: Path) -> None:
 
 def test_it_outlives_a_killed_process(tmp_path: Path) -> None:
     path = tmp_path / "private" / "run.jsonl"
-    died = subprocess.run([sys.executable, "-c", DIES, str(path)], check=False)
-    assert died.returncode == -signal.SIGKILL
+
+    def dies() -> None:
+        Journal(path).once("runs", lambda: 12345)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert ended(start(dies)) == -signal.SIGKILL
     assert Journal(path).once("runs", lambda: 0) == 12345
 
 

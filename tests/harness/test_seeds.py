@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench.cli import commands as cli
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.cli.options import parse_seed
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.seeds import default_seed, told_apart
 from dphpo_bench.records.reading import read_results
@@ -65,19 +66,9 @@ def test_a_record_with_a_seed_has_no_number_and_its_old_name(fixed_noise, budget
         Identity.model_validate({**values, "run": "0" * 16})
 
 
-@pytest.mark.parametrize("text", ["-1", "1.5", "x", "", "９"])
-def test_a_seed_on_the_command_line_is_an_integer_or_none(text: str, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("sys.argv", ["dphpo-bench", "run", "-m", "dp_sgd", "-t", "digits", f"--seed={text}"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    assert "--seed" in capsys.readouterr().err
-
-
-def test_none_on_the_command_line_is_no_seed(tmp_path: Path, monkeypatch, capsys) -> None:
-    args = ["run", "-m", "dp_sgd", "-t", "digits", "--seed", "none", "--set", "epochs=1", "--quiet", "--json"]
-    monkeypatch.setattr("sys.argv", ["dphpo-bench", *args, "--results-dir", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 0
-    assert json.loads(capsys.readouterr().out)["identity"]["seed"] is None
+def test_a_seed_on_the_command_line_is_an_integer_or_none() -> None:
+    assert parse_seed("none", 0) is None
+    assert parse_seed("7", None) == 7
+    for text in ("-1", "1.5", "", "９"):
+        with pytest.raises(InvalidValueError, match="Expected --seed to be an integer >= 0, or none"):
+            parse_seed(text, 0)

@@ -51,11 +51,6 @@ def test_a_bound_of_the_error_is_positive() -> None:
         task(nn.Linear(4, 1), kind="regression", error_bound=-1.0)
 
 
-def test_metrics_that_are_none_are_refused() -> None:
-    with pytest.raises(InvalidValueError, match="Expected metrics of type Metric or ModelMetric, got 'accuracy'"):
-        task(nn.Linear(4, 2), metrics=["accuracy"])
-
-
 def test_a_number_is_no_budget() -> None:
     with pytest.raises(InvalidValueError, match="Expected a PrivacyBudget"):
         bench.run("dp_sgd", task(nn.Linear(4, 2)), 3, seed=0, progress=SilentProgress())  # type: ignore[arg-type]

@@ -1,0 +1,252 @@
+"""Runs that are killed go on from their last checkpoint, to the same bits."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import dphpo_bench as bench
+from dphpo_bench.session import checkpoints
+from dphpo_bench.session.session import ChargedSession
+from tests.harness.children import ended, start
+
+BUDGET = bench.PrivacyBudget(3.0, 1e-3)
+STEPS = 24
+"""6 batches an epoch, 4 epochs."""
+
+SINGLE_RUNS = (
+    *("dp_sgd", "hyfreedp", "hyfreedp_paper", "adaptive_clipping", "dp_adam_wosm", "dp_zo", "random_search"),
+    *("prodigy", "dadaptation", "dog", "ldog", "dowg", "mechanic", "schedule_free"),
+)
+
+
+def toy(shift: float = 0.0, public: bool = True) -> bench.ArrayTask:
+    inputs = torch.randn(240, 5, generator=torch.Generator().manual_seed(0)) + shift
+    labels = (inputs[:, 0] > shift).long()
+    network = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+    records, test = (inputs[:192], labels[:192]), (inputs[192:], labels[192:])
+    return bench.ArrayTask("toy", records, network, test, public=public, batch_size=32, epochs=4)
+
+
+def run(folder: Path, method: str | bench.Method, task: bench.ArrayTask | None = None, **options: Any) -> Any:
+    options = {"seed": 0, "checkpoint_every": 5, "progress": bench.SilentProgress(), **options}
+    return bench.run(method, task or toy(), BUDGET, results_dir=folder, **options)
+
+
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: Any, **options: Any) -> None:
+    """Run in a child that is killed when it begins a step."""
+    steps = ChargedSession.steps
+
+    def deadly(self: ChargedSession, total: int, state: Any = None) -> Iterator[int]:
+        for taken in steps(self, total, state):
+            if taken == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield taken
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ChargedSession, "steps", deadly)
+        assert ended(start(lambda: run(folder, *arguments, **options))) == -signal.SIGKILL
+
+
+def checkpoint_in(folder: Path) -> Path:
+    (path,) = (folder / ".unfinished").glob("*.checkpoint")
+    return path
+
+
+def bits(result: Any) -> tuple[str, list[bytes]]:
+    """Return the record without its times, and the weights."""
+    record = json.loads(result.record.to_json())
+    for name in ("seconds", "created", "peak_memory_bytes"):
+        del record[name]
+    return json.dumps(record), [weight.detach().numpy().tobytes() for weight in result.model.parameters()]
+
+
+@pytest.mark.parametrize("method", SINGLE_RUNS)
+def test_a_killed_run_ends_with_the_record_and_model_of_one_that_was_not(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bits(run(tmp_path / "whole", method, checkpoint_every=None))
+    # Before the first checkpoint, and after each of three.
+    for step in (3, 7, 12, 20) if method in ("dp_sgd", "hyfreedp", "prodigy") else (12,):
+        killed_at(step, monkeypatch, tmp_path / "killed", method)
+    assert (checkpoint_in(tmp_path / "killed").stat().st_mode & 0o777) == 0o600
+    path = checkpoint_in(tmp_path / "killed")
+    path.with_name(f".{path.name}.0123456789ab.tmp").write_bytes(b"of a kill while it was written")
+    assert bits(run(tmp_path / "killed", method)) == whole
+    assert list((tmp_path / "killed/.unfinished").iterdir()) == []
+
+
+@dataclass(frozen=True)
+class Forgetful(bench.SingleRun):
+    """A method whose loop does not say what changes while it lasts."""
+
+    name = "forgetful"
+    summary = "Adds up what it was given."
+    reference = "none"
+    tuning = ()
+    end_to_end_private = True
+
+    def run(self, plan: bench.Plan[bench.DpSgd], session: bench.Session) -> bench.Outcome:
+        """Train without a word about the state."""
+        training, model = plan.parameters, session.build_model()
+        for gradient in training.gradients(session, model):
+            with torch.no_grad():
+                torch._foreach_add_(bench.trainable(model), gradient, alpha=-0.1)
+        return bench.Outcome(model, {})
+
+
+@dataclass(frozen=True)
+class AsksFirst(Forgetful):
+    """A method that asks before its loop."""
+
+    name = "asks_first"
+
+    def run(self, plan: bench.Plan[bench.DpSgd], session: bench.Session) -> bench.Outcome:
+        """Ask one batch."""
+        plan.parameters.gradient(session, session.build_model())
+        raise AssertionError
+
+
+class TestGoingOn:
+    def test_the_display_goes_on_from_the_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        reports: list[Any] = []
+
+        class Seen(bench.SilentProgress):
+            @contextmanager
+            def track(self, description: str, total: int) -> Iterator[Any]:
+                yield lambda amount=1: reports.append(amount) if description == "Training" else None
+
+            def note(self, text: str) -> None:
+                reports.append(text)
+
+        killed_at(12, monkeypatch, tmp_path, "dp_sgd")
+        run(tmp_path, "dp_sgd", progress=Seen())
+        assert reports[0] == "Going on after step 10, from the checkpoint of an earlier process."
+        assert reports[1:] == [10] + [1] * (STEPS - 10)
+
+    def test_another_seed_starts_from_its_first_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        killed_at(12, monkeypatch, tmp_path, "dp_sgd")
+        other = run(tmp_path, "dp_sgd", seed=1)
+        assert bits(other) == bits(run(tmp_path / "new", "dp_sgd", seed=1))
+        assert checkpoint_in(tmp_path)  # that of seed 0
+
+    def test_a_finished_run_starts_anew(self, tmp_path: Path) -> None:
+        assert bits(run(tmp_path, "dp_sgd")) == bits(run(tmp_path, "dp_sgd"))
+
+    def test_a_run_without_checkpoints_removes_an_earlier_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        killed_at(12, monkeypatch, tmp_path, "dp_sgd")
+        run(tmp_path, "dp_sgd", checkpoint_every=None)
+        assert list((tmp_path / ".unfinished").iterdir()) == []
+
+    def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*_: Any, **__: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(checkpoints, "write_whole", full)
+        assert run(tmp_path, "dp_sgd").record.status == "ok"
+
+
+class TestRefused:
+    @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?", lambda _: b""])
+    def test_a_damaged_checkpoint(
+        self, damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        killed_at(7, monkeypatch, tmp_path, "dp_sgd")
+        path = checkpoint_in(tmp_path)
+        path.write_bytes(damage(path.read_bytes()))
+        with pytest.raises(bench.DphpoBenchError, match="is damaged: remove it") as refused:
+            run(tmp_path, "dp_sgd")
+        assert refused.value.exit_code == 2
+        path.unlink()
+        assert run(tmp_path, "dp_sgd").record.status == "ok"
+
+    def test_other_conditions(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        killed_at(7, monkeypatch, tmp_path, "dp_sgd")
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+        with pytest.raises(bench.DphpoBenchError, match="of a run with another number of threads"):
+            run(tmp_path, "dp_sgd")
+
+    @pytest.mark.parametrize("method", ["dp_hyper", "grid_composed", "nonprivate"])
+    def test_more_than_one_training_run(self, method: str, tmp_path: Path) -> None:
+        with pytest.raises(bench.InvalidValueError, match="does more than one training run"):
+            run(tmp_path, method)
+
+    @pytest.mark.parametrize("method", [Forgetful(), AsksFirst()])
+    def test_a_method_that_does_not_name_its_state(self, method: bench.Method, tmp_path: Path) -> None:
+        with pytest.raises(bench.InvalidValueError, match="cannot go on from a checkpoint"):
+            run(tmp_path, method)
+        assert not list(tmp_path.rglob("*.json"))
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"secure_noise": True, "seed": None}, "Secure noise cannot be drawn twice"),
+            ({"results_dir": None}, "Expected results_dir with checkpoint_every"),
+            ({"checkpoint_every": 0}, "Expected a whole checkpoint_every from 1"),
+        ],
+    )
+    def test_runs_that_could_not_go_on(self, options: dict[str, Any], message: str, tmp_path: Path) -> None:
+        options = {"seed": 0, "results_dir": tmp_path, "checkpoint_every": 5, **options}
+        with pytest.raises(bench.InvalidValueError, match=message):
+            bench.run("dp_sgd", toy(), BUDGET, progress=bench.SilentProgress(), **options)
+
+
+class TestPrivateRecords:
+    def account(self, folder: Path) -> list[dict[str, Any]]:
+        return bench.account(folder).to_json()["releases"]  # type: ignore[no-any-return]
+
+    def test_a_run_that_goes_on_is_counted_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for step in (7, 12):
+            killed_at(step, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)
+            (line,) = self.account(tmp_path)
+            assert line["status"] == "open"
+        result = run(tmp_path, "dp_sgd", toy(public=False), seed=None)
+        (ended,) = self.account(tmp_path)
+        assert (ended["number"], ended["status"]) == (line["number"], "ok")
+        assert ended["record"] == result.record.identity.key
+        assert list((tmp_path / ".unfinished").iterdir()) == []
+
+    def test_it_draws_the_noise_of_its_journal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        killed_at(7, monkeypatch, tmp_path / "one", "hyfreedp", toy(public=False), seed=None)
+        other = tmp_path / "other/.unfinished"
+        other.mkdir(parents=True)
+        (journal,) = (tmp_path / "one/.unfinished").glob("*.jsonl")
+        (other / journal.name).write_bytes(journal.read_bytes())  # the same seed, and no checkpoint
+        going_on, anew = (run(tmp_path / name, "hyfreedp", toy(public=False), seed=None) for name in ("one", "other"))
+        assert bits(going_on) == bits(anew)
+
+    def test_other_records_are_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)
+        for path in (tmp_path / ".data").glob("*.digest"):
+            path.unlink()
+        with pytest.raises(bench.DphpoBenchError, match=r"of a run with another data set, .* is a second release"):
+            run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
+        checkpoint_in(tmp_path).unlink()
+        with pytest.raises(bench.DphpoBenchError, match="interrupted with other data, code or packages"):
+            run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
+        assert len(self.account(tmp_path)) == 1
+
+    def test_a_checkpoint_of_a_lost_journal_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)
+        (journal,) = (tmp_path / ".unfinished").glob("*.jsonl")
+        journal.unlink()
+        with pytest.raises(bench.DphpoBenchError, match="of a run with another seed"):
+            run(tmp_path, "dp_sgd", toy(public=False), seed=None)
+
+    @pytest.mark.filterwarnings("ignore:Task toy has private data")
+    def test_a_seeded_run_is_counted_once_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False))
+        run(tmp_path, "dp_sgd", toy(public=False))
+        assert len(self.account(tmp_path)) == 1

@@ -1,0 +1,83 @@
+"""Snapshots of a training loop's state: what was written back goes on to the same bits."""
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.training.averaging import WeightAverage
+from dphpo_bench.training.optimizer_names import published
+from dphpo_bench.training.optimizers import UpdateRule
+from dphpo_bench.training.snapshots import restore, snapshot
+
+
+def copied(saved: list[Any]) -> list[Any]:
+    """Return what comes back from a file, in which no code runs."""
+    file = io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)  # type: ignore[no-any-return]
+
+
+class Loop:
+    """A few steps of an optimiser on noise, with an average of the weights."""
+
+    def __init__(self, optimizer: str) -> None:
+        self.weights = [torch.ones(3, 2), torch.zeros(2)]
+        self.update = UpdateRule(optimizer, self.weights)
+        self.average = WeightAverage(self.weights, 0.9)
+        self.generator = torch.Generator().manual_seed(3)
+        self.state = [self.weights, self.update, self.average, self.generator]
+
+    def advance(self, steps: int) -> list[Tensor]:
+        for _ in range(steps):
+            gradients = [torch.randn(weight.shape, generator=self.generator) for weight in self.weights]
+            self.update.apply(self.update.direction(gradients), 0.01)
+            self.average.update()
+        return [*self.weights, *self.average.average]
+
+
+@pytest.mark.parametrize("optimizer", sorted(published()))
+def test_every_optimiser_goes_on_to_the_same_bits(optimizer: str) -> None:
+    try:
+        whole, first, second = (Loop(optimizer) for _ in range(3))
+        whole.advance(4)
+    except (InvalidValueError, RuntimeError):
+        pytest.skip("no map from a gradient to an update")
+    first.advance(4)
+    restore(second.state, copied(snapshot(first.state)))
+    pairs = zip(whole.advance(3), second.advance(3), strict=True)
+    assert all(torch.equal(weight, other) and weight.dtype == other.dtype for weight, other in pairs)
+
+
+def test_references_and_identities_stay() -> None:
+    shared, number = torch.arange(3.0), float("nan")
+    saved = copied(snapshot([{"a": shared, "b": (1, [shared])}, [number, None, "x", True, 2**70]]))
+    target: list[Any] = [{"a": torch.zeros(3)}, []]
+    tensor = target[0]["a"]
+    restore(target, saved)
+    assert target[0]["a"] is tensor
+    assert target[0]["b"][1][0] is tensor
+    assert torch.equal(tensor, shared)
+    assert str(target[1]) == "[nan, None, 'x', True, 1180591620717411303424]"
+
+
+def test_two_values_that_are_one_in_the_new_process_stay_two() -> None:
+    saved = copied(snapshot([[torch.ones(2), torch.zeros(2)]]))
+    target = [torch.full((2,), 7.0)] * 2
+    restore([target], saved)
+    assert [tensor.tolist() for tensor in target] == [[1.0, 1.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("value", [iter([1]), (number for number in range(3)), {1, 2}, b"x"])
+def test_state_that_no_file_holds_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidValueError, match="Expected a state of plain values, tensors and objects, got"):
+        snapshot([value])
+
+
+def test_another_object_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"holds the state of a .*UpdateRule, got .*WeightAverage"):
+        restore([WeightAverage([torch.ones(1)], 0.5)], copied(snapshot([UpdateRule("SGD", [torch.ones(1)])])))
