@@ -13,13 +13,14 @@ from typing_extensions import TypeVar
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.parameters import check_fields
-from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
     import torch
     from dp_accounting.dp_event import DpEvent
+
+    from dphpo_bench import Session
 
 P = TypeVar("P", default=Any)
 """A frozen dataclass: what a method's plan hands to its run. None if there is nothing."""
@@ -237,7 +238,7 @@ class Method(ABC, Generic[P]):
         """
 
     @abstractmethod
-    def run(self, plan: Plan[P], session: Session) -> Outcome:
+    def run(self, plan: Plan[P], session: "Session") -> Outcome:
         """Tune and train. The session is the only way to the private data."""
 
 

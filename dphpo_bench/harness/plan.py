@@ -18,7 +18,6 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk
-from dphpo_bench.recipes.trial import Trial
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -88,7 +87,7 @@ def plan(
         raise SealedDataError(complaints[0])
     if type(made) is not Plan:
         raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(made).__name__}.")
-    if method.needs_scores or isinstance(made.parameters, Trial):
+    if method.needs_scores or getattr(made.parameters, "needs_scores", False):
         task.check_scores()
     made = replace(made)  # a copy that the method cannot reach
     if made.budget != budget:  # noise streams and the recomputed ε depend on it

@@ -18,6 +18,8 @@ from dphpo_bench.training.units import Units
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from dphpo_bench.training.losses import Objective
+
 
 class RawRecords:
     """The private records, and models of the engine's own; one for all sessions of a run.
@@ -99,9 +101,17 @@ class RawRecords:
         return total_score(own, self.objective.scores, self.train, rows, None if units is None else units.shares)
 
     @property
-    def has_lent(self) -> bool:
-        """Whether the run has given out raw records, and so has no privacy."""
-        return bool(self._lent)
+    def public_objective(self) -> "Objective":
+        """The losses and scores, for a run without privacy.
+
+        Raises:
+            InvalidValueError: before the run has been lent raw records.
+        """
+        if not self._lent:
+            raise InvalidValueError(
+                "Expected losses and scores to be asked for after nonprivate(), which has no privacy."
+            )
+        return self.objective
 
     def lend(self, numbers: "Tensor | None") -> Records:
         """The records of these units, for as long as the run lasts: copies, to which a method may write."""

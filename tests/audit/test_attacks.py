@@ -22,12 +22,12 @@ from dphpo_bench.audit.curves import Guesses
 from dphpo_bench.audit.sizes import Size
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.cli.run_tables import audit_verdict
-from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Account
 from dphpo_bench.leaderboard.requirements import MIN_CONFIDENCE
 from dphpo_bench.records.store import read_record
 from dphpo_bench.session import batch as batches
+from dphpo_bench.session.session import Session
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking

@@ -112,7 +112,7 @@ KILLED = """
 import os, signal, sys
 import dphpo_bench as bench
 from tests.harness.test_account import PrivateTask
-from dphpo_bench.session.batch import ChargedBatch
+from dphpo_bench.session.batch import Batch
 
 class Killed(PrivateTask):
     def load_train(self, source):
@@ -122,11 +122,11 @@ class Killed(PrivateTask):
         return records
 
 if sys.argv[2] == "training":
-    before = ChargedBatch.gradient
+    before = Batch.gradient
     def gradient(self, *arguments, **named):
         before(self, *arguments, **named)
         os.kill(os.getpid(), signal.SIGKILL)
-    ChargedBatch.gradient = gradient
+    Batch.gradient = gradient
 bench.run("dp_sgd", Killed(), bench.PrivacyBudget(2.0, 1e-3), results_dir=sys.argv[1])
 """
 

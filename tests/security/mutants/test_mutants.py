@@ -226,7 +226,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     "fixed_batches": Refused(
         batches.FixedBatches(), "ledger", NOT_PLANNED + r"holdout of 0.5=validation: Gaussian σ=", Blobs(batch_size=300)
     ),
-    "drawn_batch_size": Refused(batches.DrawnBatchSize(), "session", r"object of type 'ChargedBatch' has no len"),
+    "drawn_batch_size": Refused(batches.DrawnBatchSize(), "session", r"object of type 'Batch' has no len"),
     "rate_of_a_loader": Refused(
         batches.RateOfALoader(), "ledger", NOT_PLANNED + r"Poisson\(q=0.2;.*Poisson\(q=0.1833;", Blobs(batch_size=110)
     ),
@@ -260,7 +260,7 @@ THROUGH_THE_SESSION: dict[str, Refused | Neutralised | FailsContract] = {
     ),
     "fixed_count": Refused(selection.FixedCount(), "session", r"a distribution of dphpo_bench.* got a AlwaysSix"),
     "swallows_refusals": Refused(selection.SwallowsRefusals(), "ledger", NOT_IN_A_TRIAL),
-    "copies_its_session": Refused(selection.CopiesItsSession(), "session", r"one ChargedSession and no copy of it"),
+    "copies_its_session": Refused(selection.CopiesItsSession(), "session", r"one Session and no copy of it"),
     "seeds_every_trial": Neutralised(selection.SeedsEveryTrial(), draws_as_ever),
     "keeps_a_trials_session": Refused(
         selection.KeepsATrialsSession(), "session", r"outcome that pickle can write; what it returned stays hidden"

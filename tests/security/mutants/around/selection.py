@@ -8,7 +8,7 @@ from tests.security.mutants.baseline import Search
 from tests.security.mutants.selection import UnpaidValidation as Planned
 
 if TYPE_CHECKING:
-    from dphpo_bench.contract.session import Scored
+    from dphpo_bench.session.scored import Scored
 
 
 @dataclass(frozen=True)
