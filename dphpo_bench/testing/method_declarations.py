@@ -23,7 +23,7 @@ DECLARED = ("name", "version", "summary", "reference", "tuning", "end_to_end_pri
 
 
 class MethodDeclarations:
-    """The part of `MethodContract` about what a method says: nothing is planned or run."""
+    """Tests of declarations, a part of `MethodContract`: nothing is planned or run."""
 
     def test_declarations(self, method: Method) -> None:
         """Name, version, summary, reference, tuning and end_to_end_private are declared."""
@@ -57,8 +57,8 @@ class MethodDeclarations:
             "annotations out.",
         )
         annotated = vars(cls).get("__annotations__", {})
-        own = {name for name, kind in annotated.items() if "ClassVar" not in str(kind)} - set(DECLARED)
-        lost = sorted(own - {field.name for field in parameters})
+        named = {name for name, kind in annotated.items() if "ClassVar" not in str(kind)} - set(DECLARED)
+        lost = sorted(named - {field.name for field in parameters})
         expect(not lost, f"{', '.join(lost)} of {cls.__name__} are annotated but no fields. {way_out}")
         for field in parameters:
             has_default = field.default is not MISSING or field.default_factory is not MISSING
