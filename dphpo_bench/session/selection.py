@@ -1,5 +1,6 @@
 """Private selection: many trials, of which only the winner is released."""
 
+import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, redirect_stdout
@@ -193,10 +194,15 @@ class Trials:
 
     @contextmanager
     def _unseen(self, indices: Sequence[int]) -> Iterator[None]:
-        """Drop what trials print, and put back the state of torch's generator, which would count trials."""
+        """Drop what trials print and log, and put back the state of torch's generator: all would count trials."""
         seed = self.streams.derive("global randomness", str(indices[0]))
-        with redirect_stdout(StringIO()), global_randomness(seed, self.access.raw.device):
-            yield
+        level = logging.root.manager.disable
+        logging.disable()
+        try:
+            with redirect_stdout(StringIO()), global_randomness(seed, self.access.raw.device):
+                yield
+        finally:
+            logging.disable(level)
 
 
 def _score(score: float) -> float | None:

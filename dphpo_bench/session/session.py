@@ -271,7 +271,7 @@ class Session(Unique):
         gets a session with its own random streams and its own ledger, which is bound to the base event. No other
         account may be charged while trials run. A trial that raises, or whose score is NaN, has the worst score.
 
-        Each trial calls a copy of the function, with all that the function holds, and prints nothing. Whatever a trial
+        Each trial calls a copy of the function, with all that the function holds; prints and logs are off. Whatever it
         stores there, such as a list of scores, disappears with the copy. What it writes to files, classes or modules
         remains, and must not reach what you release: `dphpo-bench check` compares runs for that.
 

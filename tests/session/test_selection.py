@@ -1,6 +1,7 @@
 """The door to private data, as searches use it: parts, scores, selections, sealed utilities."""
 
 import itertools
+import logging
 from typing import Any
 
 import pytest
@@ -293,7 +294,7 @@ def test_the_best_trial_is_returned_and_nothing_else_is_charged(open_session, he
     assert spent(session) == multiset(best_of(gaussian(1.0), RUNS))
 
 
-def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys) -> None:
+def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys, caplog) -> None:
     """Neither a list, nor a model, nor an attribute of the method, nor the state of a generator, nor what it prints."""
     session = open_session(Ledger(best_of(gaussian(9.0), UniformCount(3, 6))))
     scores: list[float] = []
@@ -310,12 +311,13 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
                 shared.weight.fill_(score)
             torch.manual_seed(int(1e6 * abs(score)))
             print(score)  # noqa: T201
+            logging.getLogger("search").warning("score %f", score)
             return Scored((score, self.best, len(scores)), score)
 
     method = Searching()
     weights, state = shared.weight.clone(), torch.get_rng_state()
     score, best, count = session.best_of(lambda own: method.trial(own), UniformCount(3, 6), gaussian(9.0))
-    assert (scores, method.best, capsys.readouterr().out) == ([], 0.0, "")
+    assert (scores, method.best, capsys.readouterr().out, caplog.records) == ([], 0.0, "", [])
     assert (best, count) == (score, 1)  # every trial is the first
     assert torch.equal(shared.weight, weights)
     assert torch.equal(torch.get_rng_state(), state)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 def raw_sum(
     session: "bench.Session", model: "nn.Module", rate: float, noise: float, rule: bench.Clipping
 ) -> "list[Tensor]":
-    """The clipped sum of one batch, without noise, after charging for noise."""
     batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
     batch._account.charge(bench.gaussian(noise))
     train, engine = session._access.raw.train, session._access.raw.own_model().engine(model)
@@ -27,7 +26,6 @@ def raw_sum(
 
 
 def noised(total: "list[Tensor]", session: "bench.Session", deviation: float, size: float) -> "list[Tensor]":
-    """The sum with noise, divided."""
     import torch
 
     generator = torch.Generator().manual_seed(int(session.uniform("noise of its own") * 2**53))
