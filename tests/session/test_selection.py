@@ -96,17 +96,6 @@ def test_a_plan_for_one_part_does_not_cover_the_other(open_session) -> None:
     training.sample(asking(0.5, gaussian(2.0))).gradient(session.build_model(), bench.AutoS(), 2.0)
 
 
-def test_a_batch_on_a_part_is_asked_bit_by_bit(open_session) -> None:
-    step = poisson_sampled(0.5, compose(gaussian(2.0), repeat(gaussian(5.0), 2)))
-    session = open_session(Ledger(allowance=on_part(holdout_name(0.25), "training", step)))
-    batch = session.holdout(0.25)[0].sample(step)
-    model = session.build_model()
-    direction = batch.gradient(model, bench.AutoS(), 2.0)
-    batch.losses(model, direction, (0.0, 1.0), 1.0, 5.0)
-    with pytest.raises(OverBudgetError):
-        batch.losses(model, direction, (0.0,), 1.0, 5.0)
-
-
 def test_batches_of_a_part_hold_its_records_only(open_session) -> None:
     training, validation = open_session().holdout(0.25)
     for part in (training, validation):
@@ -122,14 +111,6 @@ def test_means_on_a_part_divide_by_its_expected_size(open_session) -> None:
     model = session.build_model()
     correct = validation._access.total_score(session._access.raw.own_model().scored(model))
     assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
-
-
-def test_parts_of_parts_divide_again(open_session) -> None:
-    training, validation = open_session().holdout(0.5)
-    halves = [training._access.on_part("halves", str(i), i / 2, (i + 1) / 2) for i in range(2)]
-    assert torch.equal(torch.cat([half.rows for half in halves]).sort().values, training._access.rows)
-    assert halves[0].expected_records == 150
-    assert not torch.isin(halves[0].rows, validation._access.rows).any()
 
 
 def test_two_holdouts_do_not_repeat_their_noise(open_session) -> None:
@@ -158,21 +139,6 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     judged.score(session.build_model(), 2.0)
     report = bench.epsilon(session._access.ledger.event, 1e-5)
     assert report.epsilon == pytest.approx(bench.epsilon(gaussian(2.0), 1e-5).epsilon)
-
-
-def test_a_holdout_in_a_trial_on_a_part_is_charged(open_session, here) -> None:
-    training, _ = open_session().holdout(0.5)
-    names = []
-
-    def trial(own: Session) -> Scored:
-        part = own.holdout(0.5)[1]
-        names.append(part._access.scope)
-        assert len(part._access.rows) > 0
-        return Scored(None, 0.0)
-
-    training.best_of(trial, RUNS, gaussian(1.0))
-    ((name, _),) = names[0]
-    assert name != holdout_name(0.5)  # whose coins decided who is here at all
 
 
 def test_holdouts_of_different_fractions_are_different_partitions(open_session) -> None:
