@@ -40,13 +40,6 @@ def copier(original: T) -> Callable[[], T]:
     """
     file = BytesIO()
     writer = _Writer(file, (Unique,))
-    try:
-        writer.dump(original)
-    except Exception as error:
-        raise InvalidValueError(
-            f"Expected a trial that pickle can write, since each trial gets a copy of it: {type(error).__name__}: "
-            f"{error}. Open files, locks and the like inside of the function."
-        ) from error
 
     def copy() -> T:
         reader = pickle.Unpickler(BytesIO(file.getvalue()))
@@ -54,6 +47,14 @@ def copier(original: T) -> Callable[[], T]:
         result: T = reader.load()
         return result
 
+    try:
+        writer.dump(original)
+        copy()
+    except Exception as error:
+        raise InvalidValueError(
+            f"Expected a trial that pickle can write, since each trial gets a copy of it: {type(error).__name__}: "
+            f"{error}. Open files, locks and the like inside of the function."
+        ) from error
     return copy
 
 
