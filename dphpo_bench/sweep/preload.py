@@ -14,6 +14,9 @@ import torch.func
 
 import dphpo_bench.data.images
 import dphpo_bench.recipes.image_task
+import dphpo_bench.session.access
+import dphpo_bench.session.batch
+import dphpo_bench.session.sealed
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
 import dphpo_bench.training.averaging
