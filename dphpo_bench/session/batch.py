@@ -162,7 +162,7 @@ class Batch(Unique):
         """Return mean changes of the loss along a line, each clipped per record to [-bound, bound], with noise.
 
         Along a step a record's loss changes by far less than the loss itself, so a small bound, and little noise, is
-        enough.
+        enough. All else is as in `losses`.
 
         Args:
             model: as in `losses`.
@@ -170,13 +170,6 @@ class Batch(Unique):
             steps: h₁, ..., h_k; change j is the loss at w − h_j · G minus the loss at w.
             bound: clipping bound C of one record's change, in [1e-30, 1e30]; the sensitivity of each sum.
             noise_multiplier: as in `losses`.
-
-        Returns:
-            k noisy means; the noise is as in `losses`.
-
-        Raises:
-            InvalidValueError: as in `losses`.
-            OverBudgetError: as in `losses`.
         """
         steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)

@@ -159,7 +159,7 @@ class Session(Unique):
         """Return a session on the same records and account, with random streams of its own.
 
         Args:
-            name: names the streams; a text of 1 to 64 printable characters.
+            name: names the streams; 1 to 64 printable characters.
         """
         streams = self._access.streams.within("fork", short_text("name", name))
         return Session(replace(self._access, streams=streams))
@@ -182,8 +182,8 @@ class Session(Unique):
     def subsample(self, kind: "DpEvent") -> "Session":
         """Return a session on a secret Poisson sample of the records.
 
-        The call fixes all that the session may be asked, and charges it as a whole: composed first and sampled once.
-        The session answers selections and scores only. Train on the sample in the trials of a selection.
+        The call fixes and charges all queries of that session: composed first and sampled once. The session answers
+        selections and scores only. Train on the sample in the trials of a selection.
 
         Args:
             kind: `poisson_sampled(rate, what may be asked)`, as the plan has it, with a rate in (0, 1).
@@ -211,14 +211,12 @@ class Session(Unique):
     def sample(self, kind: "DpEvent", purpose: str = "training") -> "Batch":
         """Draw a Poisson batch, bound to the queries that it may answer.
 
-        The call charges the whole batch, whether it is asked or not. Otherwise, a method could ask more of the batches
-        that seem to hold a certain record (docs/accounting.md, kinds of batches).
+        The call charges the whole batch, whether it is asked or not (docs/accounting.md, kinds of batches).
 
         Args:
             kind: `poisson_sampled(rate, what may be asked)`, as the plan has it: each record is in the batch
                 independently with probability `rate`. At 1 the batch holds every record.
-            purpose: names the random stream, so that batches for one purpose do not depend on how many
-                were drawn for another; a text of 1 to 64 printable characters.
+            purpose: names the random stream, which no other purpose moves; 1 to 64 printable characters.
 
         Raises:
             InvalidValueError: if the kind is another event, or its rate is not in (0, 1].
@@ -232,8 +230,7 @@ class Session(Unique):
         """Return the mean score of the records: a noisy sum divided by the expected number.
 
         Args:
-            model: to be scored by the task's `scores`, by default the share classified correctly. Each record's score
-                is held to [0, 1]; NaN counts as 0.
+            model: scored by the task's `scores`, each held to [0, 1]; NaN counts as 0.
             noise_multiplier: standard deviation of the noise on the sum, whose sensitivity is 1.
 
         Raises:
@@ -245,10 +242,7 @@ class Session(Unique):
     def nonprivate(self) -> Records:
         """Lend the raw private records, for references that are not private: from here on ε is infinite.
 
-        The session empties the tensors when the run ends.
-
-        Raises:
-            OverBudgetError: if the plan does not say so.
+        The session empties the tensors when the run ends. A plan that does not say so raises an OverBudgetError.
         """
         return self._access.lend()
 
@@ -258,12 +252,7 @@ class Session(Unique):
         self._access.raw.take_back()
 
     def best_of(
-        self,
-        trial: "TrialFunction",
-        runs: "RunCount",
-        base_event: "DpEvent",
-        *,
-        proposals: Proposals | None = None,
+        self, trial: "TrialFunction", runs: "RunCount", base_event: "DpEvent", *, proposals: Proposals | None = None
     ) -> Any:
         """Return the outcome of the best of a secret random number of trials.
 
@@ -283,8 +272,7 @@ class Session(Unique):
             proposals: for a search that learns from its trials; None draws every candidate from the prior.
 
         Returns:
-            The winner's `outcome`. None if there was no trial, or if all failed: then release what does not depend on
-            the data.
+            The winner's `outcome`; None if there was no trial, or if all failed.
 
         Raises:
             OverBudgetError: if the plan does not cover the selection, or the base event a trial's queries, or if a
@@ -296,11 +284,7 @@ class Session(Unique):
         return best_of(self._access, Session, trial, runs, base_event, proposals)
 
     def first_above(
-        self,
-        trial: "TrialFunction",
-        threshold: float,
-        stop_probability: float,
-        base_event: "DpEvent",
+        self, trial: "TrialFunction", threshold: float, stop_probability: float, base_event: "DpEvent"
     ) -> Any:
         """Return the outcome of the first trial whose score reaches a threshold (Liu and Talwar 2019, Algorithm 1).
 
@@ -329,7 +313,7 @@ class Session(Unique):
 
         Args:
             runs: the candidates, each of type `DpSgd`.
-            partitions: number of parts k.
+            partitions: number of parts.
             validation: expected share of the records that validate.
 
         Raises:
