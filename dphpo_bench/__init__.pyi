@@ -37,10 +37,6 @@ from .contract.search_space import Extent as Extent
 from .contract.search_space import Proposals as Proposals
 from .contract.search_space import Space as Space
 from .contract.search_space import distribution_of as distribution_of
-from .contract.session import TOGETHER as TOGETHER
-from .contract.session import Batch as Batch
-from .contract.session import Scored as Scored
-from .contract.session import Session as Session
 from .contract.task import Input as Input
 from .contract.task import Task as Task
 from .contract.task import TaskFacts as TaskFacts
@@ -117,6 +113,10 @@ from .recipes.trial import Trial as Trial
 from .recipes.trial import released as released
 from .records.record import RunRecord as RunRecord
 from .records.store import read_record as read_record
+from .session.batch import Batch as Batch
+from .session.scored import TOGETHER as TOGETHER
+from .session.scored import Scored as Scored
+from .session.session import Session as Session
 from .training.averaging import WeightAverage as WeightAverage
 from .training.clipping import Abadi as Abadi
 from .training.clipping import AutoS as AutoS

@@ -80,8 +80,6 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
         def weights(tried: list[int], scores: list[float]) -> list[float]:
             return _promise(encoded, tried, scores)
 
-        import sklearn.gaussian_process  # noqa: F401  (once: `weights` is called in copies of this process)
-
         proposals = bench.Proposals(tuple(prior), weights, *self.bounds(plan.budget))
         return bench.released(plan.parameters.best_of(session, self.runs, proposals), session)
 

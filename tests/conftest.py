@@ -14,11 +14,9 @@ from hypothesis import HealthCheck, settings
 from torch import nn
 
 import dphpo_bench as bench
-from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.recipes.trial import OWN_CODE
-from dphpo_bench.session.session import open_session
+from dphpo_bench.session.session import Session, open_session
 from dphpo_bench.training.randomness import Streams
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -152,7 +150,7 @@ def session_on(
     task: bench.Task, train: bench.Records, ledger: Ledger | None = None, streams: Streams | None = None, **options: Any
 ) -> Session:
     """A session on these records, as the harness opens it."""
-    return open_session(task, train, ledger or Ledger(), streams or Streams(0), own_code=OWN_CODE, **options)
+    return open_session(task, train, ledger or Ledger(), streams or Streams(0), **options)
 
 
 def asking(rate: float, *releases: Any) -> Any:

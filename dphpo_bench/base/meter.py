@@ -22,10 +22,6 @@ class Meter:
             self.done += examples
             self._first = self._first or (time.monotonic(), self.done)
 
-    def lose(self) -> None:
-        """Give up: work was done that nobody counted."""
-        self.total = 0.0
-
     def seconds_left(self) -> float | None:
         """Seconds for the rest at the rate since the first report; None if that is not known."""
         if self._first is None or self.total <= 0:

@@ -47,24 +47,5 @@ class SilentProgress:
         del text
 
 
-class Relay:
-    """Passes on to another progress, so that whoever gets it cannot change the other one."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
-        """See `Progress.track`."""
-        return self._progress.track(description, total)
-
-    def whole(self, meter: Meter) -> AbstractContextManager[Meter]:
-        """See `Progress.whole`."""
-        return self._progress.whole(meter)
-
-    def note(self, text: str) -> None:
-        """See `Progress.note`."""
-        self._progress.note(text)
-
-
 def _ignore(amount: int = 1) -> None:
     del amount

@@ -1,4 +1,4 @@
-"""The contract of a method: a plan made from public facts alone, and a run that keeps to it."""
+"""The contract of a method: a plan from public facts alone, and a run that keeps to it."""
 
 import json
 from abc import ABC, abstractmethod
@@ -13,13 +13,14 @@ from typing_extensions import TypeVar
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.parameters import check_fields
-from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 if TYPE_CHECKING:
     import torch
     from dp_accounting.dp_event import DpEvent
+
+    from dphpo_bench import Session
 
 P = TypeVar("P", default=Any)
 """A frozen dataclass: what a method's plan hands to its run. None if there is nothing."""
@@ -44,12 +45,12 @@ class Release:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a procedure computes, in expectation.
+    """Expected cost of a procedure.
 
     Attributes:
         runs: training runs, the tuning included.
         steps: optimiser steps over all runs.
-        examples: per-example passes over all runs, one for a gradient and one for each loss evaluated.
+        examples: per-example passes over all runs: 1 for a gradient, and 1 for each loss.
     """
 
     runs: int
@@ -64,12 +65,13 @@ class Plan(Generic[P]):
     Attributes:
         budget: the (ε, δ) of the whole procedure.
         event: the worst-case privacy event of the whole procedure.
-        training_event: what is left of `event` without the releases that serve tuning only. The harness
-            computes from the two which share of the budget tuning takes.
-        parameters: what `run` reads, such as a calibrated noise multiplier: a frozen dataclass, or None.
-        releases: what will be released.
+        training_event: `event` without the releases that serve tuning only. The harness computes from both the
+            share of the budget that tuning takes.
+        parameters: input of `run`, such as a calibrated noise multiplier: a frozen dataclass, or None. Has it an
+            attribute `needs_scores` that is true, a task without scores is refused.
+        releases: all planned releases.
         cost: expected cost; the number of runs of a private selection is random, and secret.
-        accountant: whose ε is quoted, as in `accountants.ACCOUNTANTS`; None: the tightest.
+        accountant: name of the accountant whose ε counts, as in `accountants.ACCOUNTANTS`; None: the tightest.
 
     Raises:
         InvalidValueError: if `parameters` is neither a frozen dataclass nor None.
@@ -94,7 +96,7 @@ class Plan(Generic[P]):
             raise InvalidValueError(f"Expected a plan's parameters to be a frozen dataclass, got {kind.__name__}.")
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON values."""
+        """Return the plan as JSON values."""
         from dphpo_bench.privacy import event_texts
 
         parameters: Any = self.parameters
@@ -110,7 +112,7 @@ class Plan(Generic[P]):
 
     @classmethod
     def from_json(cls, obj: Any, parameters: Any) -> "Plan[Any]":
-        """The plan that `to_json` wrote. Its ε is computed from its event, as for any plan.
+        """Read the plan that `to_json` wrote.
 
         Args:
             obj: JSON values.
@@ -142,7 +144,7 @@ class Plan(Generic[P]):
 
 @dataclass
 class Outcome:
-    """What a run returns; everything in it is released or derived from releases.
+    """Result of a run; everything in it is released or derived from releases.
 
     Attributes:
         model: the trained model.
@@ -201,16 +203,16 @@ class Method(ABC, Generic[P]):
         """The method's parameters by name, as JSON values: part of a run's identity; see `LATER`.
 
         Raises:
-            InvalidValueError: if there may be others, of which the identity would say nothing: two methods that differ
-                in one would have the same record.
+            InvalidValueError: if the method has attributes that are no fields: two methods that differ in them would
+                have the same identity.
         """
         self._refuse_undeclared()
-        given = {field.name: field for field in fields(self) if field.init}  # type: ignore[arg-type]
-        values = {name: _json(name, getattr(self, name)) for name in given}
+        declared = {field.name: field for field in fields(self) if field.init}  # type: ignore[arg-type]
+        values = {name: _json(name, getattr(self, name)) for name in declared}
         return {
             name: value
             for name, value in values.items()
-            if not (given[name].metadata.get("later") and value == given[name].default)
+            if not (declared[name].metadata.get("later") and value == declared[name].default)
         }
 
     def _refuse_undeclared(self) -> None:
@@ -220,8 +222,8 @@ class Method(ABC, Generic[P]):
                 f"Expected {cls.__name__} to be a frozen dataclass, whose fields are its parameters. Decorate it with "
                 "@dataclass(frozen=True)."
             )
-        own = vars(self).keys() - {field.name for field in fields(self)}
-        others = sorted(name for name in own if not isinstance(getattr(cls, name, None), cached_property))
+        attributes = vars(self).keys() - {field.name for field in fields(self)}
+        others = sorted(name for name in attributes if not isinstance(getattr(cls, name, None), cached_property))
         if others:
             raise InvalidValueError(
                 f"Expected the parameters of {cls.__name__} to be fields, got {', '.join(others)} beside them. "
@@ -237,22 +239,22 @@ class Method(ABC, Generic[P]):
         """
 
     @abstractmethod
-    def run(self, plan: Plan[P], session: Session) -> Outcome:
-        """Tune and train. The session is the only way to the private data."""
+    def run(self, plan: Plan[P], session: "Session") -> Outcome:
+        """Tune and train; the session is the only way to the private data."""
 
 
 def _json(name: str, value: Any) -> Any:
-    """A parameter as JSON holds it; two that differ stay different.
+    """Return a parameter as JSON holds it; two that differ stay different.
 
     Raises:
-        InvalidValueError: if JSON has nothing like it.
+        InvalidValueError: if JSON cannot hold it.
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list | tuple):
-        return [_json(name, one) for one in value]
+        return [_json(name, item) for item in value]
     if isinstance(value, Mapping) and all(type(key) is str for key in value):
-        return {key: _json(name, one) for key, one in value.items()}
+        return {key: _json(name, item) for key, item in value.items()}
     raise InvalidValueError(
         f"Expected parameters that JSON holds (numbers, texts, lists, None), got {name} of type {type(value).__name__}."
     )

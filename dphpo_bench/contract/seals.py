@@ -10,7 +10,7 @@ from dphpo_bench.base.errors import SealedDataError
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
 
-Given = TypeVar("Given")
+T = TypeVar("T")
 
 _seals: list[list[str]] = []  # of this process: another thread or context opens no records either
 
@@ -20,7 +20,7 @@ def sealed() -> Iterator[list[str]]:
     """Seal the data: while this lasts, no task of this process gives out its training or its test records.
 
     Yields:
-        The complaints: what was asked for all the same, also if the error was swallowed.
+        The complaints: a message for each attempt, also if the method swallowed the error.
     """
     complaints: list[str] = []
     _seals.append(complaints)
@@ -33,7 +33,7 @@ def sealed() -> Iterator[list[str]]:
 def refuse_sealed(load: str, task: str) -> None:
     """Refuse to open a task's records while data are sealed.
 
-    A function that pickle names rather than copies, for a copy would have seals of its own.
+    Pickle names this function and does not copy it; a copy would have seals of its own.
 
     Args:
         load: the method that was called.
@@ -52,14 +52,13 @@ def refuse_sealed(load: str, task: str) -> None:
         raise SealedDataError(complaint)
 
 
-def guarded(load: "Callable[[Any, DataSource], Given]") -> "Callable[[Any, DataSource], Given]":
+def guarded(load: "Callable[[Any, DataSource], T]") -> "Callable[[Any, DataSource], T]":
     """Return a task's method that refuses to open records while data are sealed."""
 
     @wraps(load)
-    def load_unless_sealed(self: Any, source: "DataSource") -> Given:
+    def load_unless_sealed(self: Any, source: "DataSource") -> T:
         refuse_sealed(load.__name__, self.name)
         return load(self, source)
 
-    del load_unless_sealed.__wrapped__  # it would lead around the seal
     load_unless_sealed.is_guarded = True  # type: ignore[attr-defined]
     return load_unless_sealed

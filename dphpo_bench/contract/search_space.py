@@ -160,7 +160,7 @@ class Proposals:
     Attributes:
         prior: the candidates, all equally likely before anything is known.
         weights: (indices of the candidates tried so far, their scores) → how promising each candidate of the prior is,
-            positive numbers. A trial that failed has the score NaN. It is called in a copy of the process.
+            positive numbers. A trial that failed has the score NaN. Each call is one of a copy of the function.
         low: c in (0, 1], and
         high: C ≥ 1: the density of a candidate relative to the prior is held between them.
 

@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from dphpo_bench.training.losses import Objective, PerRecord
 
 MAX_STEPS = 10**9
-"""The most steps that a run may have."""
+"""Largest number of steps of a run."""
 
 MAX_DELTA = 1e-3
-"""The largest δ of a record that a board takes."""
+"""Largest δ of a record that a board takes."""
 
 Kind = Literal["classification", "binary", "multilabel", "regression", "tokens", "own"]
-"""What a task asks of a model, and with it the ready-made losses, scores and metrics; "own": none of them."""
+"""Kind of a model's output, with ready-made losses, scores and metrics; "own": none of them."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """What one input of a model is like.
+    """Shape and type of an input of a model.
 
     Attributes:
         shape: of one record's.
@@ -55,7 +55,7 @@ class Input:
 
 
 def default_search_space() -> "dict[str, BaseDistribution]":
-    """The learning rate, from 1e-4 to 1, logarithmically: four decades around what suits AdamW and SGD."""
+    """Return a learning rate from 1e-4 to 1, logarithmically: four decades around the usual ones of AdamW and SGD."""
     from optuna.distributions import FloatDistribution
 
     return {"learning_rate": FloatDistribution(1e-4, 1.0, log=True)}
@@ -63,7 +63,7 @@ def default_search_space() -> "dict[str, BaseDistribution]":
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """What is public about a task: all that a plan may depend on.
+    """Public facts of a task: all that a plan may depend on.
 
     Attributes:
         task: the task's name.
@@ -74,7 +74,7 @@ class TaskFacts:
         epochs: passes over the data in expectation; steps = round(epochs · N / B).
         optimizer: name of a `torch.optim` class.
         learning_rate: default for methods that tune none.
-        kind: what is asked of the model: a class; "binary", one label of 0 or 1; "multilabel", several of them;
+        kind: of the model's output: a class; "binary", a label of 0 or 1; "multilabel", several of them;
             "regression", numbers; "tokens", the class of each token; "own", something else.
         n_classes: number of classes; of labels where a record has several; of tokens in a vocabulary. None without.
         error_bound: of a regression: the error that is as bad as any larger one. Scores need it.
@@ -126,7 +126,7 @@ class TaskFacts:
                 raise InvalidValueError(f"Expected a {which}'s name without separators of paths, got {shown(name)}.")
 
     def with_schedule(self, batch_size: int | None = None, epochs: float | None = None) -> "TaskFacts":
-        """The facts with another expected batch size or number of epochs; None keeps what is there.
+        """Return the facts with another expected batch size or number of epochs; None keeps the present value.
 
         Raises:
             InvalidValueError: if a value is out of range.
@@ -138,7 +138,7 @@ class TaskFacts:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """All facts as JSON values, distributions in Optuna's own JSON form: part of a run's identity."""
+        """Return all facts as JSON values, distributions in Optuna's own JSON form: part of a run's identity."""
         from optuna.distributions import distribution_to_json
 
         space = self.search_space().items()
@@ -146,7 +146,7 @@ class TaskFacts:
             "task": self.task,
             "model": self.model,
             "n_records": int(self.n_records),
-            "inputs": _told(self.inputs),
+            "inputs": _inputs_json(self.inputs),
             "kind": self.kind,
             "n_classes": None if self.n_classes is None else int(self.n_classes),
             "error_bound": None if self.error_bound is None else float(self.error_bound),
@@ -155,7 +155,7 @@ class TaskFacts:
             "optimizer": self.optimizer,
             "learning_rate": float(self.learning_rate),
             "loss_bound": None if self.loss_bound is None else float(self.loss_bound),
-            "search_space": {name: json.loads(distribution_to_json(one)) for name, one in space},
+            "search_space": {name: json.loads(distribution_to_json(item)) for name, item in space},
             **({} if self.unit == RECORD else {"unit": self.unit}),  # of older records' identity there is no unit
         }
 
@@ -170,13 +170,15 @@ class TaskFacts:
         return max(1, round(self.epochs / self.sample_rate))
 
     def searched(self, space: "search.Space | None" = None) -> "dict[str, BaseDistribution]":
-        """What a search varies: `search_space`, or a part of it, or of `search.usual` if the task states none.
+        """Return the hyperparameters that a search varies.
+
+        They are `search_space`, or a part of it, or of `search.usual` if the task states none.
 
         Args:
-            space: which part; None: `search_space` as it is.
+            space: the part; None: `search_space` as it is.
 
         Raises:
-            InvalidValueError: if that is nothing.
+            InvalidValueError: if there are none.
         """
         if space is None:
             return self.search_space()
@@ -187,11 +189,11 @@ class TaskFacts:
 
     @property
     def states_a_space(self) -> bool:
-        """Whether the task says itself what searches may vary."""
+        """True if the task states what searches may vary."""
         return self.search_space is not default_search_space
 
     def grid(self, points: int, space: "search.Space | None" = None) -> "list[Candidate]":
-        """Evenly spaced points of what is searched; see `search.grid`."""
+        """Return evenly spaced points of the search space; see `search.grid`."""
         return search.grid(self.searched(space), points)
 
     @property
@@ -200,10 +202,10 @@ class TaskFacts:
         return min(float(self.n_records**-1.1), MAX_DELTA)
 
 
-def _told(inputs: Input | Mapping[str, Input]) -> Any:
-    """Descriptions of inputs as JSON values."""
+def _inputs_json(inputs: Input | Mapping[str, Input]) -> Any:
+    """Return descriptions of inputs as JSON values."""
     if isinstance(inputs, Mapping):
-        return {name: _told(one) for name, one in inputs.items()}
+        return {name: _inputs_json(item) for name, item in inputs.items()}
     return {"shape": [int(size) for size in inputs.shape], "dtype": inputs.dtype, "vocabulary": inputs.vocabulary}
 
 
@@ -266,17 +268,17 @@ class Task(ABC):
 
     @abstractmethod
     def load_train(self, source: "DataSource") -> Records:
-        """The private training records. Called by the harness, which hands them to the session only."""
+        """Return the private training records. The harness calls this, and hands them to the session only."""
 
     @abstractmethod
     def load_test(self, source: "DataSource") -> Records:
-        """The test records, an empty split if there are none. The harness opens them once, after the run."""
+        """Return the test records, an empty split if there are none. The harness opens them once, after the run."""
 
     @abstractmethod
     def build_model(self) -> "torch.nn.Module":
-        """A model with initial weights drawn from torch's global generator, which the harness has seeded.
+        """Return a model with initial weights from torch's global generator, which the harness has seeded.
 
-        It is called with the inputs, `model(inputs)`, or by their names, `model(**inputs)`. It returns a tensor, or
+        The model takes the inputs, `model(inputs)`, or the inputs by name, `model(**inputs)`, and returns a tensor, or
         tensors by name.
         """
 
@@ -287,34 +289,34 @@ class Task(ABC):
 
     @property
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:
-        """What the harness measures on the test records; the first is what a board shows. Default: by kind."""
+        """Metrics on the test records; a board shows the first. Default: by kind."""
         return metrics.READY.get(self.facts.kind, ())
 
     def losses(self, outputs: Any, targets: Any) -> "Tensor":
-        """Each record's loss, shape (n,), a function of that record alone. Default: by kind."""
+        """Return each record's loss, shape (n,), a function of that record alone. Default: by kind."""
         return self.ready("losses")(outputs, targets)
 
     def scores(self, outputs: Any, targets: Any) -> "Tensor":
-        """Each record's score in [0, 1], shape (n,): what searches pay to see. Default: by kind.
+        """Return each record's score in [0, 1], shape (n,), higher being better. Default: by kind.
 
-        Higher is better. NaN counts as 0, and what is outside of [0, 1] as its nearer end.
+        Searches pay to see scores. NaN counts as 0, and a number outside of [0, 1] as the nearer end.
         """
         return self.ready("scores")(outputs, targets)
 
     def check_scores(self) -> None:
-        """Raise InvalidValueError if there are no scores, neither its own nor those of its kind."""
+        """Raise InvalidValueError if there are no scores, neither of the task nor of its kind."""
         if getattr(self.scores, "__func__", None) is Task.scores:
             self.ready("scores")
 
     def objective(self) -> "Objective":
-        """Losses and scores. Ready-made losses are given as they are: engines know closed forms for some."""
+        """Return losses and scores. Ready-made losses stay as they are: engines know closed forms for some."""
         from dphpo_bench.training.losses import Objective
 
         is_default = getattr(self.losses, "__func__", None) is Task.losses
         return Objective(self.ready("losses") if is_default else self.losses, self.scores)
 
     def ready(self, which: Literal["losses", "scores"]) -> "PerRecord":
-        """The ready-made function of the task's kind.
+        """Return the ready-made function of the task's kind.
 
         Raises:
             InvalidValueError: if there is none.
@@ -355,7 +357,7 @@ class Task(ABC):
         return hashlib.sha256(f"private records of {self.name}".encode()).hexdigest()
 
     def model_fingerprint(self) -> str:
-        """A hash of the model's structure: part of a run's identity."""
+        """Return a hash of the model's structure: part of a run's identity."""
         from dphpo_bench.training.randomness import global_randomness
         from dphpo_bench.training.structure import structure_hash
 

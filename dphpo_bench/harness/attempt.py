@@ -18,7 +18,6 @@ from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.accountants.report import EpsilonReport
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.recipes.trial import OWN_CODE
 
 if TYPE_CHECKING:
     from dphpo_bench.records.record import Status
@@ -88,7 +87,6 @@ def _let_run(
         train,
         ledger,
         streams.within(*axes),
-        own_code=OWN_CODE,
         model_streams=streams,
         device=setup.device,
         progress=SilentProgress() if hidden else setup.progress,

@@ -18,7 +18,6 @@ from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk
-from dphpo_bench.recipes.trial import Trial
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -88,7 +87,7 @@ def plan(
         raise SealedDataError(complaints[0])
     if type(planned) is not Plan:
         raise InvalidValueError(f"Expected method {method.name} to plan a Plan, got {type(planned).__name__}.")
-    if method.needs_scores or isinstance(planned.parameters, Trial):
+    if method.needs_scores or getattr(planned.parameters, "needs_scores", False):
         task.check_scores()
     planned = replace(planned)  # a copy that the method cannot reach
     if planned.budget != budget:  # noise streams and the recomputed ε depend on it

@@ -9,8 +9,8 @@ import copy
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.contract.session import Session
 from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
+from dphpo_bench.session.session import Session
 from dphpo_bench.training.clipping import parse_clipping
 
 if TYPE_CHECKING:

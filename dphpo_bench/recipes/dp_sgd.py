@@ -4,7 +4,7 @@ Methods differ in how they choose a run's hyperparameters, not in how a run is d
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,9 +14,9 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.contract.parameters import Decay, Name, Positive, check_fields
 from dphpo_bench.contract.search_space import Candidate
-from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import MAX_STEPS, TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
+from dphpo_bench.session.session import Session
 from dphpo_bench.training.clipping import parse_clipping
 
 if TYPE_CHECKING:
@@ -278,14 +278,6 @@ def training_steps(
             advance()
     for own, average in zip(weights, averages, strict=True):
         average.copy_to(own)
-
-
-def noiseless_training(runs: Sequence[Any]) -> "Callable[[list[Session]], list[nn.Module]] | None":
-    """How these runs are all trained without noise, one on each session; None if one is of another type."""
-    if not all(type(run) is DpSgd for run in runs):
-        return None
-    silent = [replace(run, noise_multiplier=0.0) for run in runs]  # made anew: nothing is called on those
-    return lambda sessions: DpSgd.train_together(sessions, silent)
 
 
 def dp_sgd_event(sample_rate: float, steps: int, noise_multiplier: float) -> "DpEvent":

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dphpo_bench.contract.method import Outcome, Plan
-from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.recipes.dp_sgd import DpSgd, trainable, training_steps
 from dphpo_bench.recipes.single_run import SingleRun
+from dphpo_bench.session.session import Session
 
 if TYPE_CHECKING:
     import torch

@@ -10,11 +10,11 @@ from annotated_types import Interval
 
 from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
 from dphpo_bench.contract.parameters import Count, Positive
-from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, dp_sgd_event, trainable, training_steps
 from dphpo_bench.recipes.single_run import TrainingMethod
+from dphpo_bench.session.session import Session
 from dphpo_bench.training.clipping import parse_clipping
 from dphpo_bench.training.optimizer_names import OptimizerOrTask
 

@@ -9,10 +9,10 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.method import Cost, Plan, Release
 from dphpo_bench.contract.search_space import Candidate
-from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import HYPERPARAMETERS, DpSgd
+from dphpo_bench.session.session import Session
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -59,9 +59,6 @@ class SearchedRun:
     def __post_init__(self) -> None:
         if not all(type(one) is Combination and type(one.run) is DpSgd for one in self.combinations):
             raise InvalidValueError("Expected combinations with runs of type DpSgd.")
-        # Made anew: a method may have attached functions to those.
-        made = tuple(replace(one, run=replace(one.run)) for one in self.combinations)
-        object.__setattr__(self, "combinations", made)
 
     @property
     def runs(self) -> tuple[DpSgd, ...]:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from dphpo_bench.contract.method import Method, Outcome, P, Plan
 from dphpo_bench.contract.parameters import Count, Decay, Positive
-from dphpo_bench.contract.session import Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
+from dphpo_bench.session.session import Session
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ is therefore calibrated against the whole budget (docs/accounting.md, parts).
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Interval
 
@@ -14,12 +14,12 @@ from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.method import Cost, Outcome, Plan, Release
 from dphpo_bench.contract.parameters import Share, check_fields
 from dphpo_bench.contract.search_space import Candidate, Space
-from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
-from dphpo_bench.recipes.dp_sgd import DpSgd, noiseless_training, trainable
+from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
 from dphpo_bench.recipes.searched_run import Run, SearchedRun
-from dphpo_bench.session.own_code import OwnCode
+from dphpo_bench.session.scored import Scored
+from dphpo_bench.session.session import Session
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
@@ -56,6 +56,8 @@ class Trial:
         space: what its candidates are drawn from; None: the task's search space as it is.
     """
 
+    needs_scores: ClassVar[bool] = True
+
     training: Run
     score_noise: Annotated[float, Interval(ge=0)]
     validation: Share
@@ -63,9 +65,6 @@ class Trial:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.space is not None:  # made anew: a subclass could run code where trials must not
-            space = Space(self.space.extent, self.space.without, self.space.optimizer)
-            object.__setattr__(self, "space", space)
 
     @classmethod
     def calibrated(
@@ -214,17 +213,6 @@ class SearchThenTrain:
 
     trial: Trial
     final: Run
-
-
-def own_trial(trial: Any) -> Trial | None:
-    """A trial in which no code of a method runs, made anew from its numbers; None if it is something else."""
-    if type(trial) is Trial and type(trial.training) in (DpSgd, SearchedRun):
-        return replace(trial, training=replace(trial.training))
-    return None
-
-
-OWN_CODE = OwnCode(own_trial, noiseless_training)
-"""What a session runs itself."""
 
 
 def released(best: Trained | None, session: Session) -> Outcome:

@@ -1,29 +1,33 @@
-"""What a session stands for: some of the private records, who pays for them, and the random streams.
+"""The state behind a session: some of the private records, who pays for them, and the random streams.
 
 A session made from another one holds the same value with some fields replaced.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from dphpo_bench.base.checks import inside
-from dphpo_bench.base.errors import ModelFailedError, OverBudgetError
+from dphpo_bench.base.checks import inside, whole
+from dphpo_bench.base.errors import InvalidValueError, ModelFailedError
 from dphpo_bench.base.meter import Meter
 from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.tensors import Records
+from dphpo_bench.base.text import shown
+from dphpo_bench.contract import search_space as search
+from dphpo_bench.privacy import event_rules
+from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
 from dphpo_bench.privacy.holdout import TRAINING, VALIDATION, holdout_name
 from dphpo_bench.privacy.ledger import Ledger, Scope
-from dphpo_bench.session.checkpoints import Checkpoints
+from dphpo_bench.session.checkpoints import Checkpoints, Position
 from dphpo_bench.session.guard import Guard
 from dphpo_bench.session.observer import Observer
-from dphpo_bench.session.own_code import OwnCode
 from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.unique import Unique
-from dphpo_bench.training.model_checks import refuse_watchers
+from dphpo_bench.training.noise import add_gaussian_noise
 from dphpo_bench.training.randomness import Streams, global_randomness
 from dphpo_bench.training.sampling import poisson_sample, uniform
 
@@ -42,24 +46,23 @@ class Access(Unique):
 
     Attributes:
         raw: the records.
-        ledger: what is released is charged here.
+        ledger: the account that pays for all releases.
         streams: random streams of this session.
-        model_streams: those of initial weights and of parts, which methods compared at one seed share.
+        model_streams: streams of initial weights and of parts, which methods compared at one seed share.
         guard: lets one query at a time see the records. All sessions of a run share it.
-        begun: the streams in use, by what they are seeded by. Shared, too: to start a stream a second time would repeat
-            its noise.
-        counts: how many selections and the like there were, likewise. Shared, too.
-        own_code: what a session may run itself.
+        begun: the streams in use, by what seeds them. Shared, too: to start a stream a second time would repeat its
+            noise.
+        counts: number of selections and the like so far. Shared, too.
         expected_records: expected number of this session's records, or units; public.
-        progress: of long work.
+        progress: display of long work.
         meter: counts what is computed, in example passes.
-        observer: is told what is released; None: nobody is.
+        observer: called with each release, if given.
         order: number of trials of a selection → their indices in the order in which they run.
-        checkpoints: from which the run goes on; None: it has none.
+        checkpoints: where the run resumes after a kill, if it has checkpoints.
         rows: numbers of this session's records, or of its units where these hold several; None: all.
-        scope: the parts that a release from this session is charged to.
-        within: all parts that this session's records are in, also those that an outer account is charged for.
-        parts: rows of the parts made so far, which trials share.
+        scope: the parts that pay for a release from this session.
+        within: all parts that hold this session's records, also those that an outer account pays for.
+        parts: rows of the parts so far, which trials share.
     """
 
     raw: RawRecords
@@ -69,7 +72,6 @@ class Access(Unique):
     guard: Guard
     begun: "dict[bytes, AnyGenerator]"
     counts: Counter[bytes]
-    own_code: OwnCode
     expected_records: float
     progress: Progress
     meter: Meter
@@ -83,7 +85,7 @@ class Access(Unique):
 
     @property
     def n_rows(self) -> int:
-        """The number of records, or units; private."""
+        """Number of records, or units; private."""
         return self.raw.n_units if self.rows is None else len(self.rows)
 
     def charge(self, event: "DpEvent") -> None:
@@ -101,43 +103,72 @@ class Access(Unique):
         self.check_begun()
         return self.ledger.open_batch(rate, contents, self.scope)
 
+    def steps(self, total: int, state: Sequence[Any] | None) -> Iterator[int]:
+        """Yield the steps of a training loop; see `Session.steps`."""
+        if self.checkpoints is None:
+            return iter(range(total))
+        position = Position(self.ledger, self.begun, self.counts, self.meter, self.progress)
+        return self.checkpoints.steps(position, total, state)
+
     def check_begun(self) -> None:
         """Reject a release which a run with checkpoints could not repeat; see `Checkpoints.check_begun`."""
         if self.checkpoints:
             self.checkpoints.check_begun()
 
+    # ---------------------------------------------------------------------------------------------- randomness
+
     def generator(self, kind: str, purpose: str, device: "torch.device | str" = "cpu") -> "AnyGenerator":
-        """The random stream of this kind and purpose, at its present position."""
+        """Return the random stream of this kind and purpose, at its present position."""
         self.guard.check()
         key = self.streams.name(kind, purpose)
         if key not in self.begun:
             self.begun[key] = self.streams.source(kind, purpose, device=device)
         return self.begun[key]
 
+    def uniform(self, purpose: str) -> float:
+        """Return a uniform number in [0, 1); see `Session.uniform`."""
+        return draw_uniform(self.generator("uniform", purpose))
+
     def numbered(self, kind: str) -> Streams:
-        """New streams for the next selection, choice or sample of this kind."""
+        """Return new streams for the next selection, choice or sample of this kind."""
         self.guard.check()
         key = self.streams.name(kind)
         self.counts[key] += 1
         return self.streams.within(kind, str(self.counts[key]))
 
     def drawn(self, rate: float, purpose: str) -> "Tensor | None":
-        """Numbers of a Poisson sample of these records or units; at rate 1 all of them."""
+        """Draw numbers of a Poisson sample of these records or units; at rate 1 return all of them."""
         if rate == 1:
             return self.rows
-        found = poisson_sample(self.n_rows, rate, self.generator("sample", purpose))
-        return found if self.rows is None else self.rows[found]
+        sample = poisson_sample(self.n_rows, rate, self.generator("sample", purpose))
+        return sample if self.rows is None else self.rows[sample]
+
+    def with_noise(
+        self, sums: "Sequence[Tensor]", noise_multiplier: float, sensitivity: float, purpose: str
+    ) -> "list[Tensor]":
+        """Return sums with Gaussian noise of deviation noise_multiplier · sensitivity."""
+        generator = self.generator("noise", purpose, self.raw.device)
+        return add_gaussian_noise(sums, noise_multiplier, sensitivity, generator)
+
+    def number_with_noise(self, total: float, noise_multiplier: float, sensitivity: float, purpose: str) -> float:
+        """Return a number with Gaussian noise of deviation noise_multiplier · sensitivity."""
+        sums = [torch.tensor([total], dtype=torch.float64)]
+        (noisy,) = add_gaussian_noise(sums, noise_multiplier, sensitivity, self.generator("noise", purpose))
+        return noisy.item()
+
+    # -------------------------------------------------------------------------------------- parts and samples
 
     def holdout(self, fraction: float) -> "tuple[Access, Access]":
-        """See `Session.holdout`."""
+        """Return access to two parts; see `Session.holdout`."""
         fraction = inside("fraction", fraction)
-        return (
-            self.on_part(holdout_name(fraction), TRAINING, 0, 1 - fraction),
-            self.on_part(holdout_name(fraction), VALIDATION, 1 - fraction, 1),
-        )
+        with self.guard.alone():
+            return (
+                self.on_part(holdout_name(fraction), TRAINING, 0, 1 - fraction),
+                self.on_part(holdout_name(fraction), VALIDATION, 1 - fraction, 1),
+            )
 
     def on_part(self, partition: str, part: str, start: float, end: float) -> "Access":
-        """The records or units whose coin, uniform in [0, 1), falls into [start, end).
+        """Return access to the records or units whose coin, uniform in [0, 1), falls into [start, end).
 
         Args:
             partition: names the coins.
@@ -151,8 +182,8 @@ class Access(Unique):
         within = (*self.within, (partition, part))
         if within not in self.parts:
             coins = uniform(self.raw.n_units, self.model_streams.source("partition", partition))
-            inside = (start <= coins) & (coins < end)
-            rows = inside.nonzero().squeeze(1) if self.rows is None else self.rows[inside[self.rows]]
+            members = (start <= coins) & (coins < end)
+            rows = members.nonzero().squeeze(1) if self.rows is None else self.rows[members[self.rows]]
             self.parts[within] = rows
         return replace(
             self,
@@ -163,14 +194,69 @@ class Access(Unique):
             expected_records=self.expected_records * (end - start),
         )
 
+    def subsample(self, kind: "DpEvent") -> "Access":
+        """Return access to a Poisson sample; see `Session.subsample`."""
+        rate, contents = event_rules.opened(kind)
+        inside("rate", rate)
+        with self.guard.alone():
+            account = self.open_batch(rate, contents)
+            rows = self.drawn(rate, "subsample")
+        return replace(
+            self,
+            ledger=account,
+            scope=(),  # the batch as a whole is charged to it
+            rows=rows,
+            parts={},
+            expected_records=self.expected_records * rate,
+            streams=self.numbered("subsample"),
+        )
+
+    def one_of(self, choice: "DpEvent", index: int | None) -> "tuple[int, Access]":
+        """Return access under the account of one of several events; see `Session.one_of`."""
+        choice = event_rules.frozen(choice)
+        if not isinstance(choice, OneOfDpEvent):
+            raise InvalidValueError(f"Expected one of several events, one_of(events), got {shown(choice)}.")
+        streams = self.numbered("one of")
+        if choice.weights is not None:
+            if index is not None:
+                raise InvalidValueError("Expected no index: a choice with weights is drawn by the session.")
+            index = search.choose(choice.weights, draw_uniform(streams.source("choice")))
+        index = whole("index", index, low=0, high=len(choice.events) - 1)
+        self.check_begun()
+        account = self.ledger.open_one_of(choice, index, self.scope)
+        return index, replace(self, ledger=account, streams=streams)
+
+    def opened_batch(self, kind: "DpEvent", purpose: str) -> "tuple[Tensor | None, float, Ledger]":
+        """Charge and draw a batch, and return its rows, its rate and its account; see `Session.sample`."""
+        rate, contents = event_rules.opened(kind)
+        with self.guard.alone():
+            account = self.open_batch(rate, contents)
+            return self.drawn(rate, purpose), rate, account
+
     def unseen(self) -> "Access":
-        """The same access, without progress or observer."""
+        """Return the same access, without progress or observer."""
         return replace(self, progress=SilentProgress(), observer=None)
 
-    def total_score(self, own: "nn.Module") -> float:
-        """The sum of the scores of these records under one of our own models; private."""
+    # ------------------------------------------------------------------------------------------------- queries
+
+    def score(self, model: "nn.Module", noise_multiplier: float) -> float:
+        """Return a noisy mean score; see `Session.score`."""
+        with self.guard.alone():
+            engine_model = self.raw.own_model().scored(model)
+            self.charge(gaussian(noise_multiplier))
+            total = self.total_score(engine_model)
+            return self.number_with_noise(total, noise_multiplier, 1.0, "score") / self.expected_records
+
+    def lend(self) -> Records:
+        """Lend the raw records; see `Session.nonprivate`."""
+        with self.guard.alone():
+            self.charge(non_private())
+            return self.raw.lend(self.rows)
+
+    def total_score(self, engine_model: "nn.Module") -> float:
+        """Return the sum of the scores of these records under one of the engine's own models; private."""
         self.meter.advance(self.expected_records)
-        return self.compute(partial(self.raw.total_score, own, self.rows))
+        return self.compute(partial(self.raw.total_score, engine_model, self.rows))
 
     def compute(self, computation: Callable[[], T]) -> T:
         """Compute on private records. An exception is a release without noise, so the run ends with it.
@@ -178,18 +264,16 @@ class Access(Unique):
         Raises:
             ModelFailedError: if there was one. It names the type and nothing else.
         """
-        refuse_watchers()  # again: a method's model may have started one when it was asked for its weights
         # Masks of dropout and the like are drawn from a stream of the session: the global generator is no secret, and
         # its state would tell how many records were drawn.
-        secret = int(one_uniform(self.generator("noise", "layers")) * 2**53)
+        secret = int(draw_uniform(self.generator("noise", "layers")) * 2**53)
         try:
             with global_randomness(secret, self.raw.device), torch.autograd.set_detect_anomaly(False):
-                found = computation()
-                if self.raw.device.type == "cuda":  # errors there are told late: after this they would be a release
+                result = computation()
+                if self.raw.device.type == "cuda":  # errors there come late: after this they would be a release
                     torch.cuda.synchronize(self.raw.device)
-            refuse_watchers()  # what began to watch meanwhile has seen something: the run ends as below
-            return found
-        except Exception as error:  # not logged: a method could listen, and its frames hold the records
+            return result
+        except Exception as error:  # not logged: its frames hold the records
             kind = type(error).__name__
         except BaseException:  # Ctrl-C: whoever catches it must not ask the same again
             self.ledger.fail("The run was interrupted while private records were in use.")
@@ -198,28 +282,11 @@ class Access(Unique):
         raise self.failure(f"The model raised {kind} on private records; its text may quote them and is not shown.")
 
     def failure(self, message: str) -> ModelFailedError:
-        """What to raise after a model has raised an exception on private records. Nothing is released any more."""
+        """End the run after a model has raised an exception on private records, and return the error to raise."""
         self.ledger.fail(message)
         return ModelFailedError(message)
 
-    def end_if(self, refused: str | None, failed: str | None) -> None:
-        """End the run if a trial has left one of these messages.
 
-        Args:
-            refused: why a release was refused: a mistake in the method, not in the data.
-            failed: see `failure`.
-
-        Raises:
-            OverBudgetError: if something was refused.
-            ModelFailedError: if a model failed.
-        """
-        if refused:
-            self.ledger.refuse(refused)
-            raise OverBudgetError(refused)
-        if failed:
-            raise self.failure(failed)
-
-
-def one_uniform(generator: "AnyGenerator") -> float:
-    """A uniform number in [0, 1)."""
+def draw_uniform(generator: "AnyGenerator") -> float:
+    """Return a uniform number in [0, 1)."""
     return uniform(1, generator).item()

@@ -1,4 +1,4 @@
-"""One Poisson batch: what is released about it is noisy, and charged to its own account."""
+"""One Poisson batch: its releases are noisy, and its own account pays for them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,14 +9,12 @@ from dphpo_bench.base.checks import bound as checked_bound
 from dphpo_bench.base.checks import number
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import plain, single
-from dphpo_bench.contract.session import Batch
 from dphpo_bench.privacy import events
 from dphpo_bench.privacy.events import gaussian, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
 from dphpo_bench.session.held_clipping import CountingRule, HeldRule
 from dphpo_bench.session.unique import Unique
-from dphpo_bench.training.noise import add_gaussian_noise
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,14 +24,16 @@ if TYPE_CHECKING:
     from dphpo_bench.training.linear import StackedLinear
 
 
-class ChargedBatch(Unique, Batch):
-    """A batch with an account of its own.
+class Batch(Unique):
+    """One Poisson batch. Nobody can read its records; what it releases about them is noisy and charged.
+
+    Means divide by the expected batch size N · rate: the drawn size is private.
 
     Args:
         access: the records that it was drawn from.
         indices: numbers of the records or units in it; None: all of the task.
         rate: probability of each record or unit.
-        account: what it may be asked.
+        account: pays for all queries that the batch may answer.
     """
 
     def __init__(self, access: Access, indices: "Tensor | None", rate: float, account: Ledger) -> None:
@@ -44,6 +44,21 @@ class ChargedBatch(Unique, Batch):
         self._expected_size = access.expected_records * rate
 
     def gradient(self, model: "nn.Module", clipping: "Clipping", noise_multiplier: float) -> "list[Tensor]":
+        """Return the mean clipped gradient with Gaussian noise.
+
+        Args:
+            model: at the weights where the gradient is wanted.
+            clipping: bounds one record's contribution to `clipping.sensitivity`. A rule of your own never sees the
+                norms of the batch: it is asked about a grid of norms in advance.
+            noise_multiplier: noise standard deviation / sensitivity of the sum.
+
+        Returns:
+            One tensor for each trainable parameter of the model, in their order, of its shape and dtype.
+
+        Raises:
+            InvalidValueError: if the sensitivity is not positive and finite.
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+        """
         held = HeldRule(clipping)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         with self._access.guard.alone():
@@ -54,6 +69,24 @@ class ChargedBatch(Unique, Batch):
     def gradient_and_quantile(
         self, model: "nn.Module", max_grad_norm: float, noise_multiplier: float, count_noise: float
     ) -> "tuple[list[Tensor], float]":
+        """Return a noisy clipped gradient, and the noisy share of gradients that are no longer than the threshold.
+
+        The batch releases the clipped sum and Σ (bᵢ − 1/2), where bᵢ = 1 if record i's gradient is no longer than the
+        threshold, else 0 (Andrew et al. 2021, Algorithm 1). The centred sum has sensitivity 1/2, so it is a Gaussian
+        of multiplier 2 · count_noise.
+
+        Args:
+            model: as in `gradient`.
+            max_grad_norm: clipping threshold C.
+            noise_multiplier: noise standard deviation / C, of the gradient sum.
+            count_noise: noise standard deviation of the count.
+
+        Returns:
+            The gradient as in `gradient`, and the share, which may lie outside [0, 1].
+
+        Raises:
+            OverBudgetError: if the plan does not cover the releases; nothing is released then.
+        """
         rule = CountingRule(checked_bound("max_grad_norm", max_grad_norm))
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         count_noise = number("count_noise", count_noise, low=0)
@@ -61,10 +94,8 @@ class ChargedBatch(Unique, Batch):
             engine = self._access.raw.own_model().engine(model)
             self._account.charge(events.compose(gaussian(noise_multiplier), gaussian(2 * count_noise)))
             total = self._clipped_sum(engine, rule)
-            centred = torch.tensor([rule.unclipped - rule.seen / 2], dtype=torch.float64)
-            generator = self._access.generator("noise", "count")
-            (noisy,) = add_gaussian_noise([centred], 2 * count_noise, 0.5, generator)
-            share = 0.5 + noisy.item() / self._expected_size  # of the expected batch size, never of the drawn one
+            centred = self._access.number_with_noise(rule.unclipped - rule.seen / 2, 2 * count_noise, 0.5, "count")
+            share = 0.5 + centred / self._expected_size  # of the expected batch size, never of the drawn one
             return self._noisy_mean(engine.model, total, rule, noise_multiplier), share
 
     def _clipped_sum(self, engine: "GradientEngine", held: HeldRule) -> "list[Tensor]":
@@ -76,16 +107,15 @@ class ChargedBatch(Unique, Batch):
         return self._access.compute(lambda: engine.clipped_sum(train.inputs, train.targets, held, indices=rows))
 
     def _noisy_mean(
-        self, own: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
+        self, model: "nn.Module", total: "Sequence[Tensor]", held: HeldRule, noise_multiplier: float
     ) -> "list[Tensor]":
         access = self._access
-        generator = access.generator("noise", "gradient", access.raw.device)
-        noisy = add_gaussian_noise(total, noise_multiplier, held.sensitivity, generator)
-        dtypes = [parameter.dtype for parameter in own.parameters() if parameter.requires_grad]
+        noisy = access.with_noise(total, noise_multiplier, held.sensitivity, "gradient")
+        dtypes = [parameter.dtype for parameter in model.parameters() if parameter.requires_grad]
         mean = [(part / self._expected_size).to(dtype) for part, dtype in zip(noisy, dtypes, strict=True)]
         if access.observer:
             share = held.sensitivity / self._expected_size
-            access.observer.gradient(own, mean, share, noise_multiplier * share)
+            access.observer.gradient(model, mean, share, noise_multiplier * share)
         return mean
 
     def losses(
@@ -96,6 +126,22 @@ class ChargedBatch(Unique, Batch):
         bound: float,
         noise_multiplier: float,
     ) -> list[float]:
+        """Return mean losses along a line, each clipped per record to [0, bound], with Gaussian noise.
+
+        Args:
+            model: at weights w.
+            direction: G, one tensor for each trainable parameter.
+            steps: h₁, ..., h_k; loss j is taken at w − h_j · G.
+            bound: clipping bound R of one record's loss, in [1e-30, 1e30]; the sensitivity of each sum.
+            noise_multiplier: noise standard deviation / bound, of each of the k sums.
+
+        Returns:
+            k noisy means; the noise of each has standard deviation noise_multiplier · bound / (N · rate).
+
+        Raises:
+            InvalidValueError: if the bound is not positive and finite.
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+        """
         steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         with self._access.guard.alone():
@@ -113,6 +159,18 @@ class ChargedBatch(Unique, Batch):
         bound: float,
         noise_multiplier: float,
     ) -> list[float]:
+        """Return mean changes of the loss along a line, each clipped per record to [-bound, bound], with noise.
+
+        Along a step a record's loss changes by far less than the loss itself, so a small bound, and little noise, is
+        enough. All else is as in `losses`.
+
+        Args:
+            model: as in `losses`.
+            direction: as in `losses`.
+            steps: h₁, ..., h_k; change j is the loss at w − h_j · G minus the loss at w.
+            bound: clipping bound C of one record's change, in [1e-30, 1e30]; the sensitivity of each sum.
+            noise_multiplier: as in `losses`.
+        """
         steps, bound = tuple(map(float, steps)), checked_bound("loss bound", bound)
         noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
         with self._access.guard.alone():
@@ -130,12 +188,12 @@ class ChargedBatch(Unique, Batch):
         releases: int,
     ) -> "Tensor":
         """Charge the releases, then compute raw losses, float64 of shape (len(steps), drawn size)."""
-        given = [plain(tensor) for tensor in direction]
+        parts = [plain(tensor) for tensor in direction]
         engine = self._access.raw.own_model().engine(model)
-        engine.check_direction(given)
+        engine.check_direction(parts)
         # Copies, which nobody else can change meanwhile.
-        pairs = zip(given, engine.parameters, strict=True)
-        along = [one.detach().to(weight.device, weight.dtype, copy=True) for one, weight in pairs]
+        pairs = zip(parts, engine.parameters, strict=True)
+        along = [part.detach().to(weight.device, weight.dtype, copy=True) for part, weight in pairs]
         self._account.charge(repeat(gaussian(noise_multiplier), releases))
         train = self._access.raw.train
         rows, _ = self._access.raw.members(self._indices)
@@ -148,8 +206,7 @@ class ChargedBatch(Unique, Batch):
         _, units = self._access.raw.members(self._indices)
         if units is not None:  # a unit counts as the mean of its records
             clipped = clipped * units.shares.to(clipped.device)
-        generator = self._access.generator("noise", "losses", self._access.raw.device)
-        (sums,) = add_gaussian_noise([clipped.sum(dim=1)], noise_multiplier, bound, generator)
+        (sums,) = self._access.with_noise([clipped.sum(dim=1)], noise_multiplier, bound, "losses")
         return (sums / self._expected_size).tolist()
 
 
@@ -165,36 +222,32 @@ def gradients_together(
     its own ledger and has its own noise.
 
     Args:
-        batches: one for each model.
+        batches: a batch for each model.
         models: see `Batch.gradient`.
         clippings: see `Batch.gradient`.
         noise_multipliers: see `Batch.gradient`.
 
     Raises:
-        InvalidValueError: if one is not a batch of a session, or the lists differ in length.
-        OverBudgetError: if the plan of one does not cover its release.
+        InvalidValueError: if the lists differ in length.
+        OverBudgetError: if the plan does not cover the release of a batch.
     """
-    given, models, clippings = list(batches), list(models), list(clippings)
-    ours = [batch for batch in given if type(batch) is ChargedBatch]
-    noise = [number("noise_multiplier", one, low=0) for one in noise_multipliers]
-    if len(ours) < len(given):
-        raise InvalidValueError("Expected batches of a session.")
-    if not len(ours) == len(models) == len(clippings) == len(noise) > 0:
+    noise = [number("noise_multiplier", sigma, low=0) for sigma in noise_multipliers]
+    if not len(batches) == len(models) == len(clippings) == len(noise) > 0:
         raise InvalidValueError("Expected one model, one clipping rule and one noise multiplier for each batch.")
-    access, indices = ours[0]._access, ours[0]._indices
-    same = all(b._is_full and b._access.raw is access.raw and b._indices is indices for b in ours)
-    if same and len(ours) > 1:
-        held = [HeldRule(clipping) for clipping in clippings]
+    access, indices = batches[0]._access, batches[0]._indices
+    same = all(b._is_full and b._access.raw is access.raw and b._indices is indices for b in batches)
+    if same and len(batches) > 1:
+        rules = [HeldRule(clipping) for clipping in clippings]
         with access.guard.alone():
             stack = access.raw.stacked(models)
             if stack is not None:
-                return _stacked_gradients(ours, stack, held, noise)
-    arguments = zip(ours, models, clippings, noise, strict=True)
+                return _stacked_gradients(batches, stack, rules, noise)
+    arguments = zip(batches, models, clippings, noise, strict=True)
     return [batch.gradient(model, clipping, sigma) for batch, model, clipping, sigma in arguments]
 
 
 def _stacked_gradients(
-    batches: Sequence[ChargedBatch], stack: "StackedLinear", rules: Sequence[HeldRule], noise: Sequence[float]
+    batches: Sequence[Batch], stack: "StackedLinear", rules: Sequence[HeldRule], noise: Sequence[float]
 ) -> "list[list[Tensor]]":
     access, indices = batches[0]._access, batches[0]._indices
     for batch, sigma in zip(batches, noise, strict=True):
@@ -205,6 +258,6 @@ def _stacked_gradients(
         lambda: stack.clipped_sums(single(train.inputs), single(train.targets), rules, indices=indices)
     )
     return [
-        batch._noisy_mean(own, total, rule, sigma)
-        for batch, own, total, rule, sigma in zip(batches, stack.models, sums, rules, noise, strict=True)
+        batch._noisy_mean(model, total, rule, sigma)
+        for batch, model, total, rule, sigma in zip(batches, stack.models, sums, rules, noise, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Is shown what a session releases: all that an attacker may see."""
+"""A view of all that a session releases, as an attacker has it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
@@ -8,10 +8,10 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Is shown what is released; audits attack with it."""
+    """Receives all releases; audits attack with it."""
 
     def gradient(self, model: "nn.Module", released: "Sequence[Tensor]", share: float, noise: float) -> None:
-        """A noisy mean gradient was released.
+        """Receive a noisy mean gradient.
 
         Args:
             model: at the weights that it was computed at.
@@ -21,7 +21,7 @@ class Observer(Protocol):
         """
 
     def trial(self) -> "Observer":
-        """An observer for one trial of a selection, whose releases stay secret unless it wins."""
+        """Return an observer for one trial of a selection, whose releases stay secret unless it wins."""
 
     def won(self, trial: "Observer") -> None:
-        """This trial won, so all of its releases are public."""
+        """Receive the observer of the trial that won: all of its releases are public."""

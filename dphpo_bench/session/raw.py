@@ -18,11 +18,13 @@ from dphpo_bench.training.units import Units
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from dphpo_bench.training.losses import Objective
+
 
 class RawRecords:
-    """The private records, and models of the engine's own; one for all sessions of a run.
+    """The private records, and models of the engine, shared by all sessions of a run.
 
-    Sessions and batches hold units. They are numbered by their ids, or as the records where each is a unit of its own.
+    Sessions and batches hold numbers of units, in the order of their ids; without units, numbers of records.
 
     Args:
         task: where models come from.
@@ -59,7 +61,7 @@ class RawRecords:
         return units.rows, units
 
     def build_model(self, seed: int) -> "nn.Module":
-        """The task's model with the initial weights of this seed."""
+        """Return the task's model with the initial weights of this seed."""
         with global_randomness(seed, self.device):
             before = torch.get_default_dtype()
             torch.set_default_dtype(self._dtype)
@@ -69,42 +71,47 @@ class RawRecords:
                 torch.set_default_dtype(before)
 
     def own_model(self, number: int = 0) -> OwnModel:
-        """The engine's own models. The first serves one query at a time, all of them together a stack."""
+        """Return a model of the engine. The first serves one query at a time, all of them together a stack."""
         while len(self._own_models) <= number:
             self._own_models.append(OwnModel(lambda: self.build_model(0), self.train, self.objective))
         return self._own_models[number]
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether gradients are computed in closed form, so that full batches share a product.
-
-        Those of units of several records do not: the gradients of each unit are formed.
-        """
+        """True if gradients have a closed form, so that full batches share a product; never with units."""
         return self._units is None and self.own_model().has_closed_form
 
     def stacked(self, models: "Sequence[nn.Module]") -> StackedLinear | None:
-        """Several linear models at these weights as one; None if they cannot be stacked."""
-        own = [self.own_model(number).like(model) for number, model in enumerate(models)]
-        trained = tuple(tuple(parameter.requires_grad for parameter in model.parameters()) for model in own)
+        """Return a stack of linear models at these weights; None if they cannot be stacked."""
+        engine_models = [self.own_model(number).like(model) for number, model in enumerate(models)]
+        trained = tuple(tuple(parameter.requires_grad for parameter in model.parameters()) for model in engine_models)
         if trained not in self._stacks:
             try:
-                self._stacks[trained] = StackedLinear(own) if self.has_closed_form else None
+                self._stacks[trained] = StackedLinear(engine_models) if self.has_closed_form else None
             except InvalidValueError:
                 self._stacks[trained] = None
         return self._stacks[trained]
 
-    def total_score(self, own: "nn.Module", numbers: "Tensor | None") -> float:
-        """The sum of these units' scores under one of our own models; a unit's is the mean of its records'."""
+    def total_score(self, model: "nn.Module", numbers: "Tensor | None") -> float:
+        """Return the sum of these units' scores under a model of the engine; a unit's is the mean of its records'."""
         rows, units = self.members(numbers)
-        return total_score(own, self.objective.scores, self.train, rows, None if units is None else units.shares)
+        return total_score(model, self.objective.scores, self.train, rows, None if units is None else units.shares)
 
     @property
-    def has_lent(self) -> bool:
-        """Whether the run has given out raw records, and so has no privacy."""
-        return bool(self._lent)
+    def public_objective(self) -> "Objective":
+        """The losses and scores, for a run without privacy.
+
+        Raises:
+            InvalidValueError: before the run has been lent raw records.
+        """
+        if not self._lent:
+            raise InvalidValueError(
+                "Expected losses and scores to be asked for after nonprivate(), which has no privacy."
+            )
+        return self.objective
 
     def lend(self, numbers: "Tensor | None") -> Records:
-        """The records of these units, for as long as the run lasts: copies, to which a method may write."""
+        """Lend copies of the records of these units, until the run ends."""
         rows, _ = self.members(numbers)
         self._lent.append(self.train.copied() if rows is None else self.train.rows(rows))
         return self._lent[-1]

@@ -1,4 +1,4 @@
-"""Utilities of candidates that stay hidden, and private tests of them."""
+"""Utilities of candidates that nobody can read, and private tests of them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,29 +6,28 @@ from typing import Any
 
 from dphpo_bench.base.checks import positive, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.contract.sealed import SealedUtilities, UtilityTest
 from dphpo_bench.privacy.events import no_op, pure
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
-from dphpo_bench.session.trials import MakeSession
+from dphpo_bench.session.selection import MakeSession
 from dphpo_bench.session.unique import Unique
 from dphpo_bench.training.noise import AboveThreshold
 
 MAX_PARTITIONS = 10**6
 
 
-def hidden_utilities(
+def sealed_utilities(
     access: Access, make_session: MakeSession, runs: Sequence[Any], partitions: int, validation: float
-) -> "HiddenUtilities":
-    """See `Session.sealed_utilities`."""
-    partitions, runs = whole("partitions", partitions, low=2, high=MAX_PARTITIONS), list(runs)
-    train = access.own_code.training(runs)
-    if train is None:
+) -> "SealedUtilities":
+    """Evaluate candidates on disjoint parts; see `Session.sealed_utilities`."""
+    partitions = whole("partitions", partitions, low=2, high=MAX_PARTITIONS)
+    access.guard.check()
+    if not runs or not all(_is_our_run(run) for run in runs):
         # Code of a plug-in would see gradients without noise.
         raise InvalidValueError("Expected candidates of type DpSgd, with optimisers that are given by name.")
-    with access.guard.alone():
-        training, validating = access.holdout(validation)
-    totals = [0.0] * len(runs)
+    silent = [run.with_noise(0.0) for run in runs]
+    training, validating = access.holdout(validation)
+    totals = [0.0] * len(silent)
     try:
         with access.progress.track("Candidates on parts of the data", partitions) as advance:
             for index in range(partitions):
@@ -39,9 +38,9 @@ def hidden_utilities(
                 # The ledgers are thrown away: what is computed here stays sealed until `open_test`.
                 sessions = [
                     make_session(replace(part.unseen(), ledger=Ledger(), streams=streams.within(str(number))), None)
-                    for number in range(len(runs))
+                    for number in range(len(silent))
                 ]
-                for number, model in enumerate(train(sessions)):
+                for number, model in enumerate(silent[0].train_together(sessions, silent)):
                     with access.guard.alone():
                         score = validating.total_score(access.raw.own_model().scored(model))
                     share = score / validating.expected_records
@@ -51,38 +50,65 @@ def hidden_utilities(
         # The parts' own ledgers are thrown away, and what is computed is free: nobody may try this again.
         access.ledger.fail(f"The training of candidates on parts of the records ended with {type(error).__name__}.")
         raise
-    return HiddenUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
+    return SealedUtilities(access, totals, max(1 / partitions, 1 / validating.expected_records))
 
 
-class HiddenUtilities(Unique, SealedUtilities):
-    """Utilities that only a test reads.
+def _is_our_run(run: Any) -> bool:
+    return type(run).__module__.startswith("dphpo_bench.recipes.") and hasattr(run, "train_together")
+
+
+class SealedUtilities(Unique):
+    """Utilities of candidates that can be compared with thresholds, privately, and not read.
 
     Args:
-        access: whose account tests are charged to.
+        access: the account that pays for tests.
         values: the utilities.
         sensitivity: of each utility.
     """
 
     def __init__(self, access: Access, values: Sequence[float], sensitivity: float) -> None:
         self._access = access
-        self.__sealed = (tuple(values), float(sensitivity))
+        self._values, self._sensitivity = tuple(values), float(sensitivity)
 
-    def open_test(self, epsilon: float) -> "AboveThresholdTest":
+    def open_test(self, epsilon: float) -> "UtilityTest":
+        """Open one AboveThreshold over these utilities, charged here and now (Dwork and Roth 2014, Theorem 3.23).
+
+        The smaller noise for monotone queries does not apply: a record can raise the utility of one candidate and
+        lower that of another.
+
+        Args:
+            epsilon: ε of all that this test answers.
+
+        Raises:
+            InvalidValueError: if ε is not positive and finite.
+            OverBudgetError: if the plan does not cover the test; there is none then.
+        """
         event = pure(positive("epsilon", epsilon))
         self._access.charge(event)
-        values, sensitivity = self.__sealed
         generator = self._access.generator("noise", "above threshold")
-        return AboveThresholdTest(self._access, AboveThreshold(sensitivity, event.epsilon, generator), values)
+        return UtilityTest(self._access, AboveThreshold(self._sensitivity, event.epsilon, generator), self._values)
 
 
-class AboveThresholdTest(Unique, UtilityTest):
-    """One AboveThreshold over hidden utilities."""
+class UtilityTest(Unique):
+    """One AboveThreshold over sealed utilities, open until it names a candidate."""
 
     def __init__(self, access: Access, mechanism: AboveThreshold, values: tuple[float, ...]) -> None:
-        self.__access, self.__mechanism, self.__values = access, mechanism, values
+        self._access, self._mechanism, self._values = access, mechanism, values
 
     def first(self, threshold: float) -> int | None:
+        """Return the first candidate whose noisy utility reaches the noisy threshold; its index ends the test.
+
+        Args:
+            threshold: public; it may depend on earlier answers.
+
+        Returns:
+            The candidate's index, or None if there is none, which costs nothing.
+
+        Raises:
+            InvalidValueError: if an index was given before, or the threshold is not finite.
+            OverBudgetError: if the run is over, or another account is in use.
+        """
         threshold = float(threshold)
-        with self.__access.guard.alone():
-            self.__access.charge(no_op())
-            return self.__mechanism.first(self.__values, threshold)
+        with self._access.guard.alone():
+            self._access.charge(no_op())
+            return self._mechanism.first(self._values, threshold)

@@ -1,27 +1,213 @@
 """Private selection: many trials, of which only the winner is released."""
 
-import pickle
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import replace
+import logging
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import number
-from dphpo_bench.base.errors import InvalidValueError, ModelFailedError, OverBudgetError
-from dphpo_bench.base.progress import Advance, SilentProgress
-from dphpo_bench.contract.search_space import Proposals
-from dphpo_bench.contract.session import TrialFunction
+from dphpo_bench.base.errors import OverBudgetError
+from dphpo_bench.base.progress import Advance
+from dphpo_bench.contract import search_space as search
+from dphpo_bench.contract.search_space import Candidate, Proposals
 from dphpo_bench.privacy import event_rules, events
+from dphpo_bench.privacy.ledger import LOCKED, Ledger
 from dphpo_bench.privacy.run_counts import geometric
-from dphpo_bench.session.access import Access, one_uniform
-from dphpo_bench.session.apart import call_apart
+from dphpo_bench.session.access import Access, draw_uniform
+from dphpo_bench.session.copies import can_be_written, copier
 from dphpo_bench.session.observer import Observer
-from dphpo_bench.session.trials import MakeSession, Trials, Tried
+from dphpo_bench.session.scored import TOGETHER, Scored
+from dphpo_bench.training.randomness import Streams, global_randomness
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
 
+    from dphpo_bench import Session
     from dphpo_bench.privacy.run_counts import RunCount
+
+# Fixed texts: whatever else is said of a trial that does not win, may hold what must stay hidden.
+NOT_COVERED = (
+    "A trial asked for a release that the base event of its selection does not cover. What it asked for stays hidden; "
+    "call the trial's function on a session of its own, outside of a selection, to see it."
+)
+NOT_ITS_OWN = (
+    "A trial asked an account that is locked: while a selection runs, each of its trials asks its own session. Ask "
+    "before the selection, or after it."
+)
+NOT_PICKLED = "Expected a trial's outcome that pickle can write; what it returned stays hidden."
+
+TrialFunction = Callable[["Session"], Scored]
+"""One trial of a private selection."""
+
+MakeSession = Callable[[Access, Candidate | None], "Session"]
+"""Makes a session; the candidate, if there is one, is what an adaptive search proposes for a trial."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One trial that is over.
+
+    Attributes:
+        index: its number.
+        outcome: what is released if it wins.
+        score: None if it failed.
+        observer: saw its releases, if there is an observer.
+    """
+
+    index: int
+    outcome: Any
+    score: float | None
+    observer: Observer | None
+
+    def beats(self, other: "Tried | None") -> bool:
+        """Return whether it wins. Of trials with equal scores the first wins, in whatever order they ran."""
+        if self.score is None or other is None or other.score is None:
+            return self.score is not None
+        return (self.score, -self.index) > (other.score, -other.index)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trials:
+    """The trials of one selection. They run in this process, each on an account and a copy of the function of its own.
+
+    Attributes:
+        access: of the session that selects.
+        make_session: makes the session of a trial.
+        copy: makes a copy of the trial's function.
+        base_event: what one trial may be asked.
+        streams: of the selection.
+        together: how many trials may run at a time.
+    """
+
+    access: Access
+    make_session: MakeSession
+    copy: Callable[[], TrialFunction]
+    base_event: "DpEvent"
+    streams: Streams
+    together: int
+
+    @classmethod
+    def open(
+        cls,
+        access: Access,
+        make_session: MakeSession,
+        trial: TrialFunction,
+        base_event: "DpEvent",
+        event: "DpEvent",
+        together: int = TOGETHER,
+    ) -> "Trials":
+        """Charge a new selection, and return its trials.
+
+        Args:
+            access: of the session that selects.
+            make_session: makes the session of a trial.
+            trial: runs one trial.
+            base_event: what one trial may be asked.
+            event: of the whole selection.
+            together: how many trials may run at a time, where they are of type `Trial` and that saves time.
+        """
+        copy = copier(trial)
+        access.charge(event)
+        # Full batches of linear models share a matrix product.
+        stacks = getattr(trial, "full_batches", False) and access.raw.has_closed_form
+        streams = access.numbered("selection")
+        return cls(access, make_session, copy, base_event, streams, together if stacks else 1)
+
+    def independent(self, indices: Sequence[int], candidate: Candidate | None = None) -> Generator[Tried]:
+        """Run independent trials in this order.
+
+        Args:
+            indices: their numbers.
+            candidate: of all of them; None: each draws its own.
+        """
+        for start in range(0, len(indices), self.together):
+            some = indices[start : start + self.together]
+            results = self._run(some, candidate)
+            if results is not None:
+                yield from results
+                continue
+            # One that raises must not take the others with it, so each runs alone. It gets fresh random numbers: with
+            # the same ones, the difference of two queries would have no noise.
+            again = replace(self, streams=self.streams.within("alone"))
+            for index in some:
+                yield from again._run([index], candidate) or ()
+
+    def adaptive(self, indices: Sequence[int], copy: Callable[[], Proposals]) -> Generator[Tried]:
+        """Run trials one after the other; the scores of the earlier ones shape the density of each candidate.
+
+        Args:
+            indices: their numbers.
+            copy: makes a copy of the proposals.
+        """
+        proposals = copy()
+        chosen: list[int] = []
+        scores: list[float] = []
+        for index in indices:
+            try:
+                weights = search.promise(copy(), [*chosen], [*scores])
+            except Exception:
+                weights = [1.0] * len(proposals.prior)
+            densities = search.bounded(weights, proposals.low, proposals.high)
+            chosen.append(search.choose(densities, draw_uniform(self.streams.source("proposal", str(index)))))
+            (tried,) = self.independent([index], proposals.prior[chosen[-1]])
+            scores.append(math.nan if tried.score is None else tried.score)
+            yield tried
+
+    def _run(self, indices: Sequence[int], candidate: Candidate | None) -> list[Tried] | None:
+        """Run trials at the same time, on one copy of the function; None if one of several raised."""
+        opened = [self._opened(index) for index in indices]
+        sessions = [self.make_session(access, candidate) for access in opened]
+        root = self.access.ledger.root
+        before = root.refused
+        results: list[tuple[Any, float | None]]
+        try:
+            trial: Any = self.copy()
+            with self._unseen(indices):
+                scored = trial.run(sessions) if len(sessions) > 1 else [trial(sessions[0])]
+            results = [(result.outcome, _score(result.score)) for result in scored]
+        except (Exception, SystemExit):  # not logged: it may tell what must stay hidden
+            if len(opened) > 1 and not any(access.ledger.refused or access.ledger.failed for access in opened):
+                return None
+            results = [(None, None)] * len(opened)
+        asked = root.refused if root.refused != before else None
+        root.refused = before  # that text may tell what must stay hidden
+        for access in opened:
+            access.ledger.close()
+            refused = asked or access.ledger.refused
+            _end_if(self.access, refused and (NOT_ITS_OWN if LOCKED in refused else NOT_COVERED), access.ledger.failed)
+        return [
+            Tried(index, outcome, score, access.observer)
+            for index, (outcome, score), access in zip(indices, results, opened, strict=True)
+        ]
+
+    def _opened(self, index: int) -> Access:
+        """Return access for one trial, on its own account: the session is charged for the selection as a whole."""
+        return replace(
+            self.access,
+            ledger=Ledger(self.base_event),
+            streams=self.streams.within("trial", str(index)),
+            scope=(),
+            observer=self.access.observer and self.access.observer.trial(),
+        )
+
+    @contextmanager
+    def _unseen(self, indices: Sequence[int]) -> Iterator[None]:
+        """Drop what trials print and log, and put back the state of torch's generator: all would count trials."""
+        seed = self.streams.derive("global randomness", str(indices[0]))
+        level = logging.root.manager.disable
+        logging.disable()
+        try:
+            with redirect_stdout(StringIO()), global_randomness(seed, self.access.raw.device):
+                yield
+        finally:
+            logging.disable(level)
+
+
+def _score(score: float) -> float | None:
+    return None if math.isnan(score := float(score)) else score
 
 
 def best_of(
@@ -34,25 +220,18 @@ def best_of(
 ) -> Any:
     """See `Session.best_of`."""
     base_event = event_rules.frozen(base_event)
-    if proposals is not None:  # a new one, without what may have been attached to the other
-        proposals = Proposals(proposals.prior, proposals.weights, proposals.low, proposals.high)
     bounds = (1.0, 1.0) if proposals is None else (proposals.low, proposals.high)
     event = events.best_of(base_event, runs, *bounds)
-    access.charge(event)
-    trials = Trials.of(access, make_session, trial, base_event)
-    count = event.runs.sample(one_uniform(trials.streams.source("number of runs")))
-    indices = access.order(count) if proposals is None else range(count)
-
-    def select(trials: Trials) -> Tried | None:
-        found = trials.independent(indices) if proposals is None else trials.adaptive(indices, proposals)
-        best: Tried | None = None
-        with closing(found), _counted(trials, count, event.runs.expected) as advance:
-            for tried in found:
-                best = tried if tried.beats(best) else best
-                advance()
-        return best
-
-    return _released(select, trials, apart=trials.own is None or (proposals is not None and _can_copy(access)))
+    copy = None if proposals is None else copier(proposals)
+    trials = Trials.open(access, make_session, trial, base_event, event)
+    count = event.runs.sample(draw_uniform(trials.streams.source("number of runs")))
+    best: Tried | None = None
+    tries = trials.independent(access.order(count)) if copy is None else trials.adaptive(range(count), copy)
+    with access.ledger.locked(), closing(tries), _counted(access, count, event.runs.expected) as advance:
+        for tried in tries:
+            best = tried if tried.beats(best) else best
+            advance()
+    return _released(access, best)
 
 
 def first_above(
@@ -66,35 +245,33 @@ def first_above(
     """See `Session.first_above`."""
     base_event, threshold = event_rules.frozen(base_event), float(threshold)
     stop_probability = number("stop_probability", stop_probability, low=1e-9, high=1)
-    access.charge(events.first_above(base_event, stop_probability))
-    trials = Trials.of(access, make_session, trial, base_event)
+    event = events.first_above(base_event, stop_probability)
+    trials = Trials.open(access, make_session, trial, base_event, event, together=1)
     longest = 1
     if stop_probability < 1:  # the coins are tossed in advance
-        longest = geometric(1 / stop_probability).sample(one_uniform(trials.streams.source("number of runs")))
-
-    def select(trials: Trials) -> Tried | None:
-        found = trials.independent(range(longest), at_once=1)
-        with closing(found), _counted(trials, longest, 1 / stop_probability) as advance:
-            for tried in found:
-                advance()
-                if tried.score is not None and tried.score >= threshold:
-                    return tried
-        return None
-
-    return _released(select, trials, apart=trials.own is None)
+        longest = geometric(1 / stop_probability).sample(draw_uniform(trials.streams.source("number of runs")))
+    best: Tried | None = None
+    tries = trials.independent(range(longest))
+    with access.ledger.locked(), closing(tries), _counted(access, longest, 1 / stop_probability) as advance:
+        for tried in tries:
+            advance()
+            if tried.score is not None and tried.score >= threshold:
+                best = tried
+                break
+    return _released(access, best)
 
 
 @contextmanager
-def _counted(trials: Trials, count: int, expected: float) -> Iterator[Advance]:
-    """A display of `count` trials. The plan expected `expected`, so the total is corrected as they advance."""
-    meter, over = trials.access.meter, 0
+def _counted(access: Access, count: int, expected: float) -> Iterator[Advance]:
+    """Display `count` trials. The plan expected `expected`, so the total is corrected as they advance."""
+    meter, over = access.meter, 0
     planned, before = meter.total, meter.done
 
     def correct(trials: int) -> None:
         if over and planned:
             meter.total = planned + (trials - expected) * (meter.done - before) / over
 
-    with trials.access.progress.track("Trials", count) as shown:
+    with access.progress.track("Trials", count) as shown:
 
         def advance(amount: int = 1) -> None:
             nonlocal over
@@ -106,55 +283,31 @@ def _counted(trials: Trials, count: int, expected: float) -> Iterator[Advance]:
     correct(over)  # some selections end with the first trial that is good enough
 
 
-def _released(select: Callable[[Trials], Tried | None], trials: Trials, *, apart: bool) -> Any:
-    """Run a selection while all other accounts are locked, and release the outcome of the trial that it returns.
-
-    If trials run code of a method, the whole selection runs in a copy of this process. How many copies that one makes
-    of itself, and how they end, cannot be seen from outside.
-    """
-    access = trials.access
-    with access.ledger.locked():
-        found = _select_apart(select, trials) if apart else _unpacked(select(trials))
-    if found is None:
+def _released(access: Access, best: Tried | None) -> Any:
+    """Return the winner's outcome; None if there is no winner."""
+    if best is None or best.score is None:
         return None
-    outcome, observer = found
-    if access.observer and observer:
-        access.observer.won(observer)
-    return outcome
+    if not can_be_written(best.outcome):
+        _end_if(access, NOT_PICKLED, None)
+    if access.observer and best.observer:
+        access.observer.won(best.observer)
+    return best.outcome
 
 
-def _unpacked(best: Tried | None) -> tuple[Any, Observer | None] | None:
-    return best.unpack() if best is not None and best.score is not None else None
+def _end_if(access: Access, refused: str | None, failed: str | None) -> None:
+    """End the run if a trial has left one of these messages.
 
+    Args:
+        access: the selection's.
+        refused: why a release was refused: a mistake in the method, not in the data.
+        failed: see `Access.failure`.
 
-def _select_apart(select: Callable[[Trials], Tried | None], trials: Trials) -> tuple[Any, Observer | None] | None:
-    access = trials.access
-    if not _can_copy(access):
-        raise InvalidValueError(
-            f"Expected trials of type Trial on {access.raw.device}: a function of your own runs in a copy of this "
-            "process, which cannot use that device. Use --device cpu."
-        )
-    import optuna  # noqa: F401  (once, not in each copy)
-
-    def run() -> tuple[str | None, str | None, bytes]:
-        access.guard.adopt()
-        try:
-            best = select(replace(trials, access=replace(access, progress=SilentProgress())))
-        except OverBudgetError as error:
-            return str(error), None, b""
-        except ModelFailedError as error:
-            return None, str(error), b""
-        return None, None, best.packed() if best is not None and best.score is not None else b""
-
-    with access.progress.track("Selection", 1) as advance:
-        (answer,) = call_apart([run])
-        access.meter.lose()
-        advance()
-    refused, failed, packed = answer or (None, "The process of a selection ended without an answer.", b"")
-    access.end_if(refused, failed)
-    return pickle.loads(packed) if packed else None
-
-
-def _can_copy(access: Access) -> bool:
-    """Whether a copy of this process can compute: it cannot use a GPU."""
-    return access.raw.device.type == "cpu"
+    Raises:
+        OverBudgetError: if something was refused.
+        ModelFailedError: if a model failed.
+    """
+    if refused:
+        access.ledger.refuse(refused)
+        raise OverBudgetError(refused)
+    if failed:
+        raise access.failure(failed)

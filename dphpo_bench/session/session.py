@@ -1,83 +1,77 @@
 """The only door to private data: sampling, clipping, noise and accounting are one object.
 
 Every query charges the ledger before it computes, in the call that adds the noise, so the four cannot drift
-apart. What may be asked of a batch is fixed when it is opened, and sampled as a whole (docs/accounting.md).
+apart. Opening a batch fixes the queries that it may answer (docs/accounting.md).
+
+This module imports nothing slow, because plug-ins name its class in their signatures.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from dphpo_bench.base.checks import inside, number, short_text, whole
-from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.checks import number, short_text
 from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import Progress, Relay, SilentProgress
+from dphpo_bench.base.progress import Progress, SilentProgress
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.base.text import shown
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals, Space
-from dphpo_bench.contract.session import Session, TrialFunction
 from dphpo_bench.contract.task import Task, TaskFacts
-from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.events import OneOfDpEvent, gaussian, non_private
-from dphpo_bench.privacy.ledger import Ledger
-from dphpo_bench.session import sealed, selection
-from dphpo_bench.session.access import Access, one_uniform
-from dphpo_bench.session.batch import ChargedBatch
-from dphpo_bench.session.checkpoints import Checkpoints, Position
-from dphpo_bench.session.guard import Guard
-from dphpo_bench.session.observer import Observer
-from dphpo_bench.session.own_code import OwnCode
-from dphpo_bench.session.raw import RawRecords
 from dphpo_bench.session.unique import Unique
-from dphpo_bench.training.noise import add_gaussian_noise
-from dphpo_bench.training.randomness import Streams
 
 if TYPE_CHECKING:
+    import torch
     from dp_accounting.dp_event import DpEvent
     from torch import nn
 
+    from dphpo_bench.privacy.ledger import Ledger
     from dphpo_bench.privacy.run_counts import RunCount
+    from dphpo_bench.session.access import Access
+    from dphpo_bench.session.batch import Batch
+    from dphpo_bench.session.checkpoints import Checkpoints
+    from dphpo_bench.session.observer import Observer
+    from dphpo_bench.session.sealed import SealedUtilities
+    from dphpo_bench.session.selection import TrialFunction
     from dphpo_bench.training.losses import Objective
+    from dphpo_bench.training.randomness import Streams
 
 
 def open_session(
     task: Task,
     train: Records,
-    ledger: Ledger,
-    streams: Streams,
+    ledger: "Ledger",
+    streams: "Streams",
     *,
-    own_code: OwnCode,
-    model_streams: Streams | None = None,
+    model_streams: "Streams | None" = None,
     device: "torch.device | str" = "cpu",
     progress: Progress | None = None,
     meter: Meter | None = None,
-    observer: Observer | None = None,
+    observer: "Observer | None" = None,
     order: Callable[[int], Sequence[int]] = range,
-    checkpoints: Checkpoints | None = None,
-) -> "ChargedSession":
-    """The session of a run, on all records.
+    checkpoints: "Checkpoints | None" = None,
+) -> "Session":
+    """Open the session of a run, on all records.
 
     Args:
         task: where models come from.
         train: the private records.
-        ledger: what is released is charged here.
+        ledger: the account that pays for all releases.
         streams: random streams of this run.
-        own_code: what the session may run itself.
         model_streams: streams of the initial weights and of the split into parts, which methods compared at one seed
             share; None: those of the run.
         device: where models and batches live.
         progress: where long work reports to.
-        meter: counts what is computed; None: nobody asks.
-        observer: is told what is released; None: nobody is.
+        meter: counts what is computed, if given.
+        observer: called with each release, if given.
         order: number of trials of a selection → their indices in the order in which they run, which changes nothing.
-        checkpoints: from which the run goes on; None: it has none.
+        checkpoints: where the run resumes after a kill, if it has checkpoints.
     """
-    return ChargedSession(
+    from dphpo_bench.session.access import Access
+    from dphpo_bench.session.guard import Guard
+    from dphpo_bench.session.raw import RawRecords
+
+    return Session(
         Access(
             raw=RawRecords(task, train, device),
             ledger=ledger,
@@ -86,7 +80,6 @@ def open_session(
             guard=Guard(),
             begun={},
             counts=Counter(),
-            own_code=own_code,
             expected_records=float(task.facts.n_records),
             progress=progress or SilentProgress(),
             meter=meter or Meter(),
@@ -101,146 +94,245 @@ def open_session(
     )
 
 
-class ChargedSession(Unique, Session):
-    """A session whose releases are charged to a ledger.
+class Session(Unique):
+    """The interface of a method to private data.
 
-    Args:
-        access: what the session stands for.
-        candidate: what an adaptive search proposes for this trial; None: it is drawn from the search space.
+    A session may stand for some of the records only (see `holdout` and `subsample`). Its releases are then charged
+    as releases from those. Where units hold several records (`TaskFacts.unit`), read "unit" for "record": all records
+    of a unit are in a batch or part, or none, and its gradient, loss or score is the mean of theirs.
+
+    Ask one question at a time, in the process and the thread that the method runs in; anything else raises
+    `InvalidValueError`, as two questions at once could get the same noise.
     """
 
-    def __init__(self, access: Access, candidate: Candidate | None = None) -> None:
+    __slots__ = ("_access", "_candidate")
+
+    def __init__(self, access: "Access", candidate: Candidate | None = None) -> None:
         self._access = access
         self._candidate = candidate
 
     @property
     def facts(self) -> TaskFacts:
-        return copy(self._access.raw.facts)  # what is done to it must not reach the trials of a selection
+        """The task's public facts."""
+        return self._access.raw.facts
 
     @property
     def objective(self) -> "Objective":
-        if not self._access.raw.has_lent:
-            raise InvalidValueError(
-                "Expected losses and scores to be asked for after nonprivate(), which has no privacy."
-            )
-        return self._access.raw.objective
+        """The task's losses and scores, as functions of outputs and targets; for what trains on raw records.
+
+        Raises:
+            InvalidValueError: before `nonprivate` has given out the records.
+        """
+        return self._access.raw.public_objective
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> "torch.device":
+        """The device of models and batches."""
         return self._access.raw.device
 
     @property
     def progress(self) -> Progress:
-        return Relay(self._access.progress)
+        """The display of the progress of long work."""
+        return self._access.progress
 
     @property
     def expected_records(self) -> float:
+        """Expected number of records of this session: public, unlike the number itself."""
         return self._access.expected_records
 
     def build_model(self) -> "nn.Module":
+        """Return the task's model at its initial weights, which are the same for every method at one seed."""
         facts, access = self.facts, self._access
         return access.raw.build_model(access.model_streams.derive("initial weights", facts.task, facts.model))
 
     def candidate(self, space: Space | None = None) -> Candidate:
+        """Return hyperparameters drawn from the task's search space, independently in every trial of a selection.
+
+        Each call on one session gives the same candidate. In an adaptive search, it is the search's proposal.
+
+        Args:
+            space: the hyperparameters to search; None: the task's search space as it is.
+        """
         return self._candidate or search.draw(self.facts.searched(space), self._access.streams.derive("candidate"))
 
     def uniform(self, purpose: str) -> float:
-        return one_uniform(self._access.generator("uniform", short_text("purpose", purpose)))
+        """Return a uniform number in [0, 1) from the stream `purpose`, for choices that do not depend on data."""
+        return self._access.uniform(short_text("purpose", purpose))
 
     def steps(self, total: int, state: Sequence[Any] | None = None) -> Iterator[int]:
-        access = self._access
-        if access.checkpoints is None:
-            return iter(range(total))
-        position = Position(access.ledger, access.begun, access.counts, access.meter, access.progress)
-        return access.checkpoints.steps(position, total, state)
+        """Yield the steps of a training loop, 0, ..., total − 1; after a kill, those after the last checkpoint.
 
-    def fork(self, name: str) -> "ChargedSession":
-        name = short_text("name", name)
-        return ChargedSession(replace(self._access, streams=self._access.streams.within("fork", name)))
+        Args:
+            total: number of steps.
+            state: everything that the loop changes: weights, optimisers, lists, generators. Checkpoints need it.
+        """
+        return self._access.steps(total, state)
 
-    def holdout(self, fraction: float) -> "tuple[ChargedSession, ChargedSession]":
-        with self._access.guard.alone():
-            training, validation = self._access.holdout(fraction)
-        return ChargedSession(training), ChargedSession(validation)
+    def fork(self, name: str) -> "Session":
+        """Return a session on the same records and account, with random streams of its own.
 
-    def subsample(self, kind: "DpEvent") -> "ChargedSession":
-        access = self._access
-        rate, contents = event_rules.opened(kind)
-        inside("rate", rate)
-        with access.guard.alone():
-            account = access.open_batch(rate, contents)
-            rows = access.drawn(rate, "subsample")
-        return ChargedSession(
-            replace(
-                access,
-                ledger=account,
-                scope=(),  # the batch as a whole is charged to it
-                rows=rows,
-                parts={},
-                expected_records=access.expected_records * rate,
-                streams=access.numbered("subsample"),
-            )
-        )
+        Args:
+            name: names the streams; 1 to 64 printable characters.
+        """
+        streams = self._access.streams.within("fork", short_text("name", name))
+        return Session(replace(self._access, streams=streams))
 
-    def one_of(self, choice: "DpEvent", index: int | None = None) -> "tuple[int, ChargedSession]":
-        access, choice = self._access, event_rules.frozen(choice)
-        if not isinstance(choice, OneOfDpEvent):
-            raise InvalidValueError(f"Expected one of several events, one_of(events), got {shown(choice)}.")
-        streams = access.numbered("one of")
-        if choice.weights is not None:
-            if index is not None:
-                raise InvalidValueError("Expected no index: a choice with weights is drawn by the session.")
-            index = search.choose(choice.weights, one_uniform(streams.source("choice")))
-        index = whole("index", index, low=0, high=len(choice.events) - 1)
-        access.check_begun()
-        account = access.ledger.open_one_of(choice, index, access.scope)
-        return index, ChargedSession(replace(access, ledger=account, streams=streams), self._candidate)
+    def holdout(self, fraction: float) -> "tuple[Session, Session]":
+        """Return sessions on two parts of the records, to train on and to validate on.
 
-    def sample(self, kind: "DpEvent", purpose: str = "training") -> ChargedBatch:
-        access, purpose = self._access, short_text("purpose", purpose)
-        rate, contents = event_rules.opened(kind)
-        with access.guard.alone():
-            account = access.open_batch(rate, contents)
-            return ChargedBatch(access, access.drawn(rate, purpose), rate, account)
+        A coin puts each record into a part, and a record pays only for queries of its part (docs/accounting.md, parts).
+        The parts are the same in every trial, and for every method at one seed.
+
+        Args:
+            fraction: expected share of the records in the second part, in (0, 1).
+
+        Raises:
+            InvalidValueError: if the fraction is out of range.
+        """
+        training, validation = self._access.holdout(fraction)
+        return Session(training), Session(validation)
+
+    def subsample(self, kind: "DpEvent") -> "Session":
+        """Return a session on a secret Poisson sample of the records.
+
+        The call fixes and charges all queries of that session: composed first and sampled once. The session answers
+        selections and scores only. Train on the sample in the trials of a selection.
+
+        Args:
+            kind: `poisson_sampled(rate, what may be asked)`, as the plan has it, with a rate in (0, 1).
+
+        Raises:
+            InvalidValueError: if the kind is another event, or its rate is out of range.
+            OverBudgetError: if the plan does not cover it.
+        """
+        return Session(self._access.subsample(kind))
+
+    def one_of(self, choice: "DpEvent", index: int | None = None) -> "tuple[int, Session]":
+        """Return the index of one of several planned events, and a session whose account covers that event alone.
+
+        Args:
+            choice: `one_of(events, weights)`, as the plan has it; charged as a whole.
+            index: of the event to take. With weights, the session draws it, and none must be given.
+
+        Raises:
+            InvalidValueError: if the choice is another event, or the index is wrong.
+            OverBudgetError: if the plan does not cover the choice.
+        """
+        index, access = self._access.one_of(choice, index)
+        return index, Session(access, self._candidate)
+
+    def sample(self, kind: "DpEvent", purpose: str = "training") -> "Batch":
+        """Draw a Poisson batch, bound to the queries that it may answer.
+
+        The call charges the whole batch, whether it is asked or not (docs/accounting.md, kinds of batches).
+
+        Args:
+            kind: `poisson_sampled(rate, what may be asked)`, as the plan has it: each record is in the batch
+                independently with probability `rate`. At 1 the batch holds every record.
+            purpose: names the random stream, which no other purpose moves; 1 to 64 printable characters.
+
+        Raises:
+            InvalidValueError: if the kind is another event, or its rate is not in (0, 1].
+            OverBudgetError: if the plan does not cover it.
+        """
+        from dphpo_bench.session.batch import Batch
+
+        return Batch(self._access, *self._access.opened_batch(kind, short_text("purpose", purpose)))
 
     def score(self, model: "nn.Module", noise_multiplier: float) -> float:
-        access = self._access
-        noise_multiplier = number("noise_multiplier", noise_multiplier, low=0)
-        with access.guard.alone():
-            own = access.raw.own_model().scored(model)
-            access.charge(gaussian(noise_multiplier))
-            total = torch.tensor([access.total_score(own)], dtype=torch.float64)
-            (noisy,) = add_gaussian_noise([total], noise_multiplier, 1.0, access.generator("noise", "score"))
-            return noisy.item() / access.expected_records
+        """Return the mean score of the records: a noisy sum divided by the expected number.
+
+        Args:
+            model: scored by the task's `scores`, each held to [0, 1]; NaN counts as 0.
+            noise_multiplier: standard deviation of the noise on the sum, whose sensitivity is 1.
+
+        Raises:
+            OverBudgetError: if the plan does not cover the release; nothing is released then.
+            ModelFailedError: if the model raised an exception on the records, which ends the run or the trial.
+        """
+        return self._access.score(model, number("noise_multiplier", noise_multiplier, low=0))
 
     def nonprivate(self) -> Records:
-        with self._access.guard.alone():
-            self._access.charge(non_private())
-            return self._access.raw.lend(self._access.rows)
+        """Lend the raw private records, for references that are not private: from here on ε is infinite.
+
+        The session empties the tensors when the run ends. A plan that does not say so raises an OverBudgetError.
+        """
+        return self._access.lend()
 
     def close(self) -> None:
-        """End the run: nothing is released any more, and raw records that were lent are taken back."""
+        """End the run: the session releases nothing any more, and takes back the raw records that it lent."""
         self._access.ledger.close()
         self._access.raw.take_back()
 
     def best_of(
-        self,
-        trial: TrialFunction,
-        runs: "RunCount",
-        base_event: "DpEvent",
-        *,
-        proposals: Proposals | None = None,
+        self, trial: "TrialFunction", runs: "RunCount", base_event: "DpEvent", *, proposals: Proposals | None = None
     ) -> Any:
-        return selection.best_of(self._access, ChargedSession, trial, runs, base_event, proposals)
+        """Return the outcome of the best of a secret random number of trials.
+
+        The session draws the number before the first trial (Liu and Talwar 2019; Papernot and Steinke 2022). Each trial
+        gets a session with its own random streams and its own ledger, which is bound to the base event. No other
+        account may be charged while trials run. A trial that raises, or whose score is NaN, has the worst score.
+
+        Each trial calls a copy of the function, with all that the function holds; prints and logs are off. Whatever it
+        stores there, such as a list of scores, disappears with the copy. What it writes to files, classes or modules
+        remains, and must not reach what you release: `dphpo-bench check` compares runs for that.
+
+        Args:
+            trial: runs one trial, with hyperparameters from its own session. Pickle must be able to write the function
+                and the outcome.
+            runs: distribution of the number of trials.
+            base_event: worst-case event of one trial, score included.
+            proposals: for a search that learns from its trials; None draws every candidate from the prior.
+
+        Returns:
+            The winner's `outcome`; None if there was no trial, or if all failed.
+
+        Raises:
+            OverBudgetError: if the plan does not cover the selection, or the base event a trial's queries, or if a
+                trial charged another account.
+            InvalidValueError: if the function cannot be copied.
+        """
+        from dphpo_bench.session.selection import best_of
+
+        return best_of(self._access, Session, trial, runs, base_event, proposals)
 
     def first_above(
-        self,
-        trial: TrialFunction,
-        threshold: float,
-        stop_probability: float,
-        base_event: "DpEvent",
+        self, trial: "TrialFunction", threshold: float, stop_probability: float, base_event: "DpEvent"
     ) -> Any:
-        return selection.first_above(self._access, ChargedSession, trial, threshold, stop_probability, base_event)
+        """Return the outcome of the first trial whose score reaches a threshold (Liu and Talwar 2019, Algorithm 1).
 
-    def sealed_utilities(self, runs: Sequence[Any], partitions: int, validation: float) -> sealed.HiddenUtilities:
-        return sealed.hidden_utilities(self._access, ChargedSession, runs, partitions, validation)
+        After each trial below the threshold, a coin may end the search without a result. See `best_of` for the rest.
+
+        Args:
+            trial: as in `best_of`.
+            threshold: fixed in advance, from public information.
+            stop_probability: probability γ that the coin ends the search, in (0, 1]; at 1 there is one trial.
+            base_event: as in `best_of`.
+
+        Returns:
+            The `outcome` of that trial, or None.
+        """
+        from dphpo_bench.session.selection import first_above
+
+        return first_above(self._access, Session, trial, threshold, stop_probability, base_event)
+
+    def sealed_utilities(self, runs: Sequence[Any], partitions: int, validation: float) -> "SealedUtilities":
+        """Evaluate each candidate on disjoint parts of the records; nobody can read the results, its utilities.
+
+        A share of the records validates. Coins split the others into parts. The session trains every candidate on
+        every part without noise. A utility is the share of validation records classified correctly, averaged over the
+        parts. One record changes the models of one part, or its own validation, so every utility changes by at most
+        max(1/partitions, 1/expected number of validation records).
+
+        Args:
+            runs: the candidates, each of type `DpSgd`.
+            partitions: number of parts.
+            validation: expected share of the records that validate.
+
+        Raises:
+            InvalidValueError: if a candidate is of another type, or a number is out of range.
+            ModelFailedError: if a model raised an exception on the records, which ends the run.
+        """
+        from dphpo_bench.session.sealed import sealed_utilities
+
+        return sealed_utilities(self._access, Session, runs, partitions, validation)

@@ -21,6 +21,9 @@ import dphpo_bench.recipes.image_task
 import dphpo_bench.recipes.optimizer_run
 import dphpo_bench.recipes.probed_training
 import dphpo_bench.recipes.search_method
+import dphpo_bench.session.access
+import dphpo_bench.session.batch
+import dphpo_bench.session.sealed
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
 import dphpo_bench.training.averaging

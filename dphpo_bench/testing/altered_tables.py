@@ -1,7 +1,7 @@
-"""Tables that lose rows on their way to a task, whatever reads them: what its records depend on then shows.
+"""Tables that lose rows on their way to a task, so that dependence between its records shows.
 
-Every second row is replaced by a copy of one of the others. N stays, and every row is still a row of the table: a task
-that makes each record of its own row makes no record that it did not make of the whole table.
+A copy of another row replaces every second row. N stays, and every row is still a row of the table. A task that makes
+each record of its own row then makes no record that it did not make of the whole table.
 """
 
 import copy
@@ -32,10 +32,10 @@ READERS: Mapping[str, tuple[str, ...]] = {
 """Modules, and how the names of those of their functions begin that read tables."""
 
 LINES = (".csv", ".tsv", ".jsonl", ".ndjson")
-"""How the names of files end that hold a row in each line, the first two after a line with the names of columns."""
+"""Suffixes of files that hold a row in each line; the first two begin with a line of column names."""
 
 FEW = 64
-"""How many records of a published dataset are taken: their features are extracted anew."""
+"""Number of records of a published dataset that are read, since their features are extracted anew."""
 
 MOST = 4
 """A table has at most this many times the rows of a task's records, or records than rows."""
@@ -80,7 +80,7 @@ def altered_tables(parity: int | None, n_records: int, source: DataSource) -> It
 
 @dataclass
 class _Tables:
-    """What readers give while tables are altered."""
+    """Replacements of readers while tables are altered."""
 
     parity: int | None
     n_records: int
@@ -88,21 +88,21 @@ class _Tables:
     depth: int = 0
 
     def read_by(self, read: Callable[..., Any]) -> Callable[..., Any]:
-        """The reader, whose tables are altered, but not those that it reads by other readers."""
+        """Return a reader that alters its tables, but not those that it reads by other readers."""
 
         @wraps(read)
         def read_altered(*arguments: Any, **options: Any) -> Any:
             self.depth += 1
             try:
-                found = read(*arguments, **options)
+                table = read(*arguments, **options)
             finally:
                 self.depth -= 1
-            return found if self.depth else self._altered(found, read.__name__)
+            return table if self.depth else self._altered(table, read.__name__)
 
         return read_altered
 
     def published(self, load: Callable[..., Any], source: DataSource) -> Callable[..., Any]:
-        """The reader of a published dataset, which checks all of its records and gives a few of them."""
+        """Return a reader of a published dataset that checks all of its records and gives a few of them."""
 
         def load_few(_: DataSource, *which: Any) -> Any:
             few = load(source, *which)[:FEW]
@@ -130,21 +130,21 @@ class _Tables:
     def _is_of_records(self, n: int) -> bool:
         return n >= 4 and self.n_records / MOST <= n <= self.n_records * MOST
 
-    def _altered(self, found: Any, reader: str) -> Any:
-        """A table, or the tables of a tuple or of a mapping, with other rows."""
-        if isinstance(found, tuple):
-            return tuple(self._altered(each, reader) for each in found)
-        if isinstance(found, Mapping):
-            changed: Any = _Arrays() if type(found).__name__ == "NpzFile" else copy.copy(found)
-            for name, each in found.items():
+    def _altered(self, table: Any, reader: str) -> Any:
+        """Return a table, or the tables of a tuple or of a mapping, with other rows."""
+        if isinstance(table, tuple):
+            return tuple(self._altered(each, reader) for each in table)
+        if isinstance(table, Mapping):
+            changed: Any = _Arrays() if type(table).__name__ == "NpzFile" else copy.copy(table)
+            for name, each in table.items():
                 changed[name] = self._altered(each, reader)
             return changed
-        is_table = hasattr(found, "shape") or isinstance(found, list)
-        n = (found.shape[0] if found.shape else 0) if hasattr(found, "shape") else len(found) if is_table else 0
+        is_table = hasattr(table, "shape") or isinstance(table, list)
+        n = (table.shape[0] if table.shape else 0) if hasattr(table, "shape") else len(table) if is_table else 0
         if not self._is_of_records(n):
-            return found
+            return table
         self.readers.append(reader)
-        return _rows(found, self._order(n))
+        return _rows(table, self._order(n))
 
     def _order(self, n: int) -> list[int]:
         if self.parity not in (0, 1):
@@ -167,7 +167,7 @@ class _Arrays(dict[str, Any]):
 
 
 def _rows(table: Any, order: list[int]) -> Any:
-    """Some rows of an array, a tensor, a frame, an Arrow table or a list."""
+    """Return some rows of an array, a tensor, a frame, an Arrow table or a list."""
     if isinstance(table, list):
         return [table[row] for row in order]
     if hasattr(table, "iloc"):
@@ -176,7 +176,7 @@ def _rows(table: Any, order: list[int]) -> Any:
 
 
 def _extracted(features: object, split: object, records: Any, extract: Callable[[Any], Any]) -> "torch.Tensor":
-    """The features of these records, whatever is in the cache."""
+    """Return the features of these records, whatever is in the cache."""
     import torch
 
     del features, split

@@ -1,4 +1,4 @@
-"""What of a task must not depend on its records, nor a record on the others; see `TaskContract`."""
+"""Tests that neither a task depends on its records, nor a record on the others; see `TaskContract`."""
 
 import copy
 import hashlib
@@ -22,11 +22,11 @@ NO_MODEL = "the model"
 WARM_UP = -1
 """Replaces no row; the task imports what it reads its table with, which can be altered from then on."""
 COMPARED = 200
-"""How many records that look new are compared with all of the others."""
+"""Number of records that look new and are compared with all others."""
 
 
 class DependenceContract(RecordsContract):
-    """Tests of what depends on the records: that is a release which no ledger holds."""
+    """Tests of dependence on the records: it is a release that no ledger holds."""
 
     def test_loading_the_records_changes_nothing_else(self, task: Task) -> None:
         """Facts, model, losses, scores and metrics are the same before and after the records are loaded."""
@@ -42,8 +42,8 @@ class DependenceContract(RecordsContract):
             with sealed() as complaints:
                 before = _outward(fresh, few)
         expect(not complaints, f"Records are loaded to state facts, or for a model, losses or scores. {PAID}")
-        found = _difference(before, after)
-        expect(found is None, f"Once the records are loaded, {found}. {PAID}")
+        seen = _difference(before, after)
+        expect(seen is None, f"Once the records are loaded, {seen}. {PAID}")
 
     def test_other_rows_of_a_table_change_no_record(self, task: Task) -> None:
         """A record, the model and the losses do not depend on the other rows of the table that is read."""
@@ -59,7 +59,7 @@ class DependenceContract(RecordsContract):
                 if parity == WARM_UP:
                     continue
                 whole, few, before = base = base or (records, _spread(records), _outward(other, _spread(records)))
-                found = _difference(before, _outward(other, few))
+                seen = _difference(before, _outward(other, few))
             is_altered |= sorted(contents(records)) != sorted(contents(whole))
             table = ", ".join(dict.fromkeys(readers)) or "the files"
             read = f"With every second row of {table} replaced by a copy of another row,"
@@ -69,20 +69,20 @@ class DependenceContract(RecordsContract):
                 f"{read} the task makes {changed} of {len(records)} records that it never made of the whole table: a "
                 f"record depends on the rows of others, as by a scaler or a vocabulary that is fitted on them. {PAID}",
             )
-            expect(found is None, f"{read} {found}. {PAID}")
+            expect(seen is None, f"{read} {seen}. {PAID}")
         if not is_altered:
             raise SkipTest("its table is read by nothing that could give it another one")
 
 
 def _new(task: Task) -> Task:
-    """Another instance that has not loaded anything, if the class makes them from the model's name alone."""
+    """Return an instance that has not loaded anything, if the class makes them from the model's name alone."""
     try:
         return type(task)(task.model_name)
     except Exception:  # whatever a constructor of a task that is no plug-in raises
         return copy.deepcopy(task)
 
 
-def _together(one: Records, two: Records) -> Records:
+def _together(first: Records, second: Records) -> Records:
     import torch
 
     def joined(first: Any, second: Any) -> Any:
@@ -90,18 +90,18 @@ def _together(one: Records, two: Records) -> Records:
             return {name: torch.cat([first[name], second[name]]) for name in first}
         return torch.cat([first, second])
 
-    return Records(joined(one.inputs, two.inputs), joined(one.targets, two.targets)) if len(two) else one
+    return Records(joined(first.inputs, second.inputs), joined(first.targets, second.targets)) if len(second) else first
 
 
 def _spread(records: Records) -> Records:
-    """A few records from all over the table, which may be sorted by class."""
+    """Return a few records from all over the table, which may be sorted by class."""
     import torch
 
     return records.rows(torch.linspace(0, len(records) - 1, RECORDS).long())
 
 
 def _new_records(known: Records, records: Records) -> int:
-    """How many records are not among the known ones, but for the rounding of sums in another order."""
+    """Count records that are not among the known ones, but for the rounding of sums in another order."""
     before = set(contents(known))
     new = [row for row, content in enumerate(contents(records)) if content not in before]
     return sum(not _is_among(known, records, row) for row in new[:COMPARED]) + len(new[COMPARED:])
@@ -123,7 +123,7 @@ def _is_among(known: Records, records: Records, row: int) -> bool:
 
 @quiet()
 def _outward(task: Task, few: Records) -> dict[str, str]:
-    """What training, searches and readers of records see of a task, the records aside: names, and values in words."""
+    """Return all that training, searches and boards see of a task, the records aside: names, and values in words."""
     import torch
     from torch import nn
 
@@ -133,18 +133,18 @@ def _outward(task: Task, few: Records) -> dict[str, str]:
     with other_global_randomness(0):
         model, failure = _attempt(task.build_model)
     facts, unstated = _attempt(lambda: json.dumps(task.facts.to_json(), sort_keys=True))
-    found = {
+    seen = {
         "facts": unstated or facts,
-        "metrics": _told([metric.name for metric in metrics or ()]),
+        "metrics": _described([metric.name for metric in metrics or ()]),
     }
     if failure:
-        return {**found, NO_MODEL: failure}
+        return {**seen, NO_MODEL: failure}
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        found[f"{name} of the model"] = _told(tensor)
+        seen[f"{name} of the model"] = _described(tensor)
     for name, module in model.named_modules():
         for attribute in sorted(vars(module).keys() - vars(nn.Module()).keys()):
-            found[f"the attribute {attribute} of {name or 'the model'}"] = _told(vars(module)[attribute])
-    found["the structure of the model"] = structure_hash(model)
+            seen[f"the attribute {attribute} of {name or 'the model'}"] = _described(vars(module)[attribute])
+    seen["the structure of the model"] = structure_hash(model)
 
     def predict() -> Any:
         with torch.no_grad():
@@ -152,18 +152,18 @@ def _outward(task: Task, few: Records) -> dict[str, str]:
 
     predicted, failure = _attempt(predict)
     if failure:
-        return {**found, "the model's output for a record": failure}
-    found["the model's output for a record"] = _told(predicted)
+        return {**seen, "the model's output for a record": failure}
+    seen["the model's output for a record"] = _described(predicted)
     # The weights are new, so most outputs are wrong; others are right for other records.
-    made_up = (predicted, each(torch.neg, predicted), each(lambda one: one.roll(1, -1), predicted))
+    made_up = (predicted, each(torch.neg, predicted), each(lambda first: first.roll(1, -1), predicted))
     for name, of in (("loss", "losses"), ("score", "scores")):
         values = [_attempt(partial(_per_record, task, of, outputs, few)) for outputs in made_up]
-        found[f"the {name} of a record"] = " ".join(failure or _told(value) for value, failure in values)
+        seen[f"the {name} of a record"] = " ".join(failure or _described(value) for value, failure in values)
     for metric in metrics or ():
         if isinstance(metric, Metric):
             value, failure = _attempt(partial(metric.of, predicted, few.targets))
-            found[metric.name] = failure or _told(value)
-    return found
+            seen[metric.name] = failure or _described(value)
+    return seen
 
 
 def _per_record(task: Task, which: str, outputs: Any, few: Records) -> Any:
@@ -171,22 +171,22 @@ def _per_record(task: Task, which: str, outputs: Any, few: Records) -> Any:
 
 
 def _attempt(make: Callable[[], Any]) -> tuple[Any, str]:
-    """A value, or why there is none."""
+    """Return a value, or why there is none."""
     try:
         return make(), ""
     except Exception as error:  # whatever a task raises: the same each time, or a difference
         return None, f"{type(error).__name__}: {error}"
 
 
-def _told(value: Any) -> str:
-    """Numbers, texts and tensors, and lists and dictionaries of them, in words that tell them apart."""
+def _described(value: Any) -> str:
+    """Describe numbers, texts and tensors, and lists and dictionaries of them, so that different values differ."""
     import numpy as np
     import torch
 
     if isinstance(value, Mapping):
-        return str({str(name): _told(one) for name, one in value.items()})
+        return str({str(name): _described(first) for name, first in value.items()})
     if isinstance(value, list | tuple):
-        return str([_told(one) for one in value])
+        return str([_described(first) for first in value])
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, torch.Tensor):
@@ -195,14 +195,14 @@ def _told(value: Any) -> str:
         first = ", ".join(f"{number:.4g}" for number in flat[:3].tolist())
         return f"{first}{', ...' if len(flat) > 3 else ''} (hash {hashlib.blake2b(content, digest_size=6).hexdigest()})"
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        return _told(torch.from_numpy(value))
+        return _described(torch.from_numpy(value))
     return f"a {type(value).__name__}"
 
 
-def _difference(one: Mapping[str, str], two: Mapping[str, str]) -> str | None:
-    """The first name at which the values differ, in words; None if there is none."""
-    for name in {**two, **one}:
-        first, second = one.get(name, "missing"), two.get(name, "missing")
+def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """Return the first name at which the values differ, in words; None if there is none."""
+    for name in {**after, **before}:
+        first, second = before.get(name, "missing"), after.get(name, "missing")
         if first != second:
             return f"{name} changes from {shortened(first, 80)} to {shortened(second, 80)}"
     return None

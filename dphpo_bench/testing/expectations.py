@@ -1,4 +1,4 @@
-"""How a contract complains: an assertion whose message says the value, the rule and the way out."""
+"""Assertions of contracts; their messages say the value, the rule and the way out."""
 
 import re
 from typing import Any
@@ -19,12 +19,12 @@ def expect(condition: bool, message: str) -> None:
 
 
 def shortened(value: object, width: int = 200) -> str:
-    """A value as part of a message."""
+    """Return a value as part of a message."""
     return shown(value, width, repr)
 
 
 def expect_name_and_version(plug_in: Any, option: str) -> None:
-    """A plug-in has a name that the command line and folders can carry, and an integer version from 1."""
+    """Expect a name that the command line and folders can carry, and an integer version from 1."""
     expect(
         isinstance(plug_in.name, str) and NAME.fullmatch(plug_in.name) is not None,
         f"Expected a name of lower-case letters, digits and underscores that starts with a letter, got "
@@ -38,6 +38,6 @@ def expect_name_and_version(plug_in: Any, option: str) -> None:
 
 
 def expect_line(name: str, value: object) -> None:
-    """A declared text is one line without spaces around it."""
+    """Expect one line of text without spaces around it."""
     ok = isinstance(value, str) and value.strip() == value != "" and "\n" not in value
     expect(ok, f"Expected {name} to be one line of text, got {shortened(value)}.")

@@ -1,4 +1,4 @@
-"""What holds for every method, as tests to inherit."""
+"""Tests that hold for every method, to inherit."""
 
 import json
 import math
@@ -68,10 +68,10 @@ class MethodContract(MethodRuns, MethodDeclarations):
             RecordStore(Path(folder) / "results").write(recorded(method))
             answer = ask_new_process(type(method), "plan", Path(folder), parameters=method.parameters)
         way_out = "Earlier results are private unless they are paid for. What is public can be a parameter."
-        found = difference(planned, answer["plan"])
+        change = difference(planned, answer["plan"])
         expect(
-            found is None,
-            f"Beside results of an earlier run, and in a new process, the plan is another: {found}. {way_out}",
+            change is None,
+            f"Beside results of an earlier run, and in a new process, the plan is another: {change}. {way_out}",
         )
         expect(not answer["opened"], f"The plan opens {shortened(answer['opened'])}. {way_out}")
 
@@ -91,8 +91,8 @@ class MethodContract(MethodRuns, MethodDeclarations):
             f"The plan comes back from JSON as another: {_plan_difference(checked.plan, again)}. Let the types "
             "of its parameters say what they are.",
         )
-        found = difference(bench.seen(checked=checked), bench.seen(checked=replace(checked, plan=again)))
-        expect(found is None, f"A run from a plan that was kept in a file is another: {found}.")
+        change = difference(bench.seen(checked=checked), bench.seen(checked=replace(checked, plan=again)))
+        expect(change is None, f"A run from a plan that was kept in a file is another: {change}.")
 
     def test_releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget(self, method: Method) -> None:
         """ε of the ledger ≤ ε of the plan ≤ the budget, computed afresh, at several ε."""
@@ -127,10 +127,10 @@ class MethodContract(MethodRuns, MethodDeclarations):
         if method.end_to_end_private:
             return  # the tests of ε apply
         privacy = recorded(method).privacy
-        found = privacy.epsilon if privacy is not None else math.nan
+        change = privacy.epsilon if privacy is not None else math.nan
         expect(
-            found == math.inf,
-            f"The method says end_to_end_private=False, yet its record's ε is {found:g}, which readers would believe. "
+            change == math.inf,
+            f"The method says end_to_end_private=False, yet its record's ε is {change:g}, which readers would believe. "
             "Plan for non_private() and get the records from session.nonprivate().",
         )
 
@@ -187,5 +187,5 @@ def _expect_ended_well(attempt: "Attempt", what: str) -> None:
     )
 
 
-def _plan_difference(one: Plan, two: Plan) -> str:
-    return difference(vars(one), vars(two)) or "they look alike and are not equal"
+def _plan_difference(first: Plan, second: Plan) -> str:
+    return difference(vars(first), vars(second)) or "they look alike and are not equal"

@@ -1,7 +1,10 @@
-"""What a method says of itself."""
+"""Tests of a method's declarations and of its source."""
 
+import ast
+import inspect
 import json
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 
 from dphpo_bench.contract.method import Method
 from dphpo_bench.testing.expectations import (
@@ -12,13 +15,15 @@ from dphpo_bench.testing.expectations import (
     shortened,
 )
 from dphpo_bench.testing.new_process import ask_new_process, expect_cheap
-from dphpo_bench.testing.source_scan import private_accesses
+
+PUBLIC = ("_asdict", "_fields", "_field_defaults", "_make", "_replace")
+"""Names of named tuples that begin with an underscore and are meant for others."""
 
 DECLARED = ("name", "version", "summary", "reference", "tuning", "end_to_end_private")
 
 
 class MethodDeclarations:
-    """The part of `MethodContract` about what a method says: nothing is planned or run."""
+    """Tests of declarations, a part of `MethodContract`: nothing is planned or run."""
 
     def test_declarations(self, method: Method) -> None:
         """Name, version, summary, reference, tuning and end_to_end_private are declared."""
@@ -52,8 +57,8 @@ class MethodDeclarations:
             "annotations out.",
         )
         annotated = vars(cls).get("__annotations__", {})
-        own = {name for name, kind in annotated.items() if "ClassVar" not in str(kind)} - set(DECLARED)
-        lost = sorted(own - {field.name for field in parameters})
+        named = {name for name, kind in annotated.items() if "ClassVar" not in str(kind)} - set(DECLARED)
+        lost = sorted(named - {field.name for field in parameters})
         expect(not lost, f"{', '.join(lost)} of {cls.__name__} are annotated but no fields. {way_out}")
         for field in parameters:
             has_default = field.default is not MISSING or field.default_factory is not MISSING
@@ -82,13 +87,31 @@ class MethodDeclarations:
 
     def test_source_keeps_out_of_the_private_parts_of_others(self, method: Method) -> None:
         """The source uses no attribute that begins with an underscore, but the method's own."""
-        findings = private_accesses(type(method), Method)
+        uses = _private_names(type(method))
         expect(
-            not findings,
-            f"{'; '.join(map(str, findings))}. Names that begin with an underscore are not for methods: in a session "
+            not uses,
+            f"{'; '.join(uses)}. Names that begin with an underscore are not for methods: in a session "
             "they hold the private records, their rows and the noise. Use what Session offers without one.",
         )
 
     def test_importing_the_module_is_cheap(self, method: Method) -> None:
         """Importing the module does not import torch or another slow package."""
         expect_cheap(f"Importing {type(method).__module__} imports", ask_new_process(type(method), "import"))
+
+
+def _private_names(cls: type) -> list[str]:
+    """Return where the module of a class uses names with an underscore that are not its own, as `session._access`.
+
+    Torch counts as its own, since its fused operations begin with an underscore.
+    """
+    try:
+        path = inspect.getsourcefile(cls) or ""
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"))
+    except (OSError, TypeError, SyntaxError):
+        return []
+    return [
+        f"{path}:{node.lineno}: {ast.unparse(node)[:100]}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+        if node.attr not in PUBLIC and ast.unparse(node.value) not in ("self", "cls", "torch", "super()")
+    ]

@@ -1,6 +1,8 @@
-"""What a method's runs leave behind, and what changes nothing about them."""
+"""Tests of a method's runs: what they leave behind, and what must not change them."""
 
+import itertools
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -12,9 +14,12 @@ from dphpo_bench.testing.small_tasks import Blobs
 
 NEVER = "Draw from session.uniform, session.candidate and the session's releases only, and keep nothing between runs."
 
+MOST_WINNERS = 64
+"""Where a run has several selections: the largest number of sets of winners that are tried."""
+
 
 class MethodRuns:
-    """The part of `MethodContract` about runs.
+    """Tests of runs, a part of `MethodContract`.
 
     Attributes:
         epsilons: at which plans and runs are made.
@@ -67,32 +72,32 @@ class MethodRuns:
     def test_seed_repeats_a_run(self, method: Method) -> None:
         """A seed repeats a run exactly."""
         bench = Bench(method, Blobs())
-        found = difference(bench.seen(3), bench.seen(3))
-        expect(found is None, f"Two runs at one seed differ: {found}. {NEVER}")
+        change = difference(bench.seen(3), bench.seen(3))
+        expect(change is None, f"Two runs at one seed differ: {change}. {NEVER}")
 
     def test_global_randomness_and_threads_change_nothing(self, method: Method) -> None:
         """Neither the global random generators nor the number of threads changes a run."""
         bench = Bench(method, Blobs())
         with other_global_randomness(11), threads(1):
-            one = bench.seen()
+            first = bench.seen()
         with other_global_randomness(12), threads(2):
-            two = bench.seen()
-        found = difference(one, two)
-        expect(found is None, f"With other global random states and threads a run differs: {found}. {NEVER}")
+            second = bench.seen()
+        change = difference(first, second)
+        expect(change is None, f"With other global random states and threads a run differs: {change}. {NEVER}")
 
     def test_order_of_trials_changes_nothing(self, method: Method) -> None:
-        """Whether the independent trials of a selection run forwards or backwards changes nothing."""
+        """The independent trials of a selection may run forwards or backwards; that changes nothing."""
         bench = Bench(method, Blobs())
         checked = bench.planned()
         for seed in range(6):
             counts, order = _counting()
-            one = bench.seen(seed, checked=checked, order=order)
+            first = bench.seen(seed, checked=checked, order=order)
             if not counts:  # it has no such trials
                 return
-            found = difference(one, bench.seen(seed, checked=checked, order=lambda count: range(count)[::-1]))
+            change = difference(first, bench.seen(seed, checked=checked, order=lambda count: range(count)[::-1]))
             expect(
-                found is None,
-                f"With its {max(counts)} trials in reverse order a run differs: {found}. The proofs of private "
+                change is None,
+                f"With its {max(counts)} trials in reverse order a run differs: {change}. The proofs of private "
                 "selection take independent trials: draw from the trial's own session, and keep nothing between them.",
             )
             if max(counts) > 2:
@@ -105,48 +110,48 @@ class MethodRuns:
         for seed in range(6):
             counts, order = _counting()
             whole = bench.seen(seed, checked=checked, order=order)
-            if len(counts) != 1:  # no selection of independent trials, or several, each with its own winner
+            if not counts or (len(counts) > 1 and math.prod(counts) > MOST_WINNERS):  # none, or too many could have won
                 return
-            if counts[0] > 2:
+            if min(counts) > 2:
                 break
-        found = None
-        for index in range(counts[0]):
-            found = difference(whole, bench.seen(seed, checked=checked, order=_only(index)))
-            if found is None:
+        change = None
+        for winners in itertools.product(*map(range, counts)):
+            change = difference(whole, bench.seen(seed, checked=checked, order=_only(winners)))
+            if change is None:
                 return
         expect(
-            found is None,
-            f"No trial alone leads to what all {counts[0]} of them release: {found}. Scores, losers, their number and "
-            "what was learned from them are secret: release the winner's outcome and nothing else.",
+            change is None,
+            f"No trial alone leads to what all {sum(counts)} of them release: {change}. Scores, losers, their number "
+            "and what was learned from them are secret: release the winner's outcome and nothing else.",
         )
 
     def test_earlier_runs_change_nothing(self, method: Method) -> None:
-        """What ran before in this process, on other records and at another ε, changes nothing."""
+        """Earlier runs in this process, on other records and at another ε, change nothing."""
         bench = Bench(method, Blobs())
-        one = bench.seen()
+        first = bench.seen()
         Bench(method, Blobs(), self.epsilons[0]).run(1)
         bench.run(2, Blobs(draw=2))
-        found = difference(one, bench.seen())
+        change = difference(first, bench.seen())
         expect(
-            found is None,
-            f"After a run on other records a run differs: {found}. Anything that a run leaves behind is a release that "
-            f"nobody accounts for. {NEVER}",
+            change is None,
+            f"After a run on other records a run differs: {change}. Anything that a run leaves behind is a release "
+            f"that nobody accounts for. {NEVER}",
         )
 
     def test_new_process_gives_the_same_run(self, method: Method) -> None:
         """A new process, in which nothing ran before, gives the same run."""
         bench = Bench(method, Blobs())
         bench.run(2, Blobs(draw=2))
-        found = difference(bench.seen(), ask_new_process(type(method), "run", parameters=method.parameters))
+        change = difference(bench.seen(), ask_new_process(type(method), "run", parameters=method.parameters))
         expect(
-            found is None,
-            f"Here, after a run on other records, and in a new process a run differs: {found}. {NEVER} Sets of texts "
+            change is None,
+            f"Here, after a run on other records, and in a new process a run differs: {change}. {NEVER} Sets of texts "
             "have another order in every process: sort them.",
         )
 
 
 def _counting() -> tuple[list[int], Callable[[int], Sequence[int]]]:
-    """An order of trials that changes nothing, and a list that it fills with the number of trials per selection."""
+    """Return an order that changes nothing, and a list that it fills with the number of trials per selection."""
     counts: list[int] = []
 
     def order(count: int) -> Sequence[int]:
@@ -156,6 +161,12 @@ def _counting() -> tuple[list[int], Callable[[int], Sequence[int]]]:
     return counts, order
 
 
-def _only(index: int) -> Callable[[int], list[int]]:
-    """An order that runs a single trial."""
-    return lambda count: [index] if index < count else []
+def _only(winners: Sequence[int]) -> Callable[[int], Sequence[int]]:
+    """Return an order that runs a single trial in each selection."""
+    rest = iter(winners)
+
+    def order(count: int) -> Sequence[int]:
+        index = next(rest, count)
+        return [index] if index < count else []
+
+    return order

@@ -1,4 +1,4 @@
-"""What holds for the facts and the records of every task; see `TaskContract`."""
+"""Tests of the facts and the records of every task; see `TaskContract`."""
 
 import copy
 import hashlib
@@ -22,11 +22,11 @@ ALONE = "inputs"
 """The name of inputs that have none of their own."""
 
 RECORDS = 8
-"""How many records are enough to try a model on."""
+"""Number of records that is enough to try a model on."""
 
 
 class RecordsContract:
-    """Tests of what a task says, and of its records.
+    """Tests of the declarations of a task, and of its records.
 
     Attributes:
         most_shared: the largest share of test records that may also be training records. Published datasets have a
@@ -36,7 +36,7 @@ class RecordsContract:
     most_shared: ClassVar[float] = 0.01
 
     def source(self) -> DataSource:
-        """Where datasets are found; default: environment, then the hub."""
+        """Return the source of datasets; default: environment, then the hub."""
         return DataSource.resolve()
 
     def test_declarations(self, task: Task) -> None:
@@ -83,29 +83,29 @@ class RecordsContract:
             train.check_unit(facts.unit)
         except DataError as error:
             raise ContractError(str(error)) from None
-        found, what = train.n_units, "records" if train.units is None else "units"
+        actual, what = train.n_units, "records" if train.units is None else "units"
         expect(
-            found == facts.n_records,
-            f"The facts say N={facts.n_records}, and load_train gives {found} {what}: the noise would be wrong.",
+            actual == facts.n_records,
+            f"The facts say N={facts.n_records}, and load_train gives {actual} {what}: the noise would be wrong.",
         )
 
     def test_records_have_the_declared_shape(self, task: Task) -> None:
         """Inputs are finite tensors of the declared names, shapes and types; token ids are in the vocabulary."""
         for which, records in self._splits(task):
             inputs = records.inputs
-            found = {name: _like(tensor) for name, tensor in named(inputs).items()}
-            stated = {name: (tuple(one.shape), one.dtype) for name, one in named(task.facts.inputs).items()}
+            actual = {name: _like(tensor) for name, tensor in named(inputs).items()}
+            stated = {name: (tuple(spec.shape), spec.dtype) for name, spec in named(task.facts.inputs).items()}
             expect(
-                found == stated,
-                f"Expected {which} inputs as the facts state them, {shortened(stated)}, got {shortened(found)}. Use "
+                actual == stated,
+                f"Expected {which} inputs as the facts state them, {shortened(stated)}, got {shortened(actual)}. Use "
                 ".float() for real numbers and .long() for token ids.",
             )
-            for name, one in named(task.facts.inputs).items():
+            for name, spec in named(task.facts.inputs).items():
                 values = named(inputs)[name]
-                if one.vocabulary is not None and len(values):
+                if spec.vocabulary is not None and len(values):
                     expect(
-                        int(values.min()) >= 0 and int(values.max()) < one.vocabulary,
-                        f"Expected {which} token ids from 0 to {one.vocabulary - 1}, got {int(values.min())} to "
+                        int(values.min()) >= 0 and int(values.max()) < spec.vocabulary,
+                        f"Expected {which} token ids from 0 to {spec.vocabulary - 1}, got {int(values.min())} to "
                         f"{int(values.max())}.",
                     )
                 pieces = (values[start : start + 4096] for start in range(0, len(values), 4096))
@@ -149,12 +149,12 @@ class RecordsContract:
         """The records and their order depend neither on chance nor on what was loaded before."""
         with other_global_randomness(1):
             fresh = copy.deepcopy(task)
-            one = fresh.load_train(self.source()), fresh.load_test(self.source())
+            train_first = fresh.load_train(self.source()), fresh.load_test(self.source())
         with other_global_randomness(2):
             fresh = copy.deepcopy(task)
             test = fresh.load_test(self.source())
-            two = fresh.load_train(self.source()), test
-        for which, first, second in zip(("training", "test"), one, two, strict=True):
+            test_first = fresh.load_train(self.source()), test
+        for which, first, second in zip(("training", "test"), train_first, test_first, strict=True):
             expect(
                 list(contents(first)) == list(contents(second)),
                 f"The {which} records differ from one time to the next, or with what is loaded first. Seeds select "
@@ -200,12 +200,12 @@ class RecordsContract:
 
 
 def named(inputs: Any) -> dict[str, Any]:
-    """Inputs by name, also if there is only one tensor of them."""
+    """Return inputs by name, also if there is only one tensor of them."""
     return dict(inputs) if isinstance(inputs, Mapping) else {ALONE: inputs}
 
 
 def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
-    """The shape of one record's values, and the kind of number."""
+    """Return the shape of a record's values, and the kind of number."""
     import torch
 
     kind = "float" if tensor.is_floating_point() else "bool" if tensor.dtype == torch.bool else "int"
@@ -213,7 +213,7 @@ def _like(tensor: "torch.Tensor") -> tuple[tuple[int, ...], str]:
 
 
 def contents(records: Records) -> list[bytes]:
-    """A hash of each record's inputs, labels and unit."""
+    """Return a hash of each record's inputs, labels and unit."""
     import torch
 
     contents = []

@@ -1,4 +1,4 @@
-"""Short runs of a method on a small task, and what of two runs must be the same."""
+"""Short runs of a method on a small task, to compare."""
 
 import json
 import random
@@ -28,7 +28,7 @@ EPSILON = 3.0
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the warnings of numerical libraries, which odd records cause."""
+    """Drop the warnings of numerical libraries, which odd records cause."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -50,7 +50,7 @@ class Bench:
         object.__setattr__(self, "facts", self.task.facts)
 
     def planned(self) -> "CheckedPlan":
-        """The plan and its cost, as the harness sees them; made once for all equals of this."""
+        """Return the plan and its cost, as the harness sees them; made once for all equals of this."""
         try:
             return _planned(self)
         except TypeError:  # a parameter without a hash, or a mistake of the method's that shows again
@@ -58,7 +58,7 @@ class Bench:
 
     @quiet()
     def newly_planned(self) -> "CheckedPlan":
-        """A new plan and its cost."""
+        """Return a new plan and its cost."""
         from dphpo_bench.harness.plan import plan
 
         return plan(self.method, self.task, PrivacyBudget(self.epsilon, DELTA))
@@ -71,7 +71,7 @@ class Bench:
         checked: "CheckedPlan | None" = None,
         order: Callable[[int], Sequence[int]] = range,
     ) -> "Attempt":
-        """One run, verified, without a test and without a record.
+        """Run the method once, and verify, without a test and without a record.
 
         Args:
             seed: of the run.
@@ -86,7 +86,7 @@ class Bench:
         return execute(checked, task, task.load_train(DataSource.resolve()), Setup(seed, order=order))
 
     def seen(self, seed: int = 0, **how: Any) -> dict[str, Any]:
-        """Everything that a run lets out, as JSON values, with a hash of the weights; takes the arguments of `run`."""
+        """Return all that a run lets out, as JSON values, with a hash of the weights; takes the arguments of `run`."""
         from dphpo_bench.training.structure import weights_hash
 
         attempt = self.run(seed, **how)
@@ -107,11 +107,11 @@ def _planned(bench: Bench) -> "CheckedPlan":
     return bench.newly_planned()
 
 
-def difference(one: Mapping[str, Any], two: Mapping[str, Any]) -> str | None:
-    """The first name at which the values differ, in words; None if there is none."""
-    for name, value in one.items():
-        if repr(value) != repr(two[name]):  # as texts, because NaN is not itself
-            return f"{name} is {shortened(value, 120)} once and {shortened(two[name], 120)} the other time"
+def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
+    """Return the first name at which the values differ, in words; None if there is none."""
+    for name, value in first.items():
+        if repr(value) != repr(second[name]):  # as texts, because NaN is not itself
+            return f"{name} is {shortened(value, 120)} once and {shortened(second[name], 120)} the other time"
     return None
 
 
@@ -121,16 +121,16 @@ def other_global_randomness(seed: int) -> Iterator[None]:
     import numpy as np
     import torch
 
-    kept = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        torch.set_rng_state(kept[2])
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        torch.set_rng_state(before[2])
 
 
 @contextmanager
@@ -138,17 +138,17 @@ def threads(number: int) -> Iterator[None]:
     """Let torch compute with this many threads."""
     import torch
 
-    kept = torch.get_num_threads()
+    before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
         yield
     finally:
-        torch.set_num_threads(kept)
+        torch.set_num_threads(before)
 
 
 @quiet()
 def recorded(method: Method) -> "RunRecord":
-    """The record of a short run, whatever its status."""
+    """Return the record of a short run, whatever its status."""
     from dphpo_bench.harness.run import run
 
     budget = PrivacyBudget(EPSILON, DELTA)

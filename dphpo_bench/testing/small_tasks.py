@@ -68,7 +68,7 @@ class Blobs(Task):
         return self._facts
 
     def load_train(self, source: "DataSource") -> Records:
-        """The private training records."""
+        """Return the private training records."""
         del source
         split = self._split(self._facts.n_records, 2 * self._draw)
         if self._odd_records:
@@ -77,12 +77,12 @@ class Blobs(Task):
         return split
 
     def load_test(self, source: "DataSource") -> Records:
-        """Half as many test records, none of them odd."""
+        """Return half as many test records, none of them odd."""
         del source
         return self._split(self._facts.n_records // 2, 2 * self._draw + 1)
 
     def build_model(self) -> "nn.Module":
-        """The model, at torch's initial weights."""
+        """Return the model, at torch's initial weights."""
         from torch import nn
 
         if self.model_name == "mlp":
@@ -92,7 +92,7 @@ class Blobs(Task):
         return nn.Linear(5, 3)
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Names the draw."""
+        """Return a name of the draw."""
         del source
         return f"blobs-{self._draw}{'-odd' if self._odd_records else ''}"
 
@@ -125,19 +125,19 @@ class Excerpt(Task):
         return self._facts
 
     def load_train(self, source: "DataSource") -> Records:
-        """The first training records."""
+        """Return the first training records."""
         return self._task.load_train(source).first(self._facts.n_records)
 
     def load_test(self, source: "DataSource") -> Records:
-        """The first test records."""
+        """Return the first test records."""
         return self._task.load_test(source).rows(slice(self._facts.n_records))
 
     def build_model(self) -> "nn.Module":
-        """The other task's model."""
+        """Return the other task's model."""
         return self._task.build_model()
 
     def objective(self) -> "Objective":
-        """The other task's."""
+        """Return the losses and scores of the other task."""
         return self._task.objective()
 
     @property
@@ -146,5 +146,5 @@ class Excerpt(Task):
         return self._task.metrics
 
     def fingerprint(self, source: "DataSource") -> str:
-        """The other task's, and how many records are taken."""
+        """Return the other task's fingerprint, and the number of records."""
         return f"{self._task.data_fingerprint(source)}-{self._facts.n_records}"

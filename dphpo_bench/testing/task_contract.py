@@ -1,4 +1,4 @@
-"""What holds for every task, as tests to inherit."""
+"""Tests that hold for every task, to inherit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,20 +44,20 @@ class TaskContract(DependenceContract):
         for n in (1, RECORDS):
             with other_global_randomness(0), torch.no_grad():
                 inputs = {
-                    name: torch.zeros(n, *one.shape, dtype=getattr(torch, one.dtype))
-                    for name, one in named(facts.inputs).items()
+                    name: torch.zeros(n, *spec.shape, dtype=getattr(torch, spec.dtype))
+                    for name, spec in named(facts.inputs).items()
                 }
                 outputs = call(task.build_model(), inputs if isinstance(facts.inputs, Mapping) else inputs[ALONE])
             if facts.kind == "own":
                 continue
-            found = logits(outputs)
-            shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+            values = logits(outputs)
+            shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
             if facts.kind in ("classification", "multilabel"):
                 expect(
                     shape == (n, facts.n_classes),
                     f"Expected outputs of shape {(n, facts.n_classes)} for {n} records, got {shape}.",
                 )
-            expect(bool(found.isfinite().all()), "Expected finite outputs for inputs of zeros.")
+            expect(bool(values.isfinite().all()), "Expected finite outputs for inputs of zeros.")
 
     def test_losses_and_scores_are_of_one_record_each(self, task: Task) -> None:
         """A record's loss and its score depend on that record alone, and the score is at most 1."""

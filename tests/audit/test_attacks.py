@@ -22,12 +22,12 @@ from dphpo_bench.audit.curves import Guesses
 from dphpo_bench.audit.sizes import Size
 from dphpo_bench.base.errors import AuditError, InvalidValueError
 from dphpo_bench.cli.run_tables import audit_verdict
-from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.harness.account import Account
 from dphpo_bench.leaderboard.requirements import MIN_CONFIDENCE
 from dphpo_bench.records.store import read_record
-from dphpo_bench.session import batch as batches
+from dphpo_bench.session import access
+from dphpo_bench.session.session import Session
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking
@@ -245,7 +245,7 @@ def test_private_records_are_audited_only_by_who_says_so(monkeypatch, fixed_nois
 @pytest.mark.parametrize("epsilon", [3.0, pytest.param(8.0, marks=pytest.mark.slow)])
 def test_a_quarter_of_the_noise_is_caught_on_digits_at_the_default_size(monkeypatch, epsilon: float) -> None:
     """With a true ledger; and all of the noise is not. Fixed seeds: a false alarm has a probability of 5 % each."""
-    whole = batches.add_gaussian_noise
+    whole = access.add_gaussian_noise
 
     def quarter(total: Any, noise: float, sensitivity: float, generator: Any) -> Any:
         return whole(total, noise / 4, sensitivity, generator)
@@ -253,7 +253,7 @@ def test_a_quarter_of_the_noise_is_caught_on_digits_at_the_default_size(monkeypa
     method, task = bench.make_method("dp_sgd"), bench.make_task("digits")
     budget = bench.PrivacyBudget(epsilon, task.facts.default_delta)
     right = audit(method, task, budget, attacks=("white_box",))
-    monkeypatch.setattr(batches, "add_gaussian_noise", quarter)
+    monkeypatch.setattr(access, "add_gaussian_noise", quarter)
     found = audit(method, task, budget, attacks=("white_box",))
     assert (found.refutes, right.refutes) == (True, False)
     assert found.can_refute

@@ -38,8 +38,6 @@ def test_the_rate_is_that_since_the_first_report(clock: list[float]) -> None:
     for clock[0], examples in ((60, 300), (80, 100)):
         meter.advance(examples)
     assert meter.seconds_left() == 600 / (100 / 20)
-    meter.lose()
-    assert meter.seconds_left() is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.session import checkpoints
-from dphpo_bench.session.session import ChargedSession
+from dphpo_bench.session.session import Session
 from tests.harness.children import ended, start
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
@@ -43,16 +43,16 @@ def run(folder: Path, method: str | bench.Method, task: bench.ArrayTask | None =
 
 def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: Any, **options: Any) -> None:
     """Run in a child that is killed when it begins a step."""
-    steps = ChargedSession.steps
+    steps = Session.steps
 
-    def deadly(self: ChargedSession, total: int, state: Any = None) -> Iterator[int]:
+    def deadly(self: Session, total: int, state: Any = None) -> Iterator[int]:
         for taken in steps(self, total, state):
             if taken == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield taken
 
     with monkeypatch.context() as patched:
-        patched.setattr(ChargedSession, "steps", deadly)
+        patched.setattr(Session, "steps", deadly)
         assert ended(start(lambda: run(folder, *arguments, **options))) == -signal.SIGKILL
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-import multiprocessing
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -334,8 +334,18 @@ def test_a_run_that_no_record_can_hold_gives_no_model(fixed_noise, plain_run) ->
     assert result.model is None
 
 
-TRIALS = multiprocessing.Value("i", 0)
-"""How many trials have run, in copies of this process too."""
+def test_a_metric_that_ends_the_process_is_a_failure(fixed_noise, tiny_task, budget, monkeypatch) -> None:
+    monkeypatch.setattr(type(tiny_task), "metrics", (bench.ModelMetric("broken", True, lambda *_: sys.exit(3)),))
+    result = bench.run(fixed_noise(), tiny_task, budget, seed=0, check=False)
+    assert (result.record.status, result.model is None) == ("failed", False)
+
+
+TRIALS: list[None] = []
+"""An item for each trial that has run."""
+
+
+def count_trial() -> None:
+    TRIALS.append(None)
 
 
 def searching(interrupted: bool = False) -> bench.Method:
@@ -352,8 +362,7 @@ def searching(interrupted: bool = False) -> bench.Method:
 
         def run(self, plan, session):
             def trial(own):
-                with TRIALS:
-                    TRIALS.value += 1
+                count_trial()
                 return bench.Scored(None, own.score(own.build_model(), 50.0))
 
             session.best_of(trial, geometric(20), gaussian(50.0))
@@ -384,9 +393,9 @@ def test_the_number_of_trials_is_not_in_the_log(tiny_task, budget, capsys) -> No
     bench.run(searching(), tiny_task, budget, progress=TerminalProgress())
     shown = capsys.readouterr().err
     assert "is a secret" in shown
-    assert "Selection" not in shown
+    assert "Trials" not in shown
     bench.run(searching(), tiny_task, budget, seed=0, progress=TerminalProgress())
-    assert "Selection: " in capsys.readouterr().err
+    assert "Trials: " in capsys.readouterr().err
 
 
 def test_an_interrupted_run_goes_on_only_where_sums_are_rounded_alike(tiny_task, budget, tmp_path, monkeypatch) -> None:
@@ -406,14 +415,14 @@ def test_an_interrupted_run_goes_on_only_where_sums_are_rounded_alike(tiny_task,
 
 def test_a_run_that_was_killed_does_not_redraw_the_number_of_trials(tiny_task, budget, tmp_path, monkeypatch) -> None:
     """Without the journal, five geometric numbers of mean 20 agree with a probability below 1e-6."""
-    totals = [TRIALS.value]
-    for _ in range(4):
+    totals = [len(TRIALS)]
+    for _ in range(5):
         with pytest.raises(KeyboardInterrupt):
             bench.run(searching(interrupted=True), tiny_task, budget, results_dir=tmp_path)
         monkeypatch.setattr(journal, "_remembered", set())  # as in a new process
-        totals.append(TRIALS.value)
+        totals.append(len(TRIALS))
     bench.run(searching(), tiny_task, budget, results_dir=tmp_path)
-    totals.append(TRIALS.value)
+    totals.append(len(TRIALS))
     assert len({after - before for before, after in itertools.pairwise(totals)}) == 1
     assert totals[1] > totals[0]
     assert not list((tmp_path / ".unfinished").iterdir())  # recorded, so forgotten

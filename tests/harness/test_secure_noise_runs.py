@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError
-from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.events import gaussian, poisson_sampled, pure, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount
-from dphpo_bench.session.sealed import HiddenUtilities
+from dphpo_bench.session.scored import Scored
+from dphpo_bench.session.sealed import SealedUtilities
+from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import asking, session_on
 
@@ -125,7 +126,7 @@ class TestSession:
         assert 0 <= session.uniform("a choice") < 1
 
     def test_sealed_utilities(self, open_session, only_secure) -> None:
-        sealed = HiddenUtilities(open_session()._access, [0.2, 0.9], 0.01)
+        sealed = SealedUtilities(open_session()._access, [0.2, 0.9], 0.01)
         assert sealed.open_test(5.0).first(0.5) == 1  # false alarm below e^-30
         assert sealed._access.ledger.event == pure(5.0)
 

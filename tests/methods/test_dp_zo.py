@@ -5,9 +5,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import dphpo_bench as bench
-from dphpo_bench.contract.session import Session
 from dphpo_bench.methods.dp_zo import DpZo, ZerothOrder
-from dphpo_bench.session.batch import ChargedBatch
+from dphpo_bench.session.batch import Batch
+from dphpo_bench.session.session import Session
 from tests.conftest import TinyTask, session_on
 
 
@@ -75,7 +75,7 @@ def test_it_learns_without_a_gradient(plain_run, monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a gradient was asked for")
 
-    monkeypatch.setattr(ChargedBatch, "gradient", refuse)
+    monkeypatch.setattr(Batch, "gradient", refuse)
     record = plain_run(DpZo()).record
     assert record.status == "ok", record.error
     assert record.metrics["accuracy"] > 0.75

@@ -1,9 +1,7 @@
 """The door to private data, as searches use it: parts, scores, selections, sealed utilities."""
 
 import itertools
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
+import logging
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from dp_accounting import dp_event
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
-from dphpo_bench.contract.session import Scored, Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.event_rules import multiset
 from dphpo_bench.privacy.events import best_of, compose, first_above, gaussian, on_part, poisson_sampled, pure, repeat
@@ -20,7 +17,9 @@ from dphpo_bench.privacy.holdout import held_out, holdout_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
 from dphpo_bench.session.batch import gradients_together
-from dphpo_bench.session.sealed import HiddenUtilities
+from dphpo_bench.session.scored import Scored
+from dphpo_bench.session.sealed import SealedUtilities
+from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import asking, session_on
 from tests.training.models import BACKENDS, engine_by
@@ -41,17 +40,11 @@ def open_session(tiny_task, tmp_path):
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials run in this process, so that the test sees what they do."""
-
-    def call(functions: Sequence[Callable[[], Any]], at_once: int = 1) -> Iterator[Any]:
-        for function in functions:
-            yield function()
-
-    for module in ("selection", "trials"):
-        monkeypatch.setattr(f"dphpo_bench.session.{module}.call_apart", call)
+    """Call functions themselves and no copies of them, so that the test sees what trials do."""
+    monkeypatch.setattr("dphpo_bench.session.selection.copier", lambda original: lambda: original)
 
 
-def ask(sealed: HiddenUtilities) -> None:
+def ask(sealed: SealedUtilities) -> None:
     """Any question."""
     sealed.open_test(1.0).first(0.5)
 
@@ -103,17 +96,6 @@ def test_a_plan_for_one_part_does_not_cover_the_other(open_session) -> None:
     training.sample(asking(0.5, gaussian(2.0))).gradient(session.build_model(), bench.AutoS(), 2.0)
 
 
-def test_a_batch_on_a_part_is_asked_bit_by_bit(open_session) -> None:
-    step = poisson_sampled(0.5, compose(gaussian(2.0), repeat(gaussian(5.0), 2)))
-    session = open_session(Ledger(allowance=on_part(holdout_name(0.25), "training", step)))
-    batch = session.holdout(0.25)[0].sample(step)
-    model = session.build_model()
-    direction = batch.gradient(model, bench.AutoS(), 2.0)
-    batch.losses(model, direction, (0.0, 1.0), 1.0, 5.0)
-    with pytest.raises(OverBudgetError):
-        batch.losses(model, direction, (0.0,), 1.0, 5.0)
-
-
 def test_batches_of_a_part_hold_its_records_only(open_session) -> None:
     training, validation = open_session().holdout(0.25)
     for part in (training, validation):
@@ -129,14 +111,6 @@ def test_means_on_a_part_divide_by_its_expected_size(open_session) -> None:
     model = session.build_model()
     correct = validation._access.total_score(session._access.raw.own_model().scored(model))
     assert validation.score(model, NO_NOISE) == pytest.approx(correct / 150)
-
-
-def test_parts_of_parts_divide_again(open_session) -> None:
-    training, validation = open_session().holdout(0.5)
-    halves = [training._access.on_part("halves", str(i), i / 2, (i + 1) / 2) for i in range(2)]
-    assert torch.equal(torch.cat([half.rows for half in halves]).sort().values, training._access.rows)
-    assert halves[0].expected_records == 150
-    assert not torch.isin(halves[0].rows, validation._access.rows).any()
 
 
 def test_two_holdouts_do_not_repeat_their_noise(open_session) -> None:
@@ -165,21 +139,6 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     judged.score(session.build_model(), 2.0)
     report = bench.epsilon(session._access.ledger.event, 1e-5)
     assert report.epsilon == pytest.approx(bench.epsilon(gaussian(2.0), 1e-5).epsilon)
-
-
-def test_a_holdout_in_a_trial_on_a_part_is_charged(open_session, here) -> None:
-    training, _ = open_session().holdout(0.5)
-    names = []
-
-    def trial(own: Session) -> Scored:
-        part = own.holdout(0.5)[1]
-        names.append(part._access.scope)
-        assert len(part._access.rows) > 0
-        return Scored(None, 0.0)
-
-    training.best_of(trial, RUNS, gaussian(1.0))
-    ((name, _),) = names[0]
-    assert name != holdout_name(0.5)  # whose coins decided who is here at all
 
 
 def test_holdouts_of_different_fractions_are_different_partitions(open_session) -> None:
@@ -301,53 +260,42 @@ def test_the_best_trial_is_returned_and_nothing_else_is_charged(open_session, he
     assert spent(session) == multiset(best_of(gaussian(1.0), RUNS))
 
 
-def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session) -> None:
-    """Neither a list, nor a global, nor the model it was given, nor the order of its calls."""
+def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys, caplog) -> None:
+    """Neither a list, nor a model, nor an attribute of the method, nor the state of a generator, nor what it prints."""
     session = open_session(Ledger(best_of(gaussian(9.0), UniformCount(3, 6))))
-    kept: list[Any] = []
+    scores: list[float] = []
     shared = session.build_model()
 
-    def trial(own: Session) -> Scored:
-        model = own.build_model()
-        score = own.score(model, 9.0)
-        kept.append((own, model, score))
-        session.left_behind = score
-        with torch.no_grad():
-            shared.weight.fill_(score)
-        torch.manual_seed(int(1e6 * abs(score)))
-        return Scored((score, len(kept)), score)
+    class Searching:
+        best = 0.0
 
-    def held() -> list[dict[str, Any]]:
-        access = session._access
-        shown = {name: value for name, value in vars(access).items() if name != "counts"}  # of selections
-        return [{**vars(session)}, shown, {**vars(access.raw)}, {**access.begun}]
+        def trial(self, own: Session) -> Scored:
+            score = own.score(shared, 9.0)
+            scores.append(score)
+            self.best = max(self.best, score)
+            with torch.no_grad():
+                shared.weight.fill_(score)
+            torch.manual_seed(int(1e6 * abs(score)))
+            print(score)  # noqa: T201
+            logging.getLogger("search").warning("score %f", score)
+            return Scored((score, self.best, len(scores)), score)
 
-    before = held()
+    method = Searching()
     weights, state = shared.weight.clone(), torch.get_rng_state()
-    score, count = session.best_of(trial, UniformCount(3, 6), gaussian(9.0))
-    assert kept == []
-    assert count == 1  # every trial is the first
-    assert held() == before
+    score, best, count = session.best_of(lambda own: method.trial(own), UniformCount(3, 6), gaussian(9.0))
+    assert (scores, method.best, capsys.readouterr().out, caplog.records) == ([], 0.0, "", [])
+    assert (best, count) == (score, 1)  # every trial is the first
     assert torch.equal(shared.weight, weights)
     assert torch.equal(torch.get_rng_state(), state)
-    assert isinstance(score, float)
+    with pytest.raises(AttributeError):
+        session.best = score
 
 
-def test_an_outcome_that_acts_when_it_is_read_acts_for_the_winner_alone(open_session) -> None:
-    """Losers are thrown away unread: reading them would run code of theirs in this process."""
-
-    class Loud:
-        def __init__(self, score: float) -> None:
-            self.score = score
-
-        def __reduce__(self) -> Any:
-            return heard.append, (self.score,)
-
-    open_session().best_of(lambda own: Scored(Loud(own.uniform("x")), own.uniform("x")), RUNS, gaussian(9.0))
-    assert heard == []  # the copy of the list that was written is another one
-
-
-heard: list[float] = []
+def test_a_function_that_cannot_be_copied_is_refused_before_anything_is_charged(open_session, tmp_path) -> None:
+    session = open_session()
+    with (tmp_path / "log").open("w") as log, pytest.raises(InvalidValueError, match="trial that pickle can write"):
+        session.best_of(lambda _: Scored(log.write("x"), 0.0), RUNS, gaussian(1.0))
+    assert not session._access.ledger.entries
 
 
 def test_trials_draw_independent_candidates(open_session, here) -> None:
@@ -392,10 +340,6 @@ def test_a_trial_that_fails_is_the_worst_and_no_other_suffers(open_session) -> N
     assert {value is None for value in found} == {True, False}
 
 
-def test_a_trial_that_ends_its_process_is_the_worst(open_session) -> None:
-    assert open_session().best_of(lambda _: os.kill(os.getpid(), signal.SIGKILL), RUNS, gaussian(1.0)) is None
-
-
 def test_a_stack_that_raises_runs_again_on_fresh_random_numbers(open_session, monkeypatch) -> None:
     """On the same numbers, the difference of two queries would have no noise."""
     drawn: list[tuple[int, list[float]]] = []
@@ -429,19 +373,12 @@ def test_a_score_that_is_no_number_is_the_worst(open_session, here) -> None:
     assert open_session().best_of(lambda _: Scored(1, nan), RUNS, gaussian(1.0)) is None
 
 
-def test_an_outcome_that_cannot_leave_its_process_is_refused(open_session) -> None:
+def test_an_outcome_that_pickle_cannot_write_is_refused(open_session) -> None:
     session = open_session()
     with pytest.raises(OverBudgetError, match="outcome that pickle can write"):
         session.best_of(lambda own: Scored(own, 0.0), RUNS, gaussian(1.0))
     with pytest.raises(OverBudgetError, match="outcome that pickle can write"):
         session.best_of(lambda _: Scored((number for number in range(3)), 0.0), RUNS, gaussian(1.0))
-
-
-def test_trials_of_ones_own_need_a_processor(open_session) -> None:
-    session = open_session()
-    session._access.raw.device = torch.device("cuda")
-    with pytest.raises(InvalidValueError, match="trials of type Trial on cuda"):
-        session.best_of(lambda _: Scored(None, 0.0), RUNS, gaussian(1.0))
 
 
 @pytest.mark.parametrize("through", ["score", "batch", "fork", "raw", "selection", "utilities"])
@@ -452,7 +389,7 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
     event = compose(best_of(gaussian(2.0), runs), repeat(gaussian(100.0), 99), repeat(step, 99), repeat(pure(1.0), 99))
     session = open_session(Ledger(event))
     opened = session.sample(step)
-    sealed = HiddenUtilities(session._access, [0.5], 0.1)
+    sealed = SealedUtilities(session._access, [0.5], 0.1)
 
     def trial(own: Session) -> Scored:
         model = own.build_model()
@@ -664,7 +601,7 @@ def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
     session = open_session()
     runs = [bench.DpSgd(1.0, 20, 0.0, lr, optimizer="SGD", averaging=0.0) for lr in (1e-9, 0.5)]
     sealed = session.sealed_utilities(runs, partitions=3, validation=0.25)
-    assert sealed._HiddenUtilities__sealed[1] == pytest.approx(1 / 3)
+    assert sealed._sensitivity == pytest.approx(1 / 3)
     assert not session._access.ledger.entries  # nothing has been released
     test = sealed.open_test(1e7)
     assert [test.first(threshold) for threshold in (1.9, 0.9999, 0.6)] == [None, None, 1]
@@ -677,7 +614,7 @@ def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
 
 def test_a_test_of_a_session_that_is_closed_answers_no_more(open_session) -> None:
     session = open_session()
-    test = HiddenUtilities(session._access, [0.2], 0.1).open_test(1.0)
+    test = SealedUtilities(session._access, [0.2], 0.1).open_test(1.0)
     session.close()
     with pytest.raises(OverBudgetError, match="over"):
         test.first(0.5)
@@ -691,7 +628,7 @@ def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
     session, epsilon, n = open_session(), 1.0, 10_000
     counts = []
     for values in ([0.5, 0.4], [0.4, 0.5]):
-        sealed = HiddenUtilities(session._access, list(values), 0.1)
+        sealed = SealedUtilities(session._access, list(values), 0.1)
         answers = [sealed.open_test(epsilon).first(0.5) for _ in range(n)]
         counts.append([answers.count(answer) / n for answer in (0, 1, None)])
     for p, q in zip(*counts, strict=True):
@@ -702,7 +639,7 @@ def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
 
 
 def test_above_threshold_beyond_the_plan_releases_nothing(open_session) -> None:
-    sealed = HiddenUtilities(open_session(Ledger(allowance=pure(0.5)))._access, [1.0], 0.1)
+    sealed = SealedUtilities(open_session(Ledger(allowance=pure(0.5)))._access, [1.0], 0.1)
     with pytest.raises(OverBudgetError):
         sealed.open_test(0.6)
 
@@ -711,7 +648,7 @@ def test_above_threshold_beyond_the_plan_releases_nothing(open_session) -> None:
 def test_above_threshold_needs_an_epsilon(open_session, epsilon: float) -> None:
     session = open_session()
     with pytest.raises(InvalidValueError, match="epsilon > 0"):
-        HiddenUtilities(session._access, [1.0], 0.1).open_test(epsilon)
+        SealedUtilities(session._access, [1.0], 0.1).open_test(epsilon)
     assert not session._access.ledger.entries
 
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.session import Session
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
 from dphpo_bench.session.batch import gradients_together
+from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking, session_on
 

@@ -15,192 +15,106 @@ from dphpo_bench.base.errors import RegistryError, UnknownNameError
 from dphpo_bench.contract import registry
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract, check
 from dphpo_bench.testing.new_process import ask_new_process
-from dphpo_bench.testing.source_scan import private_accesses
 from tests.security.wrong import methods as wrong_methods
 from tests.security.wrong import tasks as wrong_tasks
 from tests.security.wrong.nosy import CountsTheRecords
 from tests.security.wrong.slow_import import ImportsNumpy
 
 NO_TABLE = "test_other_rows_of_a_table_change_no_record"
-NO_FILE = "test_plan_depends_on_no_file"
-LOADING = "test_loading_the_records_changes_nothing_else"
-# What else fails where a mistake cannot be seen by one test alone: a run that differs each time differs in every
-# comparison.
-UNREPEATABLE = {
-    "test_plan_comes_back_from_json",
-    "test_seed_repeats_a_run",
-    "test_global_randomness_and_threads_change_nothing",
-    "test_earlier_runs_change_nothing",
-    "test_new_process_gives_the_same_run",
-}
-ENDINGS = {
-    "test_empty_batches_are_survived",
-    "test_records_and_models_without_numbers_are_survived",
-    "test_tiny_budgets_are_refused_or_kept",
-}
 EVERY_PLAN = {name for name in dir(MethodContract) if name.startswith("test_")}
 
 W = wrong_methods
-METHODS: list[tuple[str, Any, str, set[str]]] = [
-    ("declarations", W.NameWithCapitals, "Expected a name of lower-case letters.*'Wrong-Name'", set()),
-    ("declarations", W.VersionZero, "version to be an integer >= 1, got 0", {"test_record_comes_back_from_json"}),
-    ("declarations", W.TuningIsText, "Expected tuning to be a tuple", set()),
-    ("parameters_are_fields_of_a_frozen_dataclass", W.NotFrozen, "not frozen.*Decorate", set()),
-    ("parameters_are_fields_of_a_frozen_dataclass", W.NotDecorated, "momentum of NotDecorated.*no fields", set()),
+METHODS: list[tuple[str, Any, str]] = [
+    ("declarations", W.NameWithCapitals, "Expected a name of lower-case letters.*'Wrong-Name'"),
+    ("declarations", W.VersionZero, "version to be an integer >= 1, got 0"),
+    ("declarations", W.TuningIsText, "Expected tuning to be a tuple"),
+    ("parameters_are_fields_of_a_frozen_dataclass", W.NotFrozen, "not frozen.*Decorate"),
+    ("parameters_are_fields_of_a_frozen_dataclass", W.NotDecorated, "momentum of NotDecorated.*no fields"),
     (
         "parameters_are_fields_of_a_frozen_dataclass",
         W.VersionIsAParameter,
         "version of VersionIsAParameter are annotated, which makes parameters",
-        set(),
     ),
-    ("parameters_are_fields_of_a_frozen_dataclass", W.NoDefault.made, "momentum has no default", set()),
-    (
-        "parameters_come_back_from_json",
-        W.ChangesItsParameter,
-        r"'width': 0\.5.*'width': 0\.25",
-        {"test_new_process_gives_the_same_run"},
-    ),
+    ("parameters_are_fields_of_a_frozen_dataclass", W.NoDefault.made, "momentum has no default"),
+    ("parameters_come_back_from_json", W.ChangesItsParameter, r"'width': 0\.5.*'width': 0\.25"),
     (
         "source_keeps_out_of_the_private_parts_of_others",
         CountsTheRecords,
-        r"nosy\.py:\d+: session\._access.*nosy\.py:\d+: getattr",
-        set(),
+        r"nosy\.py:\d+: session\._access\. Names that begin with an underscore are not for methods",
     ),
-    ("importing_the_module_is_cheap", ImportsNumpy, "imports numpy", set()),
-    ("plan_is_made_from_public_facts_alone", W.PlansFromData, "The plan reads data", EVERY_PLAN),
-    (
-        "plan_is_made_from_public_facts_alone",
-        W.PlansAtRandom,
-        "releases is .* once and",
-        {"test_plan_depends_on_no_file"},
-    ),
-    ("plan_is_made_from_public_facts_alone", W.PlansFromARun, "After a run the plan is another: cost", set()),
-    ("plan_depends_on_no_file", W.PlansFromEarlierResults, "Beside results of an earlier run.*: cost is", set()),
-    ("plan_depends_on_no_file", W.PlansFromAFile, r"The plan opens \['.*wrong-plan'\]", set()),
-    ("plan_comes_back_from_json", W.PlanHoldsATuple, "types of its parameters", set()),
+    ("importing_the_module_is_cheap", ImportsNumpy, "imports numpy"),
+    ("plan_is_made_from_public_facts_alone", W.PlansFromData, "The plan reads data"),
+    ("plan_is_made_from_public_facts_alone", W.PlansAtRandom, "releases is .* once and"),
+    ("plan_is_made_from_public_facts_alone", W.PlansFromARun, "After a run the plan is another: cost"),
+    ("plan_depends_on_no_file", W.PlansFromEarlierResults, "Beside results of an earlier run.*: cost is"),
+    ("plan_depends_on_no_file", W.PlansFromAFile, r"The plan opens \['.*wrong-plan'\]"),
+    ("plan_comes_back_from_json", W.PlanHoldsATuple, "types of its parameters"),
     (
         "releases_cost_no_more_than_the_plan_and_the_plan_no_more_than_the_budget",
         W.OverBudgetAtEight,
         r"more than the budget epsilon=8",
-        set(),
     ),
-    ("reference_that_is_not_private_says_so", W.ReferenceWithAnEpsilon, "its record's ε is 2.9", set()),
-    ("run_ends_with_a_model", W.NoModel, "Expected a dictionary of released values", ENDINGS),
-    ("run_releases_only_what_the_plan_says", W.AsksForMore, "does not cover the release", ENDINGS),
-    (
-        "record_comes_back_from_json",
-        W.InfiniteParameter,
-        "The run cannot be recorded",
-        {
-            "test_parameters_come_back_from_json",
-            "test_new_process_gives_the_same_run",
-            NO_FILE,
-        },
-    ),
-    ("seed_repeats_a_run", W.DrawsFromTheSystem, "Two runs at one seed differ: released", UNREPEATABLE),
-    (
-        "global_randomness_and_threads_change_nothing",
-        W.DependsOnThreads,
-        "'threads': 1.*'threads': 2",
-        {"test_new_process_gives_the_same_run"},
-    ),
-    (
-        "global_randomness_and_threads_change_nothing",
-        W.DrawsFromTheGlobalGenerator,
-        "other global random states",
-        UNREPEATABLE,
-    ),
-    (
-        "order_of_trials_changes_nothing",
-        W.CountsItsTrials,
-        "trials in reverse order",
-        {"test_trials_that_lost_change_nothing"},
-    ),
-    ("trials_that_lost_change_nothing", W.AveragesItsTrials, "No trial alone leads to what all", set()),
-    ("earlier_runs_change_nothing", W.RemembersTheLastRun, "After a run on other records", UNREPEATABLE),
-    ("new_process_gives_the_same_run", W.RemembersTheFirstRun, "in a new process a run differs", set()),
-    ("empty_batches_are_survived", W.DividesByTheBatchSize, "ZeroDivisionError", set()),
-    ("records_and_models_without_numbers_are_survived", W.WantsFiniteOutputs, "diverged", set()),
-    ("tiny_budgets_are_refused_or_kept", W.FallsOverASmallBudget, "Let it be a BudgetTooSmallError", set()),
+    ("reference_that_is_not_private_says_so", W.ReferenceWithAnEpsilon, "its record's ε is 2.9"),
+    ("run_ends_with_a_model", W.NoModel, "Expected a dictionary of released values"),
+    ("run_releases_only_what_the_plan_says", W.AsksForMore, "does not cover the release"),
+    ("record_comes_back_from_json", W.InfiniteParameter, "The run cannot be recorded"),
+    ("seed_repeats_a_run", W.DrawsFromTheSystem, "Two runs at one seed differ: released"),
+    ("global_randomness_and_threads_change_nothing", W.DependsOnThreads, "'threads': 1.*'threads': 2"),
+    ("global_randomness_and_threads_change_nothing", W.DrawsFromTheGlobalGenerator, "other global random states"),
+    ("order_of_trials_changes_nothing", W.CountsItsTrials, "trials in reverse order"),
+    ("trials_that_lost_change_nothing", W.AveragesItsTrials, "No trial alone leads to what all"),
+    ("trials_that_lost_change_nothing", W.AveragesTwoSearches, "No trial alone leads to what all"),
+    ("earlier_runs_change_nothing", W.RemembersTheLastRun, "After a run on other records"),
+    ("new_process_gives_the_same_run", W.RemembersTheFirstRun, "in a new process a run differs"),
+    ("empty_batches_are_survived", W.DividesByTheBatchSize, "ZeroDivisionError"),
+    ("records_and_models_without_numbers_are_survived", W.WantsFiniteOutputs, "diverged"),
+    ("tiny_budgets_are_refused_or_kept", W.FallsOverASmallBudget, "Let it be a BudgetTooSmallError"),
 ]
 T = wrong_tasks
-EVERY_FACT = {"test_import_and_facts_are_cheap", LOADING, "test_private_run_works"}
-TASKS: list[tuple[str, Any, str, set[str]]] = [
-    ("declarations", T.NameWithCapitals, "'Wrong Name'", set()),
-    ("declarations", T.VersionIsText, "version to be an integer >= 1, got '2'", {"test_private_run_works"}),
-    ("facts_are_public", T.FactsFromData, "computed from the records", EVERY_FACT),
-    ("facts_are_public", T.FactsOfAnother, r"facts about wrong \(linear\), got wrong \(mlp\)", set()),
-    ("import_and_facts_are_cheap", T.FactsNeedTorch, "facts need torch", set()),
-    ("number_of_records_is_as_declared", T.LosesARecord, "N=600, and load_train gives 599", set()),
-    ("records_have_the_declared_shape", T.RecordWithoutNumbers, "Expected finite training inputs", set()),
-    ("labels_are_classes", T.LabelOutOfRange, "labels from 0 to 2, got 0 to 3", set()),
-    ("training_and_test_records_are_disjoint", T.TestsOnTrainingData, "300 of 300 test records", set()),
-    ("records_are_the_same_each_time", T.Shuffles, "training records differ", set()),
-    ("fingerprint_is_stable", T.FingerprintOfTheProcess, "in another process", set()),
-    ("fingerprint_is_stable", T.StructureOfTheProcess, "The model's fingerprint is .* in another process", set()),
-    (
-        "model_gives_one_output_per_class",
-        T.OneOutputTooMany,
-        r"\(1, 3\) for 1 records, got \(1, 4\)",
-        {"test_private_run_works"},
-    ),
-    (
-        "initial_weights_follow_the_seed",
-        T.WeightsAtRandom,
-        "At one seed the initial weights differ",
-        {LOADING, NO_TABLE},
-    ),
-    (
-        "model_can_be_trained_privately",
-        T.BatchNorm,
-        "cannot be trained privately",
-        {"test_model_treats_each_record_alone", "test_private_run_works", "test_model_gives_one_output_per_class"},
-    ),
-    ("model_treats_each_record_alone", T.Centres, "depend on the others of a batch", {"test_private_run_works"}),
-    (
-        "losses_and_scores_are_of_one_record_each",
-        T.LossesMix,
-        "loss to depend on that record alone.* Nothing bounds",
-        {"test_model_can_be_trained_privately", "test_private_run_works"},
-    ),
-    ("losses_and_scores_are_of_one_record_each", T.ScoresMix, "score to depend on that record alone", set()),
-    (
-        "losses_and_scores_are_of_one_record_each",
-        T.OneLossForAll,
-        "Expected one loss for each record",
-        {"test_model_can_be_trained_privately", "test_private_run_works"},
-    ),
-    ("loading_the_records_changes_nothing_else", T.WeighsClasses, "the loss of a record changes from", set()),
-    ("loading_the_records_changes_nothing_else", T.ScoresByTheRecords, "the score of a record changes from", set()),
-    (
-        "loading_the_records_changes_nothing_else",
-        T.BufferOfTheMean,
-        "middle of the model changes from 'missing'",
-        set(),
-    ),
-    ("loading_the_records_changes_nothing_else", T.AttributeOfTheMean, "the attribute _middle of the model", set()),
-    ("loading_the_records_changes_nothing_else", T.BiasOfTheClasses, "bias of the model changes", set()),
-    ("loading_the_records_changes_nothing_else", T.ForwardOfTheMean, "the model's output for a record changes", set()),
+TASKS: list[tuple[str, Any, str]] = [
+    ("declarations", T.NameWithCapitals, "'Wrong Name'"),
+    ("declarations", T.VersionIsText, "version to be an integer >= 1, got '2'"),
+    ("facts_are_public", T.FactsFromData, "computed from the records"),
+    ("facts_are_public", T.FactsOfAnother, r"facts about wrong \(linear\), got wrong \(mlp\)"),
+    ("import_and_facts_are_cheap", T.FactsNeedTorch, "facts need torch"),
+    ("number_of_records_is_as_declared", T.LosesARecord, "N=600, and load_train gives 599"),
+    ("records_have_the_declared_shape", T.RecordWithoutNumbers, "Expected finite training inputs"),
+    ("labels_are_classes", T.LabelOutOfRange, "labels from 0 to 2, got 0 to 3"),
+    ("training_and_test_records_are_disjoint", T.TestsOnTrainingData, "300 of 300 test records"),
+    ("records_are_the_same_each_time", T.Shuffles, "training records differ"),
+    ("fingerprint_is_stable", T.FingerprintOfTheProcess, "in another process"),
+    ("fingerprint_is_stable", T.StructureOfTheProcess, "The model's fingerprint is .* in another process"),
+    ("model_gives_one_output_per_class", T.OneOutputTooMany, r"\(1, 3\) for 1 records, got \(1, 4\)"),
+    ("initial_weights_follow_the_seed", T.WeightsAtRandom, "At one seed the initial weights differ"),
+    ("model_can_be_trained_privately", T.BatchNorm, "cannot be trained privately"),
+    ("model_treats_each_record_alone", T.Centres, "depend on the others of a batch"),
+    ("losses_and_scores_are_of_one_record_each", T.LossesMix, "loss to depend on that record alone.* Nothing bounds"),
+    ("losses_and_scores_are_of_one_record_each", T.ScoresMix, "score to depend on that record alone"),
+    ("losses_and_scores_are_of_one_record_each", T.OneLossForAll, "Expected one loss for each record"),
+    ("loading_the_records_changes_nothing_else", T.WeighsClasses, "the loss of a record changes from"),
+    ("loading_the_records_changes_nothing_else", T.ScoresByTheRecords, "the score of a record changes from"),
+    ("loading_the_records_changes_nothing_else", T.BufferOfTheMean, "middle of the model changes from 'missing'"),
+    ("loading_the_records_changes_nothing_else", T.AttributeOfTheMean, "the attribute _middle of the model"),
+    ("loading_the_records_changes_nothing_else", T.BiasOfTheClasses, "bias of the model changes"),
+    ("loading_the_records_changes_nothing_else", T.ForwardOfTheMean, "the model's output for a record changes"),
     (
         "loading_the_records_changes_nothing_else",
         T.LoadsForItsModel,
         "Records are loaded to state facts, or for a model",
-        {"test_private_run_works"},
     ),
     (
         "other_rows_of_a_table_change_no_record",
         T.ScalesByTheRecords,
         "every second row of load_wine replaced.* makes 178 of 178 records that it never made",
-        set(),
     ),
-    ("other_rows_of_a_table_change_no_record", T.ScalesByTheGreatest, "as by a scaler or a vocabulary", set()),
-    ("other_rows_of_a_table_change_no_record", T.VocabularyOfTheRecords, "as by a scaler or a vocabulary", set()),
-    ("other_rows_of_a_table_change_no_record", T.FillsInTheMean, "makes 144 of 178 records", set()),
-    ("other_rows_of_a_table_change_no_record", T.ReadsTheTableForItsModel, "middle of the model changes", set()),
-    ("other_rows_of_a_table_change_no_record", T.ReadsTheTableForItsLosses, "the loss of a record changes", set()),
-    ("private_run_works", T.NegativeLearningRate, "learning_rate", set()),
+    ("other_rows_of_a_table_change_no_record", T.ScalesByTheGreatest, "as by a scaler or a vocabulary"),
+    ("other_rows_of_a_table_change_no_record", T.VocabularyOfTheRecords, "as by a scaler or a vocabulary"),
+    ("other_rows_of_a_table_change_no_record", T.FillsInTheMean, "makes 144 of 178 records"),
+    ("other_rows_of_a_table_change_no_record", T.ReadsTheTableForItsModel, "middle of the model changes"),
+    ("other_rows_of_a_table_change_no_record", T.ReadsTheTableForItsLosses, "the loss of a record changes"),
+    ("private_run_works", T.NegativeLearningRate, "learning_rate"),
 ]
-IDS = [f"{make.__qualname__}" for _, make, _, _ in METHODS], [make.__qualname__ for _, make, _, _ in TASKS]
+IDS = [f"{make.__qualname__}" for _, make, _ in METHODS], [make.__qualname__ for _, make, _ in TASKS]
 
 
 @pytest.fixture(autouse=True)
@@ -227,30 +141,18 @@ def test_there_is_a_wrong_plug_in_for_every_test() -> None:
         assert {f"test_{name}" for name, *_ in cases} == {name for name in dir(contract) if name.startswith("test_")}
 
 
-@pytest.mark.parametrize(("name", "make", "message", "others"), METHODS, ids=IDS[0])
-def test_a_mistake_in_a_method_is_caught(name: str, make: Any, message: str, others: set[str]) -> None:
+@pytest.mark.parametrize(("name", "make", "message"), METHODS, ids=IDS[0])
+def test_a_mistake_in_a_method_is_caught(name: str, make: Any, message: str) -> None:
     with pytest.raises(ContractError) as caught:
         getattr(MethodContract(), f"test_{name}")(make())
     assert re.search(message, str(caught.value)), caught.value
 
 
-@pytest.mark.parametrize(("name", "make", "message", "others"), TASKS, ids=IDS[1])
-def test_a_mistake_in_a_task_is_caught(name: str, make: Any, message: str, others: set[str]) -> None:
+@pytest.mark.parametrize(("name", "make", "message"), TASKS, ids=IDS[1])
+def test_a_mistake_in_a_task_is_caught(name: str, make: Any, message: str) -> None:
     with pytest.raises((ContractError, bench.InvalidValueError)) as caught:
         getattr(TaskContract(), f"test_{name}")(make())
     assert re.search(message, str(caught.value)), caught.value
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "make", "message", "others"), METHODS, ids=IDS[0])
-def test_a_mistake_in_a_method_fails_no_other_test(name: str, make: Any, message: str, others: set[str]) -> None:
-    assert failures(MethodContract(), make) - others == {f"test_{name}"} - others
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "make", "message", "others"), TASKS, ids=IDS[1])
-def test_a_mistake_in_a_task_fails_no_other_test(name: str, make: Any, message: str, others: set[str]) -> None:
-    assert failures(TaskContract(), make) - others == {f"test_{name}"} - others
 
 
 @pytest.mark.slow
@@ -259,42 +161,6 @@ def test_sound_plug_ins_pass() -> None:
     assert failures(MethodContract(), wrong_methods.Searches) == set()
     for make in (wrong_tasks.Sound, wrong_tasks.FromATable, wrong_tasks.Remembers):
         assert failures(TaskContract(), make) == set()
-
-
-SOURCE = """
-from operator import attrgetter
-from dataclasses import replace
-import torch
-
-class Method:
-    def fine(self, session, plan):
-        self._kept = super().__init__()
-        type(self).__name__, plan._replace(a=1), self.__dict__, vars(self), getattr(self, "_kept")
-        getattr(session, "facts")
-        torch._foreach_add_([], 1)
-
-    def wrong(self, session):
-        session._train
-        self.session._rows
-        getattr(session, "_task")
-        attrgetter("a._streams")(session)
-        session.__dict__
-        vars(session)
-        type(session).sample.__globals__
-        [one._ledger for one in [session]]
-"""
-
-
-def test_the_scan_finds_what_belongs_to_others_and_nothing_else(tmp_path, monkeypatch) -> None:
-    (tmp_path / "scanned_source.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    import scanned_source  # type: ignore[import-not-found]
-
-    first = SOURCE[: SOURCE.index("def wrong")].count("\n") + 2
-    last = SOURCE.count("\n")
-    found = private_accesses(type("Derived", (scanned_source.Method, bench.Method), {}), bench.Method)
-    assert sorted({finding.line for finding in found}) == list(range(first, last + 1))
-    assert all(finding.file == str(tmp_path / "scanned_source.py") for finding in found)
 
 
 class TestCheck:
@@ -308,13 +174,12 @@ class TestCheck:
         assert all(line.startswith("  ✓ ") for line in lines[1:-1])
         assert lines[-1].startswith("All 17 tests pass (1 plug-in")
 
-    def test_what_could_not_be_checked_is_said(self, main: Any) -> None:
+    def test_what_could_not_be_checked_is_said(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        checked = [check.Checked("a", "A.", None, 0.0), check.Checked(NO_TABLE, "B.", None, 0.0, "no table")]
+        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: checked)
         code, out, _ = main("check", "tests.security.wrong.tasks:Sound")
-        lines = out.splitlines()
-        (at,) = [row for row, line in enumerate(lines) if line.startswith("  ? ")]
-        assert (code, lines[at][4:20]) == (0, "A record, the mo")
-        assert lines[at + 1].startswith("    not checked: its table is read by nothing that could")
-        assert lines[-1].startswith("All 16 tests pass, 1 could not tell (1 plug-in")
+        assert (code, out.splitlines()[1:4]) == (0, ["  ✓ A.", "  ? B.", "    not checked: no table"])
+        assert out.splitlines()[-1].startswith("All 1 tests pass, 1 could not tell (1 plug-in")
 
     def test_json_says_what_could_not_be_checked(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         checked = check.Checked(NO_TABLE, "", None, 0.0, "no table")

@@ -13,17 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FixedBatches(Training):
-    """An epoch is a shuffled list that is cut into batches, each record in one of them, accounted as Poisson samples.
-
-    As `DataLoader(shuffle=True)` with a Poisson accountant, in the examples of several libraries. With a session
-    the nearest thing are parts of a partition; they are charged without amplification, and the ledger does not find
-    them in the plan.
-    """
+    """An epoch is a shuffled list, cut into batches and accounted as Poisson samples."""
 
     name = "fixed_batches"
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """T steps, from one batch to the next."""
         model, noise = session.build_model(), plan.parameters.noise_multiplier
         rest, batches = session, []
         for left in range(round(1 / plan.parameters.sample_rate), 1, -1):
@@ -39,10 +33,7 @@ class FixedBatches(Training):
 
 @dataclass(frozen=True)
 class DrawnBatchSize(Training):
-    """Divides by the number of records drawn, which one record changes: Opacus' AdaClip does so with its count.
-
-    A batch of the session has no length.
-    """
+    """Divides by the number of records drawn, which one record changes: Opacus' AdaClip does so with its count."""
 
     name = "drawn_batch_size"
 
@@ -55,10 +46,7 @@ class DrawnBatchSize(Training):
 
 @dataclass(frozen=True)
 class RateOfALoader(Training):
-    """Samples at 1 / (number of whole batches) and accounts for B / N, as when the last batch is dropped.
-
-    The ledger compares the rate of the batch with the plan's, and refuses.
-    """
+    """Samples at 1 / (number of whole batches) and accounts for B / N, as when the last batch is dropped."""
 
     name = "rate_of_a_loader"
 

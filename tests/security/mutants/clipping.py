@@ -20,7 +20,6 @@ class Unclipped(bench.Clipping):
         self.sensitivity = sensitivity
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """1 for each."""
         return norms * 0 + 1
 
 
@@ -31,7 +30,6 @@ class ByTheMean(bench.Clipping):
     sensitivity = 1.0
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """min(1, C / mean of the norms)."""
         return (self.sensitivity / norms.mean()).clamp(max=1.0).expand_as(norms)
 
 
@@ -44,7 +42,6 @@ class ByTheMedian(bench.Clipping):
     seen: list[float] = field(default_factory=list)
 
     def factors(self, norms: "Tensor") -> "Tensor":
-        """min(1, C / norm); remembers the median for the next batch."""
         factors = (self.sensitivity / norms).clamp(max=1.0)
         self.seen.append(float(norms.nanmedian()))
         return factors
@@ -52,10 +49,7 @@ class ByTheMedian(bench.Clipping):
 
 @dataclass(frozen=True)
 class NoClipping(Training):
-    """No clipping, and honest about it: the sensitivity is infinite.
-
-    The session refuses a sensitivity that no noise can hide.
-    """
+    """No clipping, and honest about it: the sensitivity is infinite."""
 
     name = "no_clipping"
 
@@ -65,10 +59,7 @@ class NoClipping(Training):
 
 @dataclass(frozen=True)
 class LyingRule(Training):
-    """No clipping, under a sensitivity of 1: gradients are "small anyway".
-
-    The session holds every rule to the sensitivity that it states: the run is the one of a rule that clips.
-    """
+    """No clipping, under a sensitivity of 1: gradients are "small anyway"."""
 
     name = "lying_rule"
 
@@ -78,11 +69,7 @@ class LyingRule(Training):
 
 @dataclass(frozen=True)
 class ClippingAfterAveraging(Training):
-    """The batch is clipped as a whole, as `clip_grad_norm_` does: one record moves the factor of all others.
-
-    The session asks a rule about norms in general, never about those of a batch, so that the factor of a record
-    depends on that record alone.
-    """
+    """The batch is clipped as a whole, as `clip_grad_norm_` does: one record moves the factor of all others."""
 
     name = "clipping_after_averaging"
 
@@ -92,15 +79,11 @@ class ClippingAfterAveraging(Training):
 
 @dataclass(frozen=True)
 class RawNormStatistics(Training):
-    """A threshold that follows the median of raw norms, as adaptive clipping does before it is made private.
-
-    A rule sees no norm of a record; `Batch.gradient_and_quantile` is the way, and it charges.
-    """
+    """A threshold that follows the median of raw norms, as adaptive clipping does before it is made private."""
 
     name = "raw_norm_statistics"
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """T steps; the medians that the rule has seen are released."""
         model, rule = session.build_model(), ByTheMedian()
         rate, noise = plan.parameters.sample_rate, plan.parameters.noise_multiplier
         for _ in range(plan.parameters.steps):
@@ -110,10 +93,7 @@ class RawNormStatistics(Training):
 
 @dataclass(frozen=True)
 class BatchNormLeftIn(Training):
-    """A model with batch normalisation, which mixes the records of a batch before anything is clipped.
-
-    The session asks about models as the task builds them; one whose task has the layer is refused by the layer's name.
-    """
+    """A model with batch normalisation, which mixes the records of a batch before anything is clipped."""
 
     name = "batch_norm_left_in"
 
@@ -126,11 +106,7 @@ class BatchNormLeftIn(Training):
 
 @dataclass(frozen=True)
 class CentresByTheBatch(Training):
-    """The same by a layer of its own, which no list of layers knows.
-
-    The session asks about models as the task builds them. One that has such a layer from its task is tried on made-up
-    inputs, together and one by one, and refused if that is not the same.
-    """
+    """The same by a layer of its own, which no list of layers knows."""
 
     name = "centres_by_the_batch"
 
@@ -146,15 +122,11 @@ class CentresByTheBatch(Training):
 
 @dataclass(frozen=True)
 class LogsActivations(Training):
-    """A forward hook that logs the mean activation of each batch, as dashboards do.
-
-    The session computes on a model of its own, on which nobody hangs hooks.
-    """
+    """A forward hook that logs the mean activation of each batch, as dashboards do."""
 
     name = "logs_activations"
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """T steps; the log is released."""
 
         model, log = session.build_model(), list[float]()
         model.register_forward_hook(lambda *seen: log.append(float(seen[-1].mean())))

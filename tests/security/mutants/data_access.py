@@ -12,21 +12,16 @@ if TYPE_CHECKING:
 
 
 def accuracy(model: "nn.Module", records: bench.Records) -> float:
-    """Without noise."""
     return float((model(records.inputs).argmax(1) == records.targets).float().mean())
 
 
 @dataclass(frozen=True)
 class TunesOnTestData(Training):
-    """Takes the learning rate that is best on the test data; public code does so with `max(corrects)` over epochs.
-
-    While a method runs, tasks give nothing out: the harness alone opens the test data, once, afterwards.
-    """
+    """Takes the learning rate that is best on the test data; public code does so with `max(corrects)` over epochs."""
 
     name = "tunes_on_test_data"
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """Train, look, train again."""
         test = Blobs().load_test(bench.DataSource.resolve())
         outcome = super().run(plan, session)
         return bench.Outcome(outcome.model, {"test": accuracy(outcome.model, test)})
@@ -34,30 +29,22 @@ class TunesOnTestData(Training):
 
 @dataclass(frozen=True)
 class PlanReadsData(Training):
-    """Plans with a threshold computed from the training data, and no noise on it.
-
-    A plan is made while tasks give nothing out.
-    """
+    """Plans with a threshold computed from the training data, and no noise on it."""
 
     name = "plan_reads_data"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        """Look first."""
         Blobs().load_train(bench.DataSource.resolve()).inputs.norm(dim=1).median()
         return super().plan(facts, budget)
 
 
 @dataclass(frozen=True)
 class RunsWithinARun(Training):
-    """Tunes by whole runs with a budget each, inside its own, and publishes the ε of the last.
-
-    The inner run finds its task closed, because the outer one is under way.
-    """
+    """Tunes by whole runs with a budget each, inside its own, and publishes the ε of the last."""
 
     name = "runs_within_a_run"
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """Try three learning rates first."""
         records = [bench.run(Training(learning_rate=rate), Blobs(), plan.budget, seed=0) for rate in (0.1, 0.3, 1.0)]
         best = max(records, key=lambda result: result.record.metrics["accuracy"])
         assert best.model is not None
@@ -66,15 +53,11 @@ class RunsWithinARun(Training):
 
 @dataclass(frozen=True)
 class UsesRawRecords(Training):
-    """Claims its budget and normalises by statistics of the raw records, as preprocessing usually does.
-
-    Raw records have an event of their own, which no private plan has; the ledger refuses.
-    """
+    """Claims its budget and normalises by statistics of the raw records, as preprocessing usually does."""
 
     name = "uses_raw_records"
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """Look first."""
         deviation = float(session.nonprivate().inputs.std())
         outcome = super().run(plan, session)
         return bench.Outcome(outcome.model, {"deviation": deviation})
@@ -82,20 +65,15 @@ class UsesRawRecords(Training):
 
 @dataclass(frozen=True)
 class KeepsRawRecords(Training):
-    """A reference that keeps the raw records it was lent, for a later run that claims to be private.
-
-    The session takes them back: the tensors are empty once the run is over.
-    """
+    """A reference that keeps the raw records it was lent, for a later run that claims to be private."""
 
     name = "keeps_raw_records"
     end_to_end_private = False
     kept: ClassVar[list[Any]] = []
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        """Not private."""
         return bench.Plan(budget, bench.non_private(), bench.non_private(), None, (), bench.Cost(1, 1, 1.0))
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """Keep them."""
         self.kept.append(session.nonprivate())
         return bench.Outcome(session.build_model(), {"records": len(self.kept[-1])})

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoNoise(Training):
-    """Clips and forgets the noise, as examples do that leave a switch for debugging on.
-
-    The ledger refuses a Gaussian of multiplier 0 where the plan has another.
-    """
+    """Clips and forgets the noise, as examples do that leave a switch for debugging on."""
 
     name = "no_noise"
 
@@ -28,10 +25,7 @@ class NoNoise(Training):
 
 @dataclass(frozen=True)
 class HalfNoise(Training):
-    """Half of the planned noise: the deviation is taken for the distance of two neighbours, which is twice it.
-
-    The ledger refuses.
-    """
+    """Half of the planned noise: the deviation is taken for the distance of two neighbours, which is twice it."""
 
     name = "half_noise"
 
@@ -41,10 +35,7 @@ class HalfNoise(Training):
 
 @dataclass(frozen=True)
 class NoiseNotScaled(Training):
-    """Noise of deviation σ where σ · C is needed: code written for C = 1 and run with another threshold.
-
-    A session takes a multiplier of the sensitivity, so that the author must divide by C; the ledger refuses.
-    """
+    """Noise of deviation σ where σ · C is needed: code written for C = 1 and run with another threshold."""
 
     name = "noise_not_scaled"
 
@@ -56,10 +47,7 @@ class NoiseNotScaled(Training):
 
 @dataclass(frozen=True)
 class ClaimsMoreNoise(Training):
-    """The plan's event has more noise than the run adds: a report that is computed by other code than the training.
-
-    The ledger refuses what the plan does not have.
-    """
+    """The plan's event has more noise than the run adds: a report that is computed by other code than the training."""
 
     name = "claims_more_noise"
 
@@ -69,10 +57,7 @@ class ClaimsMoreNoise(Training):
 
 @dataclass(frozen=True)
 class IntegerNoise(Training):
-    """Composed integer multipliers in a Poisson sample, of which `dp_accounting` 0.6.0 counts the first only.
-
-    The plan is evaluated with floats, costs what it costs, and is refused before any data is read.
-    """
+    """Composed integer multipliers in a Poisson sample, of which `dp_accounting` 0.6.0 counts the first only."""
 
     name = "integer_noise"
 

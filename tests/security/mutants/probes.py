@@ -18,9 +18,6 @@ RADIUS = 0.01
 class ProbesApart(Training):
     """One batch's gradient and losses accounted as independently subsampled (Liu and Bu 2025, equation 9).
 
-    Algorithm 1 of that paper asks the losses of the gradient's batch. The session charges a batch as one sample of
-    all that is asked of it, and the ledger does not find that in the plan.
-
     Attributes:
         loss_noise: multiplier of the noise on each of the three losses.
     """
@@ -44,9 +41,6 @@ class ProbesApart(Training):
 @dataclass(frozen=True)
 class ProbesLongGradients(Training):
     """Probes the losses where the noisy gradient is long, of a tenth of the batches at most, as the plan has them.
-
-    What the plan counts is right, and which batches these are depends on their answers: those that seem to hold the
-    record are asked more. A batch is bound to what may be asked when it is opened, and refuses the losses.
 
     Attributes:
         loss_noise: multiplier of the noise on each of the three losses.

@@ -21,10 +21,7 @@ GOOD = 2.0
 
 @dataclass(frozen=True)
 class UnpaidValidation(Search):
-    """Validation accuracy costs nothing, because training does not see those records.
-
-    The ledger of a trial refuses what its event does not have.
-    """
+    """Validation accuracy costs nothing, because training does not see those records."""
 
     name = "unpaid_validation"
 
@@ -42,10 +39,7 @@ class UnpaidValidation(Search):
 
 @dataclass(frozen=True)
 class RetriesFailures(Search):
-    """A trial that did not work is tried again, as many sweeps do with runs that diverged.
-
-    A second training is not in the event of one trial; its ledger refuses.
-    """
+    """A trial that did not work is tried again, as many sweeps do with runs that diverged."""
 
     name = "retries_failures"
 
@@ -58,10 +52,7 @@ class RetriesFailures(Search):
 
 @dataclass(frozen=True)
 class SearchesUntilItIsGood(Search):
-    """Searches again while the winner is not good enough: the number of runs depends on the scores.
-
-    A second selection is not in the plan; the ledger refuses.
-    """
+    """Searches again while the winner is not good enough: the number of runs depends on the scores."""
 
     name = "searches_until_it_is_good"
 
@@ -76,16 +67,12 @@ class AlwaysSix(bench.UniformCount):
     """Says that it is uniform, and draws the largest number."""
 
     def sample(self, uniform: float) -> int:
-        """6."""
         return self.high
 
 
 @dataclass(frozen=True)
 class FixedCount(Search):
-    """A fixed number of trials under a theorem for a random one.
-
-    The events know the distributions for which the theorems are implemented, and take no other.
-    """
+    """A fixed number of trials under a theorem for a random one."""
 
     name = "fixed_count"
 
@@ -96,10 +83,7 @@ class FixedCount(Search):
 
 @dataclass(frozen=True)
 class SwallowsRefusals(Search):
-    """Asks for more than a trial has, and goes on when it is refused.
-
-    The session looks at every trial's ledger.
-    """
+    """Asks for more than a trial has, and goes on when it is refused."""
 
     name = "swallows_refusals"
 
@@ -112,10 +96,7 @@ class SwallowsRefusals(Search):
 
 @dataclass(frozen=True)
 class CopiesItsSession(Search):
-    """One deep copy of the session for each try, as of a configuration: the copies draw the same noise.
-
-    A session cannot be copied.
-    """
+    """One deep copy of the session for each try, as of a configuration: the copies draw the same noise."""
 
     name = "copies_its_session"
 
@@ -126,10 +107,7 @@ class CopiesItsSession(Search):
 
 @dataclass(frozen=True)
 class SeedsEveryTrial(Search):
-    """Seeds torch's global generator in every trial, as the optimiser of one public repository does.
-
-    Noise comes from named streams of the session: the run is the one without that line.
-    """
+    """Seeds torch's global generator in every trial, as the optimiser of one public repository does."""
 
     name = "seeds_every_trial"
 
@@ -142,10 +120,7 @@ class SeedsEveryTrial(Search):
 
 @dataclass(frozen=True)
 class KeepsATrialsSession(Search):
-    """Trains the winner a little longer, on what is left of a trial's account.
-
-    A trial's session stays where the trial ran, and cannot be copied out of there.
-    """
+    """Trains the winner a little longer, on what is left of a trial's account."""
 
     name = "keeps_a_trials_session"
 
@@ -176,10 +151,7 @@ class _Recorder(Search):
 
 @dataclass(frozen=True)
 class ReleasesALoser(_Recorder):
-    """Returns the last model that was trained, not the winner.
-
-    A trial runs in a copy of the process: of losers there is none.
-    """
+    """Returns the last model that was trained, not the winner."""
 
     name = "releases_a_loser"
 
@@ -190,10 +162,7 @@ class ReleasesALoser(_Recorder):
 
 @dataclass(frozen=True)
 class ReleasesALosersWeights(_Recorder):
-    """The same by `copy.deepcopy(model.state_dict())`, as public code keeps its checkpoints.
-
-    A trial runs in a copy of the process: of losers there is nothing.
-    """
+    """The same by `copy.deepcopy(model.state_dict())`, as public code keeps its checkpoints."""
 
     name = "releases_a_losers_weights"
 
@@ -206,10 +175,7 @@ class ReleasesALosersWeights(_Recorder):
 
 @dataclass(frozen=True)
 class PublishesScores(_Recorder):
-    """Publishes what every trial scored, for a plot of the search.
-
-    A trial runs in a copy of the process: its score is not there.
-    """
+    """Publishes what every trial scored, for a plot of the search."""
 
     name = "publishes_scores"
 
@@ -219,10 +185,7 @@ class PublishesScores(_Recorder):
 
 @dataclass(frozen=True)
 class PublishesRoundedScores(_Recorder):
-    """The same in per cent and as a text, so that the numbers are others.
-
-    A trial runs in a copy of the process: its score is not there in any clothes.
-    """
+    """The same in per cent and as a text, so that the numbers are others."""
 
     name = "publishes_rounded_scores"
 
@@ -232,10 +195,7 @@ class PublishesRoundedScores(_Recorder):
 
 @dataclass(frozen=True)
 class PublishesTheNumberOfTrials(_Recorder):
-    """Says how many trials there were, as every log of a search does.
-
-    A trial runs in a copy of the process: what it counts is counted there.
-    """
+    """Says how many trials there were, as every log of a search does."""
 
     name = "publishes_the_number_of_trials"
 
@@ -245,10 +205,7 @@ class PublishesTheNumberOfTrials(_Recorder):
 
 @dataclass(frozen=True)
 class WatchesTheProgress(Search):
-    """Says how many trials there were, by a progress display of its own.
-
-    The session's progress is not to be exchanged.
-    """
+    """Says how many trials there were, by a progress display of its own."""
 
     name = "watches_the_progress"
 
@@ -263,11 +220,7 @@ class Counting:
 
 @dataclass(frozen=True)
 class LogsItsTrials(Search):
-    """Writes every score to a file, as loggers do, and publishes the mean.
-
-    Files outlive the copy of the process that a trial runs in. A run whose trials come in another order has the same
-    mean, one of the winner's trial alone another: the contract's tests compare the two.
-    """
+    """Writes every score to a file, as loggers do, and publishes the mean."""
 
     name = "logs_its_trials"
 
@@ -291,10 +244,7 @@ class LogsItsTrials(Search):
 
 @dataclass(frozen=True)
 class LearnsFromScores(Search):
-    """Proposes near the best so far, as Bayesian optimisation does, under a theorem for independent trials.
-
-    A trial runs in a copy of the process, which no other trial has taught anything.
-    """
+    """Proposes near the best so far, as Bayesian optimisation does, under a theorem for independent trials."""
 
     name = "learns_from_scores"
 
@@ -314,10 +264,7 @@ class LearnsFromScores(Search):
 
 @dataclass(frozen=True)
 class WalksAGrid(Search):
-    """A fixed grid, one point after the other, under a theorem for independent draws.
-
-    A trial runs in a copy of the process, and takes the first point as all others do.
-    """
+    """A fixed grid, one point after the other, under a theorem for independent draws."""
 
     name = "walks_a_grid"
 
@@ -335,10 +282,7 @@ class WalksAGrid(Search):
 
 @dataclass(frozen=True)
 class AsksTheOuterSession(Search):
-    """Scores a trial's model through the session around it, whose score is planned as if it were one more.
-
-    While a selection runs, every account but those of its trials is locked.
-    """
+    """Scores a trial's model through the session around it, whose score is planned as if it were one more."""
 
     name = "asks_the_outer_session"
 
@@ -366,10 +310,7 @@ class AsksTheOuterSession(Search):
 
 @dataclass(frozen=True)
 class LogsRawGradients(Search):
-    """Compares candidates on parts of the data with an optimiser of its own, which logs the gradients it is given.
-
-    There they have no noise, for nobody is to see them. A run takes optimisers by name only.
-    """
+    """Compares candidates on parts of the data with an optimiser of its own, which logs the gradients it is given."""
 
     name = "logs_raw_gradients"
 

@@ -1,4 +1,4 @@
-"""Methods that look at what belongs to the session."""
+"""A method that looks at what belongs to the session."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,4 @@ from tests.security.wrong.methods import Sound
 class CountsTheRecords(Sound):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         len(session._access.raw.train)
-        return super().run(plan, session)
-
-
-@dataclass(frozen=True)
-class CountsThemByName(Sound):
-    def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        len(getattr(session, "_access").raw.train)  # noqa: B009
         return super().run(plan, session)
