@@ -1,21 +1,33 @@
-"""The modules that runs need, imported once by the server that their processes are forked from.
+"""Imports of the modules that runs need, done once by the server that forks their processes.
 
-Nothing is computed here, because threads and devices would not survive the fork.
+Threads and devices would not survive the fork, so nothing is computed here, and plug-ins of others are not imported.
 """
 # ruff: noqa: F401
+
+import importlib
+import pkgutil
 
 import optuna
 import scipy.signal
 import scipy.stats
 import sklearn.datasets
+import sklearn.metrics
 import torch
 import torch._dynamo
 import torch.func
 
 import dphpo_bench.data.images
+import dphpo_bench.methods
+import dphpo_bench.recipes.array_task
 import dphpo_bench.recipes.image_task
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
+import dphpo_bench.tasks
 import dphpo_bench.training.averaging
 import dphpo_bench.training.gradients
+import dphpo_bench.training.linear
 import dphpo_bench.training.optimizers
+
+for package in (dphpo_bench.methods, dphpo_bench.tasks):
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
