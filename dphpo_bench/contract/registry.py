@@ -45,6 +45,11 @@ def tasks() -> dict[str, Registered[Task]]:
     return _load("dphpo_bench.tasks", "task", Task)  # type: ignore[type-abstract]
 
 
+def is_registered(cls: type) -> bool:
+    """Return whether an entry point names this class."""
+    return any(entry.cls is cls for group in (methods(), tasks()) for entry in group.values())
+
+
 def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
     """The method of this name with some parameters replaced.
 

@@ -26,7 +26,7 @@ SECONDS = 60
 MEMORY_GB = 4.3
 """The limits of one ledger. Those of the built-in methods take less than a second, and little memory."""
 
-CLAIMS_A_CALL = 32
+CLAIMS_A_CALL = 8
 """So many claims share a process, and with it what accountants remember."""
 
 MAX_KEPT_BYTES = 400
