@@ -1,4 +1,4 @@
-"""Methods and tasks, found by their entry points. Built-ins are found in the same way as plug-ins."""
+"""Find methods and tasks by their entry points, built-ins in the same way as plug-ins."""
 
 import hashlib
 import inspect
@@ -24,7 +24,7 @@ PlugIn = TypeVar("PlugIn", Method, Task)
 
 @dataclass(frozen=True)
 class Registered(Generic[PlugIn]):
-    """A plug-in's class and where it comes from.
+    """Class of a plug-in, and where it comes from.
 
     Attributes:
         cls: the class.
@@ -36,12 +36,12 @@ class Registered(Generic[PlugIn]):
 
 
 def methods() -> dict[str, Registered[Method]]:
-    """All methods by name, sorted."""
+    """Return all methods by name, sorted."""
     return _load("dphpo_bench.methods", "method", Method)  # type: ignore[type-abstract]
 
 
 def tasks() -> dict[str, Registered[Task]]:
-    """All tasks by name, sorted."""
+    """Return all tasks by name, sorted."""
     return _load("dphpo_bench.tasks", "task", Task)  # type: ignore[type-abstract]
 
 
@@ -51,7 +51,7 @@ def is_registered(cls: type) -> bool:
 
 
 def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
-    """The method of this name with some parameters replaced.
+    """Make the method of this name with some parameters replaced.
 
     Args:
         name: a registered name.
@@ -69,7 +69,7 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     parameters = read_parameters(cls, overrides or {})
     with sealed() as complaints:
         try:
-            made = cls(**parameters)
+            method = cls(**parameters)
         except TypeError as error:  # a parameter without a default, say
             raise InvalidValueError(
                 f"Cannot make {name}: {shown(error, 300)}. Set its parameters with --set NAME=VALUE; a method is a "
@@ -78,35 +78,35 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     if complaints:
         raise SealedDataError(complaints[0])
     try:
-        json.dumps(made.parameters, allow_nan=False)
+        json.dumps(method.parameters, allow_nan=False)
     except ValueError:
         raise InvalidValueError(
             f"Expected finite parameters of {name}, got {shown(dict(overrides or {}), 300)}."
         ) from None
-    return made
+    return method
 
 
-def method_of(given: str | Method) -> Method:
-    """A method, or the one of this name.
+def method_of(method: str | Method) -> Method:
+    """Return a method, or make the method of this name.
 
     Raises:
         InvalidValueError: if it is neither a method nor a text.
         UnknownNameError: if no method has this name.
     """
-    if not isinstance(given, str | Method):
-        raise InvalidValueError(f"Expected a method or the name of one, got {shown(given, form=repr)}.")
-    return make_method(given) if isinstance(given, str) else given
+    if not isinstance(method, str | Method):
+        raise InvalidValueError(f"Expected a method or the name of one, got {shown(method, form=repr)}.")
+    return make_method(method) if isinstance(method, str) else method
 
 
-def task_of(given: str | Task) -> Task:
-    """A task, or the one of this name. Raises as `method_of` does."""
-    if not isinstance(given, str | Task):
-        raise InvalidValueError(f"Expected a task or the name of one, got {shown(given, form=repr)}.")
-    return make_task(given) if isinstance(given, str) else given
+def task_of(task: str | Task) -> Task:
+    """Return a task, or make the task of this name. Raise as `method_of` does."""
+    if not isinstance(task, str | Task):
+        raise InvalidValueError(f"Expected a task or the name of one, got {shown(task, form=repr)}.")
+    return make_task(task) if isinstance(task, str) else task
 
 
 def make_task(name: str, model: str | None = None) -> Task:
-    """The task of this name with this model.
+    """Make the task of this name with this model.
 
     Raises:
         UnknownNameError: if there is no such task or model.
@@ -118,7 +118,7 @@ def make_task(name: str, model: str | None = None) -> Task:
 
 
 def source_of(cls: type) -> bytes | None:
-    """The file that a class is from; None if it was typed into an interpreter, so that no edit would show."""
+    """Return the file that defines a class; None if it was typed into an interpreter, so that no edit would show."""
     try:
         return Path(inspect.getfile(cls)).read_bytes()
     except (OSError, TypeError):
@@ -127,7 +127,7 @@ def source_of(cls: type) -> bytes | None:
 
 @cache
 def code_hash(cls: type[Method] | type[Task]) -> str:
-    """A hash of a plug-in's own source, so that an edited method or task is another one."""
+    """Return a hash of a plug-in's own source, so that an edited method or task counts as another."""
     contract = Method if issubclass(cls, Method) else Task
     bases = cls.__mro__[: cls.__mro__.index(contract)]
     sources = [source_of(base) or repr(base).encode() for base in bases]
@@ -135,7 +135,7 @@ def code_hash(cls: type[Method] | type[Task]) -> str:
 
 
 def _points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group. To find them, all that is installed is read: once, until a folder of it changes."""
+    """Return the entry points of a group; read all that is installed once, until a folder of it changes."""
     return _points_of(group, tuple((folder, _changed(folder)) for folder in sys.path))
 
 
@@ -146,7 +146,7 @@ def _points_of(group: str, where: tuple[tuple[str, int], ...]) -> tuple[EntryPoi
 
 
 def _changed(folder: str) -> int:
-    """When something was added to a folder, or taken away; 0 if it is none."""
+    """Return when something was last added to a folder or removed; 0 if there is no such folder."""
     try:
         return Path(folder).stat().st_mtime_ns
     except OSError:
@@ -175,8 +175,8 @@ def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[Plu
                 stacklevel=3,
             )
             continue
-        is_one = isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name
-        if not (is_one and isinstance(getattr(cls, "summary", None), str)):
+        fits = isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name
+        if not (fits and isinstance(getattr(cls, "summary", None), str)):
             warnings.warn(
                 f"Skipped the {kind} plug-in {name!r} ({point.value}, {_origin(point)}): it is not a "
                 f"subclass of {base.__name__} with a `summary` whose `name` is {name!r}.",

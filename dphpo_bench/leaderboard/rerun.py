@@ -1,4 +1,4 @@
-"""Repeats runs of records: which ones, and whether everything comes out as it was."""
+"""Repeat runs of records: choose them, and compare their results."""
 
 import math
 from collections import Counter
@@ -25,7 +25,7 @@ PATIENCE = 10
 
 @dataclass(frozen=True)
 class Repeat:
-    """A run to repeat: the path and the record, and the cell that repeats it."""
+    """Run to repeat: the path and the record, and the cell that repeats it."""
 
     path: str
     record: RunRecord
@@ -34,12 +34,12 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that did not come out as it was; None where one of both lacks it.
+    """Value that differs in a repeated run; None where the record or the run lacks it.
 
     Attributes:
         name: of the metric, or the place in the record, such as "privacy.epsilon".
         recorded: a number, a text or a truth value.
-        repeated: likewise.
+        repeated: a number, a text or a truth value.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Difference:
 
 
 def choose(runs: Sequence[Run], count: int) -> list[Run]:
-    """The runs to repeat, always the same ones: one of each method before another of it, the cheapest first.
+    """Choose the runs to repeat, always the same: one of each method before another of it, the cheapest first.
 
     Runs that failed are left out, and those of methods or tasks that are not installed here, or in a newer version.
     """
@@ -73,14 +73,14 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
 def repeats(
     runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop
 ) -> tuple[list[Repeat], list[Refused], list[Refused]]:
-    """What repeats these runs; why others cannot be repeated here; and which are not what they say they are.
+    """Return the repeats of these runs; why others cannot be repeated here; and which records contradict themselves.
 
     Args:
         runs: whose paths are below one of the roots, or one of them.
         roots: folders and files, as for `read_submissions`.
         workshop: makes tasks.
     """
-    found: list[Repeat] = []
+    repeatable: list[Repeat] = []
     refused: list[Refused] = []
     others: list[Refused] = []
     for run in runs:
@@ -94,16 +94,16 @@ def repeats(
             refused.append(Refused(run.path, f"It ran on {record.environment['device']}, and there is none here."))
             continue
         try:
-            found.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
+            repeatable.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
         except DataError as error:
             refused.append(Refused(run.path, str(error)))
         except DphpoBenchError as error:
             others.append(Refused(run.path, str(error)))
-    return found, refused, others
+    return repeatable, refused, others
 
 
 def _resources(record: RunRecord) -> Resources:
-    """Those that the record tells of: threads and devices decide how sums are rounded."""
+    """Return the resources in the record: threads and devices decide how sums are rounded."""
     threads = record.environment.get("threads", "1")
     return Resources(
         threads=int(threads) if threads.isdecimal() and 1 <= int(threads) <= 1024 else 1,
@@ -113,9 +113,9 @@ def _resources(record: RunRecord) -> Resources:
 
 
 def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
-    """What differs by more than rounding; or why nothing can be compared.
+    """Return what differs by more than rounding; or why nothing can be compared.
 
-    Compared is all that follows from the seed: metrics, what was released, what it cost, and every figure of its
+    This compares all that follows from the seed: metrics, what was released, what it cost, and every figure of
     privacy with the ledger. A record whose metrics alone were right could claim any ε.
 
     Args:
@@ -125,18 +125,18 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
     again = store.find(repeat.cell.identity)
     if again is None or again.status != "ok":
         return f"it failed: {again.error if again else 'it has no record'}"
-    old, new = (dict(_told(record)) for record in (repeat.record, again))
+    old, new = (dict(_values(record)) for record in (repeat.record, again))
     # Records of version 2 state no risk.
     names = [*old, *(name for name in new if name not in old and not name.startswith("privacy.risk"))]
     both = [Difference(name, old.get(name), new.get(name)) for name in names]
-    return [one for one in both if not _alike(one.recorded, one.repeated)]
+    return [pair for pair in both if not _alike(pair.recorded, pair.repeated)]
 
 
-def _told(record: RunRecord) -> Iterator[tuple[str, Any]]:
-    """What follows from a run's seed: names and values."""
-    told = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
-    yield from _leaves("", told.pop("metrics"))
-    for name, value in told.items():
+def _values(record: RunRecord) -> Iterator[tuple[str, Any]]:
+    """Yield what follows from a run's seed: names and values."""
+    values = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
+    yield from _leaves("", values.pop("metrics"))
+    for name, value in values.items():
         yield from _leaves(name, value)
 
 
@@ -144,12 +144,14 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     named = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if named is None:
         yield place, value
-    for name, one in named or ():
-        yield from _leaves(f"{place}.{name}" if place else str(name), one)
+    for name, part in named or ():
+        yield from _leaves(f"{place}.{name}" if place else str(name), part)
 
 
 def _alike(recorded: Any, repeated: Any) -> bool:
-    numbers = [one for one in (recorded, repeated) if isinstance(one, int | float) and not isinstance(one, bool)]
+    numbers = [
+        value for value in (recorded, repeated) if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
     if len(numbers) == 2:
         return math.isclose(*numbers, rel_tol=ROUNDING, abs_tol=ROUNDING**2) or all(map(math.isnan, numbers))
     return bool(recorded == repeated)

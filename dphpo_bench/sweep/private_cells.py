@@ -107,10 +107,10 @@ class PrivateCells:
             )
         releases = [release for _, release in known]
         earlier = f", after {len(before)} earlier ones" if before else ""
-        units = {
-            unit: [one for one in releases if one.unit == unit] for unit in dict.fromkeys(r.unit for r in releases)
-        }
-        each = "; ".join(f"{count(len(some), 'run')}, together {total_of(some).text()}" for some in units.values())
+        by_unit: dict[str, list[Entry]] = {}
+        for release in releases:
+            by_unit.setdefault(release.unit, []).append(release)
+        each = "; ".join(f"{count(len(some), 'run')}, together {total_of(some).text()}" for some in by_unit.values())
         return f"On private records{earlier}: {each}."
 
     def for_digest(self, cell: Cell) -> Secret | None:

@@ -1,4 +1,4 @@
-"""A package with one method or one task, ready to install, to check and to be changed."""
+"""Write a package with a method or a task, ready to install, to check and to be changed."""
 
 import keyword
 import re
@@ -61,7 +61,7 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
 
 
 def check_name(kind: Kind, name: str) -> None:
-    """Refuse a name unless it is lower-case words joined by underscores that stand for nothing else yet."""
+    """Reject a name unless it is lower-case words joined by underscores that stand for nothing else yet."""
     written = shown(name, form=repr)
     if not (NAME.fullmatch(name) and len(name) <= MAX_NAME):
         raise InvalidValueError(
@@ -79,11 +79,11 @@ def check_name(kind: Kind, name: str) -> None:
 
 
 def class_name(name: str) -> str:
-    """ "two_rates" → "TwoRates"."""
+    """Return "TwoRates" for "two_rates"."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
 def _suggested(kind: Kind, name: str) -> str:
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
-    made = "_".join(words)[:MAX_NAME].strip("_")
-    return made if NAME.fullmatch(made) else f"my_{kind}"
+    joined = "_".join(words)[:MAX_NAME].strip("_")
+    return joined if NAME.fullmatch(joined) else f"my_{kind}"

@@ -27,7 +27,7 @@ from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
 from dphpo_bench.sweep.driver import Stock, sweep
 from dphpo_bench.sweep.executors import SerialExecutor
-from dphpo_bench.sweep.processes import Answer, Function, NotStartedError
+from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes
 from dphpo_bench.sweep.ray_executor import RayExecutor
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import load_suite
@@ -185,6 +185,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Any]:
     """A Ray cluster of one node, to which tests add others."""
+    Processes().call(echo, "", Resources())  # starts the server of processes, which has no mark and stays
     with pytest.MonkeyPatch.context() as patch:
         # Ray reads these when it is imported.
         patch.setenv("RAY_AUTH_MODE", "token")
@@ -368,7 +369,7 @@ def test_a_cluster_that_does_not_answer_is_given_up(cluster: Any, monkeypatch: p
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(InvalidValueError, match=f"{address}.*no answer in 4 s") as caught:
+        with pytest.raises(InvalidValueError, match=f"{address}.*time limit of 4 s") as caught:
             RayExecutor(address, [Resources()])
     assert "\n" not in str(caught.value)
 
