@@ -7,6 +7,7 @@ and caches have to be the same on all nodes. The folder of records need not, sin
 import contextlib
 import functools
 import importlib
+import json
 import logging
 import os
 import re
@@ -192,7 +193,8 @@ def _started(ray: Any) -> Iterator[None]:
 def _joined(ray: Any, address: str) -> Iterator[None]:
     """Join a Ray that others have started."""
     # Ray tries for minutes and then ends the process, so another process finds out whether the cluster answers.
-    answer = Processes().call(_try_to_join, address, Resources(time_limit_s=JOIN_SECONDS))
+    settings = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    answer = Processes().call(_try_to_join, json.dumps([address, settings]), Resources(time_limit_s=JOIN_SECONDS))
     reason = answer.failure.rstrip(".") if answer.text is None else answer.text
     if reason:
         raise InvalidValueError(f"Cannot join the Ray cluster at {address!r}: {reason}.")
@@ -218,8 +220,10 @@ def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterat
         ray.shutdown()
 
 
-def _try_to_join(address: str) -> str:
+def _try_to_join(address_and_settings: str) -> str:
     """Return why the cluster cannot be joined, or an empty text."""
+    address, settings = json.loads(address_and_settings)
+    os.environ.update(settings)
     try:
         importlib.import_module("ray").init(address, log_to_driver=False, logging_level=logging.ERROR)
     except BaseException as error:
