@@ -17,17 +17,15 @@ import torch._dynamo
 import torch.func
 
 import dphpo_bench.data.images
-import dphpo_bench.methods
 import dphpo_bench.recipes.array_task
 import dphpo_bench.recipes.image_task
 import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
-import dphpo_bench.tasks
 import dphpo_bench.training.averaging
 import dphpo_bench.training.gradients
 import dphpo_bench.training.linear
 import dphpo_bench.training.optimizers
 
-for package in (dphpo_bench.methods, dphpo_bench.tasks):
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+for package in ("dphpo_bench.methods", "dphpo_bench.tasks"):
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
         importlib.import_module(module.name)

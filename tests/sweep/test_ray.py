@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
@@ -25,12 +25,13 @@ from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
-from dphpo_bench.sweep.driver import Stock, sweep
+from dphpo_bench.sweep.driver import sweep
 from dphpo_bench.sweep.executors import SerialExecutor
 from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes
 from dphpo_bench.sweep.ray_executor import RayExecutor
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import load_suite
+from tests.sweep.conftest import Silent
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray"),
@@ -105,28 +106,16 @@ def main_module(_: str) -> str:
     return str("ray" in sys.modules)
 
 
-class Silent:
-    """Watches nothing, but for what a test wants to do when a cell has finished."""
+class Killing(Silent):
+    """Does what a test wants when a cell has finished."""
 
-    def __init__(self, finished: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, finished: Callable[[], None]) -> None:
+        super().__init__()
         self._finished = finished
-        self.count = 0
-        self.notes: list[str] = []
-
-    def stock(self, stock: Stock) -> None: ...
-
-    def preparing(self, tasks: Sequence[str]) -> None: ...
-
-    def started(self, cell: Cell) -> None: ...
 
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
-        self.count += 1
+        super().finished(cell, record, elsewhere)
         self._finished()
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def tick(self) -> None: ...
 
 
 class Placed:
@@ -233,10 +222,10 @@ def test_a_sweep_survives_a_node_that_is_killed(
             cluster.remove_node(doomed, allow_graceful=False)
             assert wait_until(lambda: all(map(is_gone, killed)))
 
-    watcher = Silent(kill_node)
+    watcher = Killing(kill_node)
     store = RecordStore(tmp_path / "ray")
     summary = sweep(cells, store, Placed(RayExecutor(cluster.address, [Resources()])), source, watcher)
-    assert watcher.count == summary.run == 12
+    assert len(watcher.records) == summary.run == 12
     assert not summary.failures
     assert not watcher.notes  # Ray itself started the lost cell again
     assert len(killed) == 2
