@@ -21,6 +21,9 @@ from dphpo_bench.contract.task import Task
 
 PlugIn = TypeVar("PlugIn", Method, Task)
 
+GROUPS: Mapping[str, type[Method] | type[Task]] = {"dphpo_bench.methods": Method, "dphpo_bench.tasks": Task}
+"""Groups of entry points, and what their classes are."""
+
 
 @dataclass(frozen=True)
 class Registered(Generic[PlugIn]):
@@ -37,12 +40,12 @@ class Registered(Generic[PlugIn]):
 
 def methods() -> dict[str, Registered[Method]]:
     """Return all methods by name, sorted."""
-    return _load("dphpo_bench.methods", "method", Method)  # type: ignore[type-abstract]
+    return _load("dphpo_bench.methods", Method)  # type: ignore[type-abstract]
 
 
 def tasks() -> dict[str, Registered[Task]]:
     """Return all tasks by name, sorted."""
-    return _load("dphpo_bench.tasks", "task", Task)  # type: ignore[type-abstract]
+    return _load("dphpo_bench.tasks", Task)  # type: ignore[type-abstract]
 
 
 def is_registered(cls: type) -> bool:
@@ -134,7 +137,7 @@ def code_hash(cls: type[Method] | type[Task]) -> str:
     return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
 
 
-def _points(group: str) -> tuple[EntryPoint, ...]:
+def points(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of a group; read all that is installed once, until a folder of it changes."""
     return _points_of(group, tuple((folder, _changed(folder)) for folder in sys.path))
 
@@ -153,37 +156,58 @@ def _changed(folder: str) -> int:
         return 0
 
 
-def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
-    """Load every entry point of a group; a broken one is a warning, two of one name are an error."""
-    points: dict[str, EntryPoint] = {}
-    for point in _points(group):
-        known = points.setdefault(point.name, point)
+def load_class(point: EntryPoint) -> type[Method] | type[Task]:
+    """Load the class that an entry point names; one without a group stands for a class that is not installed.
+
+    Raises:
+        InvalidValueError: if it is not written as module:Class.
+        RegistryError: if it cannot be loaded, or is not the method or the task that it should be.
+    """
+    label = f"{point.name} = {point.value}" if point.group else point.value
+    if not all(point.value.partition(":")[::2]):
+        raise InvalidValueError(f"Expected module:Class, got {label!r}.")
+    try:
+        cls: Any = point.load()
+    except (Exception, SystemExit) as error:
+        raise RegistryError(f"Cannot load {label}: {type(error).__name__}: {error}.") from None
+    if not (isinstance(cls, type) and issubclass(cls, Method | Task)):
+        raise RegistryError(f"{label} is neither a subclass of dphpo_bench.Method nor of dphpo_bench.Task.")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise RegistryError(f"{label} lacks {missing}. Define what its base class leaves open.")
+    if not point.group:
+        return cls
+    expected, name = GROUPS[point.group], getattr(cls, "name", None)
+    if not issubclass(cls, expected):
+        raise RegistryError(f"{point.value} is an entry point in {point.group}, but no {expected.__name__}.")
+    if name != point.name:
+        raise RegistryError(f"The entry point {label} names a class whose `name` is {name!r}. Make the two equal.")
+    if not isinstance(getattr(cls, "summary", None), str):
+        raise RegistryError(f"{label} has no `summary`. Set this class attribute to a line of text.")
+    return cls
+
+
+def _load(group: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
+    """Load every entry point of a group; a broken plug-in is a warning, two of one name are an error."""
+    kind = base.__name__.lower()
+    by_name: dict[str, EntryPoint] = {}
+    for point in points(group):
+        known = by_name.setdefault(point.name, point)
         if known.value != point.value:
             raise RegistryError(
                 f"Two plug-ins provide the {kind} {point.name!r}: {known.value} ({_origin(known)}) and "
                 f"{point.value} ({_origin(point)}). Uninstall one of them."
             )
-    loaded = {}
-    for name, point in sorted(points.items()):
+    loaded: dict[str, Registered[PlugIn]] = {}
+    for name, point in sorted(by_name.items()):
         try:
             with sealed():
-                cls = point.load()
+                cls: Any = load_class(point)
+            loaded[name] = Registered(cls, _origin(point))
         except Exception as error:
             warnings.warn(
-                f"Skipped the broken {kind} plug-in {name!r} ({point.value}, {_origin(point)}): "
-                f"{type(error).__name__}: {error}",
-                stacklevel=3,
+                f"Skipped the broken {kind} plug-in {name!r} ({point.value}, {_origin(point)}): {error}", stacklevel=3
             )
-            continue
-        fits = isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name
-        if not (fits and isinstance(getattr(cls, "summary", None), str)):
-            warnings.warn(
-                f"Skipped the {kind} plug-in {name!r} ({point.value}, {_origin(point)}): it is not a "
-                f"subclass of {base.__name__} with a `summary` whose `name` is {name!r}.",
-                stacklevel=3,
-            )
-            continue
-        loaded[name] = Registered(cls, _origin(point))
     return loaded
 
 

@@ -4,20 +4,20 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, distributions, entry_points
-from inspect import getdoc, isabstract
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, distributions
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RegistryError, UnknownNameError
+from dphpo_bench.base.errors import DphpoBenchError, RegistryError, UnknownNameError
 from dphpo_bench.base.text import one_line, unknown_name_message
 from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.registry import GROUPS, load_class, points
 from dphpo_bench.contract.task import Task
 from dphpo_bench.contract.task_files import SUFFIX, import_file, look_here_for
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract
 
-GROUPS = ("dphpo_bench.methods", "dphpo_bench.tasks")
 PREFIX = "test_"
 MAX_REASON = 2000
 
@@ -82,15 +82,15 @@ def subjects(plug_in: str) -> list[Subject]:
         plug_in = f"{import_file(Path(file)).__name__}:{name}"
     if ":" in plug_in:
         look_here_for(plug_in.partition(":")[0])
-        return _with_models(_load(EntryPoint(plug_in, plug_in, ""), plug_in), "not installed as a plug-in")
-    points = [point for group in GROUPS for point in entry_points(group=group)]
-    named = [point for point in points if point.name == plug_in]
+        return _with_models(load_class(EntryPoint(plug_in, plug_in, "")), "not installed as a plug-in")
+    installed = [point for group in GROUPS for point in points(group)]
+    named = [point for point in installed if point.name == plug_in]
     if not named:
         try:
             named = [point for point in distribution(plug_in).entry_points if point.group in GROUPS]
         except (PackageNotFoundError, ValueError):
             providers = {each.name for each in distributions() if any(p.group in GROUPS for p in each.entry_points)}
-            available = {point.name for point in points} | providers
+            available = {point.name for point in installed} | providers
             raise UnknownNameError(unknown_name_message("plug-in", plug_in, available)) from None
         if not named:
             raise UnknownNameError(
@@ -100,16 +100,7 @@ def subjects(plug_in: str) -> list[Subject]:
     checked = []
     for point in dict.fromkeys(named):
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else plug_in
-        cls = _load(point, f"{point.name} = {point.value}")
-        expected = Method if point.group == GROUPS[0] else Task
-        if not issubclass(cls, expected):
-            raise RegistryError(f"{point.value} is an entry point in {point.group}, but no {expected.__name__}.")
-        if getattr(cls, "name", None) != point.name:
-            raise RegistryError(
-                f"The entry point {point.name} = {point.value} names a class whose `name` is "
-                f"{getattr(cls, 'name', None)!r}. Make the two equal."
-            )
-        checked += _with_models(cls, origin)
+        checked += _with_models(load_class(point), origin)
     return checked
 
 
@@ -137,22 +128,6 @@ def _outcome(test: Callable[[Any], None], subject: Subject) -> tuple[str | None,
         last = traceback.extract_tb(error.__traceback__)[-1]
         return one_line(f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})", MAX_REASON), None
     return None, None
-
-
-def _load(point: EntryPoint, shown: str) -> type[Method] | type[Task]:
-    module, _, name = point.value.partition(":")
-    if not (module and name):
-        raise InvalidValueError(f"Expected module:Class, got {shown!r}.")
-    try:
-        loaded: Any = point.load()
-    except (Exception, SystemExit) as error:
-        raise RegistryError(f"Cannot load {shown}: {type(error).__name__}: {error}.") from None
-    if not (isinstance(loaded, type) and issubclass(loaded, Method | Task)):
-        raise RegistryError(f"{shown} is neither a subclass of dphpo_bench.Method nor of dphpo_bench.Task.")
-    if isabstract(loaded):
-        missing = ", ".join(sorted(loaded.__abstractmethods__))
-        raise RegistryError(f"{shown} lacks {missing}. Define what its base class leaves open.")
-    return loaded
 
 
 def _with_models(cls: type[Method] | type[Task], origin: str) -> list[Subject]:

@@ -3,7 +3,7 @@
 import keyword
 import re
 import sys
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Literal
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
+from dphpo_bench.contract.registry import points
 
 Kind = Literal["method", "task"]
 
@@ -72,7 +73,7 @@ def check_name(kind: Kind, name: str) -> None:
         raise InvalidValueError(f"{written} is reserved by Python. Try {'my_' + name!r}.")
     if name.startswith("test"):
         raise InvalidValueError(f"pytest would collect a module {written} as tests. Try {'my_' + name!r}.")
-    if name in {point.name for point in entry_points(group=f"dphpo_bench.{kind}s")}:
+    if name in {point.name for point in points(f"dphpo_bench.{kind}s")}:
         raise InvalidValueError(f"A {kind} {written} is installed already. Try {'my_' + name!r}.")
     if name in sys.stdlib_module_names or find_spec(name) is not None:
         raise InvalidValueError(f"A module {written} is installed already. Try {'my_' + name!r}.")
