@@ -82,12 +82,6 @@ def remember(text: str) -> str:
     return "".join(MEMORY)
 
 
-def close_output(text: str) -> str:
-    sys.stdout.close()
-    os.close(2)
-    return text
-
-
 def half_an_answer(text: str) -> str:
     """Dies while it sends its answer."""
     os.write(sys._getframe(1).f_locals["sender"].fileno(), b"\0\0\1\0abc")
@@ -204,10 +198,6 @@ def test_an_answer_does_not_wait_for_what_escaped(processes) -> None:
     start = time.monotonic()
     assert processes.call(answer_and_stay, "done", Resources()).text == "done"
     assert time.monotonic() - start < 35
-
-
-def test_an_answer_arrives_without_an_output(processes) -> None:
-    assert processes.call(close_output, "done", Resources()).text == "done"
 
 
 def test_children_that_are_left_behind_are_killed(processes, tmp_path) -> None:

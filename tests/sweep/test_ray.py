@@ -257,13 +257,6 @@ class TestCalls:
         assert executor.submit(kill_worker_once, str(path), Resources()).result(240).text == "second"
         assert wait_until(lambda: is_gone(int(path.read_text())))
 
-    @pytest.mark.slow
-    def test_limits_hold_as_without_ray(self, executor: RayExecutor, tmp_path: Path) -> None:
-        path = tmp_path / "pid"
-        late = executor.submit(sleep_long, str(path), Resources(time_limit_s=8)).result(240)
-        assert (late.text, late.failure, late.again) == (None, "Stopped after the time limit of 8 s.", False)
-        assert is_gone(int(path.read_text()))
-
     def test_a_cell_that_is_killed_may_be_tried_again(self, executor: RayExecutor) -> None:
         killed = executor.submit(kill_itself, "", Resources(time_limit_s=float("inf"))).result(240)
         assert killed.text is None
