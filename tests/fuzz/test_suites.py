@@ -1,6 +1,5 @@
 """Suites from strangers: refused in a line that names the file, or read as written."""
 
-import datetime
 import json
 from pathlib import Path
 from typing import Any
