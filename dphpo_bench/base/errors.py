@@ -1,4 +1,4 @@
-"""Errors a user can meet: each message states the value, the rule and the way out, on one line.
+"""Define the errors a user can meet: each message states the value, the rule and the way out, on one line.
 
 The command line prints the message alone and exits with `exit_code`; any other exception that escapes is a bug.
 """
@@ -35,7 +35,7 @@ class DataError(DphpoBenchError):
 
 
 class MissingExtraError(DataError, InvalidValueError):
-    """Something needs a package that an extra of this one brings, and that is not installed."""
+    """A package that an extra of this package brings is not installed."""
 
 
 class SealedDataError(DataError):

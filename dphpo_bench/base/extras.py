@@ -1,4 +1,4 @@
-"""The packages that extras of this one bring, which an installation may lack."""
+"""Check for packages that extras of this package bring."""
 
 from importlib.util import find_spec
 
@@ -6,7 +6,7 @@ from dphpo_bench.base.errors import MissingExtraError
 
 
 def require_extra(extra: str, purpose: str, *packages: str) -> None:
-    """Refuse to go on without packages, none of which is imported.
+    """Reject an installation that lacks packages; import none of them.
 
     Args:
         extra: which of `pip install 'dphpo-bench[extra]'` brings them.

@@ -1,4 +1,4 @@
-"""Files that exist as a whole or not at all."""
+"""Read and write files as a whole or not at all."""
 
 import errno
 import os
@@ -59,7 +59,7 @@ def write_whole(path: Path, content: str | bytes | Iterable[Buffer], mode: int =
 
 
 def write_aside(path: Path, content: str | bytes) -> Path:
-    """Write what cannot be written to its path into a new folder for temporary files. Returns where it is."""
+    """Write what cannot be written to its path into a new folder for temporary files, and return its new path."""
     return write_whole(Path(tempfile.mkdtemp(prefix="dphpo-bench-")) / path.name, content)
 
 

@@ -1,10 +1,10 @@
-"""How much of a run's planned work is done, which gives one estimate of the time left over all of its phases."""
+"""Count how much of a run's planned work is done, for one estimate of the time left over all of its phases."""
 
 import time
 
 
 class Meter:
-    """Counts example passes, the unit of a plan's cost. All of it is public: batches count with their expected sizes.
+    """Counter of example passes, the unit of a plan's cost. It is public: batches count with their expected sizes.
 
     Args:
         total: how many are planned; 0 if nobody knows, or may know. Nothing is counted then.
@@ -23,7 +23,7 @@ class Meter:
             self._first = self._first or (time.monotonic(), self.done)
 
     def seconds_left(self) -> float | None:
-        """Seconds for the rest at the rate since the first report; None if that is not known."""
+        """Return the seconds for the rest at the rate since the first report; None if that is not known."""
         if self._first is None or self.total <= 0:
             return None
         since, before = self._first

@@ -1,4 +1,4 @@
-"""Progress of long work: the library reports, and its caller decides how to show it."""
+"""Report progress of long work; the caller decides how to show it."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -13,7 +13,7 @@ class Advance(Protocol):
 
 
 class Progress(Protocol):
-    """Where long work reports to."""
+    """Receiver of reports on long work."""
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Open a display of `total` units, 0 if nobody knows how many; the context yields an `Advance`."""
@@ -31,7 +31,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Reports nothing; for whoever asks for it."""
+    """Progress that shows nothing."""
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:
         """Open nothing."""

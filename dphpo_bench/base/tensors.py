@@ -1,4 +1,4 @@
-"""Named tensors with one row for each record: what tasks load and models take."""
+"""Hold named tensors with one row for each record: tasks load them, and models take them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -50,11 +50,11 @@ class Records:
 
     @property
     def n_units(self) -> int:
-        """The number of different units; of records where they have none."""
+        """Number of different units; of records where they have none."""
         return len(self) if self.units is None else len(_distinct(self.units))
 
     def check_unit(self, unit: str) -> None:
-        """Refuse records that do not hold what a task says is its unit; see `TaskFacts.unit`.
+        """Reject records that do not hold what a task says is its unit; see `TaskFacts.unit`.
 
         Raises:
             DataError: if they have units and the task names none, or the other way round.
@@ -69,26 +69,26 @@ class Records:
 
     @property
     def are_named(self) -> bool:
-        """Whether inputs or targets are several tensors by name."""
+        """True if inputs or targets are several tensors by name."""
         return isinstance(self.inputs, Mapping) or isinstance(self.targets, Mapping)
 
     def named(self) -> "dict[str, Tensor]":
-        """All tensors, as "inputs", "targets", "units", or with their own names as "inputs.ids"."""
-        found = {}
+        """Return all tensors, as "inputs", "targets", "units", or with their own names as "inputs.ids"."""
+        tensors_by_name = {}
         for kind, tensors in (("inputs", self.inputs), ("targets", self.targets)):
             if isinstance(tensors, Mapping):
-                found.update({f"{kind}.{name}": tensor for name, tensor in tensors.items()})
+                tensors_by_name.update({f"{kind}.{name}": tensor for name, tensor in tensors.items()})
             else:
-                found[kind] = tensors
-        return found if self.units is None else {**found, "units": self.units}
+                tensors_by_name[kind] = tensors
+        return tensors_by_name if self.units is None else {**tensors_by_name, "units": self.units}
 
     def each(self, function: "Callable[[Tensor], Tensor]") -> "Records":
-        """The records with a function applied to every tensor."""
+        """Apply a function to every tensor."""
         units = None if self.units is None else function(self.units)
         return Records(each(function, self.inputs), each(function, self.targets), units=units)
 
     def rows(self, rows: "slice | Tensor") -> "Records":
-        """Some of the records: a slice, or indices of int64."""
+        """Return some of the records: a slice, or indices of int64."""
         return self.each(lambda tensor: take(tensor, rows))
 
     def copied(self) -> "Self":
@@ -96,54 +96,54 @@ class Records:
         return replace(self, inputs=each(gathered, self.inputs), targets=each(gathered, self.targets))
 
     def first(self, n: int) -> "Records":
-        """The records of the first n units."""
+        """Return the records of the first n units."""
         if self.units is None:
             return self.rows(slice(n))
         return self.rows((self.units <= _distinct(self.units)[:n][-1]).nonzero().squeeze(1))
 
     def outputs(self, model: "nn.Module") -> Any:
-        """The outputs of the model for the inputs."""
+        """Compute the outputs of the model for the inputs."""
         return call(model, self.inputs)
 
     def to(self, device: "torch.device", dtype: "torch.dtype") -> "Records":
-        """The records on a device; floating-point numbers become `dtype`, integers keep their type."""
+        """Move the records to a device; floating-point numbers become `dtype`, integers keep their type."""
         return self.each(lambda tensor: converted(tensor, device, dtype))
 
 
 def _distinct(units: "Tensor") -> "Tensor":
-    """The different ids of units, ascending."""
+    """Return the different ids of units, ascending."""
     import torch
 
-    found: Tensor = torch.unique(units)
-    return found
+    ids: Tensor = torch.unique(units)
+    return ids
 
 
 def each(function: "Callable[[Tensor], Tensor]", tensors: Tensors) -> Tensors:
-    """A function applied to the tensor, or to each of several."""
+    """Apply a function to the tensor, or to each of several."""
     if isinstance(tensors, Mapping):
         return {name: function(tensor) for name, tensor in tensors.items()}
     return function(tensors)
 
 
 def leaves(tensors: Tensors) -> "list[Tensor]":
-    """The tensor, or all of several."""
+    """Return the tensor, or all of several."""
     return list(tensors.values()) if isinstance(tensors, Mapping) else [tensors]
 
 
 def single(tensors: Tensors) -> "Tensor":
-    """The tensor; refused if there are several by name."""
+    """Return the tensor; reject several by name."""
     if isinstance(tensors, Mapping):
         raise InvalidValueError(f"Expected one tensor, got several by name: {', '.join(tensors)}.")
     return tensors
 
 
 def length(tensors: Tensors) -> int:
-    """How many rows there are."""
+    """Return the number of rows."""
     return len(leaves(tensors)[0])
 
 
 def take(tensor: "Tensor", rows: "slice | Tensor") -> "Tensor":
-    """Some rows of a tensor, wherever it lies: a slice is a view, indices are a copy."""
+    """Take some rows of a tensor, wherever it lies: a slice is a view, indices are a copy."""
     return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows.to(tensor.device))
 
 
@@ -168,17 +168,17 @@ def gathered(
 
 
 def converted(tensor: "Tensor", device: "torch.device", dtype: "torch.dtype") -> "Tensor":
-    """The tensor on a device; floating-point numbers become `dtype`, integers keep their type."""
+    """Move a tensor to a device; floating-point numbers become `dtype`, integers keep their type."""
     return tensor.to(device, dtype if tensor.is_floating_point() else None)
 
 
 def call(model: "nn.Module", inputs: Tensors) -> Any:
-    """The model's outputs: `model(inputs)`, or `model(**inputs)` if the inputs have names."""
+    """Compute the model's outputs: `model(inputs)`, or `model(**inputs)` if the inputs have names."""
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 
 def plain(tensor: object) -> "Tensor":
-    """The tensor, unless it is of a subclass, whose code would see any tensor that it is combined with.
+    """Return the tensor; reject subclasses, whose code would see any tensor that it is combined with.
 
     Raises:
         InvalidValueError: if it is of a subclass, or no tensor.

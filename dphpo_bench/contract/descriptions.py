@@ -1,4 +1,4 @@
-"""What a plug-in says of itself: its parameters, from their declarations and docstrings, and its search space."""
+"""Describe plug-ins: parameters, from their declarations and docstrings, and search spaces."""
 
 import inspect
 import re
@@ -22,11 +22,11 @@ _NAMES = {int: "whole number", float: "number", str: "text", bool: "True or Fals
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a method.
+    """Parameter of a method.
 
     Attributes:
-        kind: what it may be, such as "0 < number < 1".
-        default: None without one; then it has to be given.
+        kind: its allowed values, such as "0 < number < 1".
+        default: None if there is none; then a value is required.
         meaning: from the docstring of the class that has it; "" if that says nothing.
     """
 
@@ -37,27 +37,27 @@ class Parameter:
 
 
 def parameters(cls: type[Method]) -> list[Parameter]:
-    """The parameters of a method, its own first, then those that it shares with others."""
+    """Return the parameters of a method, its own first, then those that it shares with others."""
     hints = get_type_hints(cls, include_extras=True)
     owners: dict[str, type] = {}
     for base in reversed(cls.__mro__):
         owners |= dict.fromkeys(vars(base).get("__annotations__", ()), base)
-    given = [one for one in fields(cls) if one.init]  # type: ignore[arg-type]
-    found = []
-    for field in sorted(given, key=lambda one: cls.__mro__.index(owners.get(one.name, cls))):
+    described = []
+    settable = [field for field in fields(cls) if field.init]  # type: ignore[arg-type]
+    for field in sorted(settable, key=lambda field: cls.__mro__.index(owners.get(field.name, cls))):
         default = field.default
         if field.default_factory is not MISSING:
             default = field.default_factory()
         meaning = next(filter(None, (attributes(base).get(field.name, "") for base in cls.__mro__)), "")
         kind = kind_text(hints[field.name])
-        found.append(Parameter(field.name, kind, None if default is MISSING else default, meaning))
-    return found
+        described.append(Parameter(field.name, kind, None if default is MISSING else default, meaning))
+    return described
 
 
 def kind_text(annotation: Any) -> str:
-    """What an annotation allows, such as "0 < number < 1", "full, grid" or "text or none"."""
+    """Return what an annotation allows, such as "0 < number < 1", "full, grid" or "text or none"."""
     if get_origin(annotation) in (Union, UnionType):
-        parts = [one for one in get_args(annotation) if one is not NoneType]
+        parts = [part for part in get_args(annotation) if part is not NoneType]
         return " or ".join([*map(kind_text, parts), *["none"] * (NoneType in get_args(annotation))])
     if get_origin(annotation) is Literal:
         return ", ".join(map(str, get_args(annotation)))
@@ -77,7 +77,7 @@ def _within(kind: str, bounds: Interval) -> str:
 
 
 def explanation(cls: type) -> list[str]:
-    """The paragraphs and list items of a class's docstring above its sections, each in one line."""
+    """Return the paragraphs and list items of a class's docstring above its sections, each in one line."""
     blocks = []
     for block in re.split(r"\n\s*\n|\n(?=- )", _own_docstring(cls)):
         if _SECTION.match(block.partition("\n")[0]):
@@ -89,24 +89,24 @@ def explanation(cls: type) -> list[str]:
 
 
 def attributes(cls: type) -> dict[str, str]:
-    """What the section "Attributes" of a class's own docstring says, by name, each in one line."""
+    """Return the section "Attributes" of a class's own docstring, by name, each in one line."""
     return dict(_entries(_own_docstring(cls)))
 
 
 def search_space(space: "Mapping[str, BaseDistribution]") -> dict[str, str]:
-    """Each hyperparameter's range or choices, such as "0.0001 to 1, logarithmic"."""
+    """Return each hyperparameter's range or choices, such as "0.0001 to 1, logarithmic"."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    told = {}
-    for name, one in space.items():
-        match one:
+    ranges = {}
+    for name, distribution in space.items():
+        match distribution:
             case CategoricalDistribution(choices=choices):
-                told[name] = ", ".join(map(str, choices))
+                ranges[name] = ", ".join(map(str, choices))
             case FloatDistribution(low=low, high=high, log=log) | IntDistribution(low=low, high=high, log=log):
-                told[name] = f"{low:g} to {high:g}{', logarithmic' if log else ''}"
+                ranges[name] = f"{low:g} to {high:g}{', logarithmic' if log else ''}"
             case _:
-                told[name] = str(one)
-    return told
+                ranges[name] = str(distribution)
+    return ranges
 
 
 def _own_docstring(cls: type) -> str:
@@ -114,7 +114,7 @@ def _own_docstring(cls: type) -> str:
 
 
 def _entries(docstring: str) -> Iterator[tuple[str, str]]:
-    """The entries of the section "Attributes"; lines that are indented further go on with the last one."""
+    """Yield the entries of the section "Attributes"; lines that are indented further continue an entry."""
     within, name, text = False, "", ""
     for line in docstring.splitlines():
         if not line.startswith(" ") and line.strip():

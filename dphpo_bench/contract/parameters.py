@@ -1,4 +1,4 @@
-"""Parameters whose types and ranges are declared on their fields, and checked in one place.
+"""Check parameters by the types and ranges that their fields declare.
 
 >>> @dataclass(frozen=True)
 ... class Widths:
@@ -10,7 +10,6 @@ Traceback (most recent call last):
 InvalidValueError: Expected 0 < width < 1, got width=2.
 """
 
-import math
 from dataclasses import fields
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
@@ -18,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Interval, Len
 
-from dphpo_bench.base.checks import MAX_NAME, exact_int, short_text, told
+from dphpo_bench.base.checks import MAX_NAME, ranged, short_text
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
 
@@ -38,11 +37,11 @@ Name = Annotated[str, Len(1, MAX_NAME)]
 """A short text."""
 
 LATER = MappingProxyType({"later": True})
-"""Metadata of a field that a method got when there were records of it: its default is not written into identities, so
-that those records stay the method's own."""
+"""Metadata of a field that was added when the method had records: identities omit its default, so that those records
+stay the method's own."""
 
 
-def check_fields(made: Any) -> None:
+def check_fields(instance: Any) -> None:
     """Check the fields of a frozen dataclass by what their annotations declare; for `__post_init__`.
 
     Checked are `Literal[...]`, `Annotated[float, Interval(...)]`, the same with int, and `Annotated[str, rule]`,
@@ -55,18 +54,18 @@ def check_fields(made: Any) -> None:
         InvalidValueError: if a value breaks its rule.
         DphpoBenchError: raised by a rule for texts.
     """
-    cls: Any = type(made)
+    cls: Any = type(instance)
     for name, declared in _declarations(cls):
-        object.__setattr__(made, name, _checked(name, declared, getattr(made, name)))
+        object.__setattr__(instance, name, _checked(name, declared, getattr(instance, name)))
 
 
 @cache
 def _declarations(cls: type) -> tuple[tuple[str, Any], ...]:
     types = {field.name: field.type for field in fields(cls)}
-    if any(isinstance(one, str) for one in types.values()):
+    if any(isinstance(annotation, str) for annotation in types.values()):
         hints = get_type_hints(cls, include_extras=True)
         types = {name: hints[name] for name in types}
-    return tuple((name, one) for name, one in types.items() if _is_declared(one))
+    return tuple((name, annotation) for name, annotation in types.items() if _is_declared(annotation))
 
 
 def _is_declared(annotation: Any) -> bool:
@@ -79,7 +78,7 @@ def _checked(name: str, declared: Any, value: Any) -> Any:
     if get_origin(declared) in (Union, UnionType):
         if value is None and NoneType in get_args(declared):
             return None
-        (declared,) = (one for one in get_args(declared) if one is not NoneType)
+        (declared,) = (part for part in get_args(declared) if part is not NoneType)
     if get_origin(declared) is Literal:
         options = get_args(declared)
         if value not in options:
@@ -94,42 +93,4 @@ def _checked(name: str, declared: Any, value: Any) -> Any:
                 rule(text)
         return text
     (interval,) = rules
-    number = _exact(kind, value)
-    if number is None or not _within(number, interval):
-        raise InvalidValueError(f"Expected {_rule(name, kind, interval)}, got {name}={told(value)}.")
-    return number
-
-
-def _exact(kind: type, value: Any) -> Any:
-    """`value` as exactly this type; None if it is not a finite number."""
-    if kind is int:
-        return exact_int(value)
-    if isinstance(value, bool | str):
-        return None
-    try:
-        number = kind(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _within(number: Any, interval: Interval) -> bool:
-    return (
-        (interval.gt is None or number > interval.gt)
-        and (interval.ge is None or number >= interval.ge)
-        and (interval.lt is None or number < interval.lt)
-        and (interval.le is None or number <= interval.le)
-    )
-
-
-def _rule(name: str, kind: type, interval: Interval) -> str:
-    """Such as "0 < share < 1"."""
-    low = interval.ge if interval.gt is None else interval.gt
-    high = interval.le if interval.lt is None else interval.lt
-    above, below = "<=" if interval.gt is None else "<", "<=" if interval.lt is None else "<"
-    if low is not None and high is not None:
-        return f"{low} {above} {name} {below} {high}"
-    finite = "a finite " if kind is float else ""
-    if low is not None:
-        return f"{finite}{name} {above.replace('<', '>')} {low}"
-    return f"{finite}{name}" if high is None else f"{finite}{name} {below} {high}"
+    return ranged(name, value, kind, interval)

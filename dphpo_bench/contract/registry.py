@@ -1,4 +1,4 @@
-"""Methods and tasks, found by their entry points. Built-ins are found in the same way as plug-ins."""
+"""Find methods and tasks by their entry points, built-ins in the same way as plug-ins."""
 
 import hashlib
 import inspect
@@ -21,10 +21,13 @@ from dphpo_bench.contract.task import Task
 
 PlugIn = TypeVar("PlugIn", Method, Task)
 
+GROUPS: Mapping[str, type[Method] | type[Task]] = {"dphpo_bench.methods": Method, "dphpo_bench.tasks": Task}
+"""Groups of entry points, and what their classes are."""
+
 
 @dataclass(frozen=True)
 class Registered(Generic[PlugIn]):
-    """A plug-in's class and where it comes from.
+    """Class of a plug-in, and where it comes from.
 
     Attributes:
         cls: the class.
@@ -36,17 +39,22 @@ class Registered(Generic[PlugIn]):
 
 
 def methods() -> dict[str, Registered[Method]]:
-    """All methods by name, sorted."""
-    return _load("dphpo_bench.methods", "method", Method)  # type: ignore[type-abstract]
+    """Return all methods by name, sorted."""
+    return _load("dphpo_bench.methods", Method)  # type: ignore[type-abstract]
 
 
 def tasks() -> dict[str, Registered[Task]]:
-    """All tasks by name, sorted."""
-    return _load("dphpo_bench.tasks", "task", Task)  # type: ignore[type-abstract]
+    """Return all tasks by name, sorted."""
+    return _load("dphpo_bench.tasks", Task)  # type: ignore[type-abstract]
+
+
+def is_registered(cls: type) -> bool:
+    """Return whether an entry point names this class."""
+    return any(entry.cls is cls for group in (methods(), tasks()) for entry in group.values())
 
 
 def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method:
-    """The method of this name with some parameters replaced.
+    """Make the method of this name with some parameters replaced.
 
     Args:
         name: a registered name.
@@ -64,7 +72,7 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     parameters = read_parameters(cls, overrides or {})
     with sealed() as complaints:
         try:
-            made = cls(**parameters)
+            method = cls(**parameters)
         except TypeError as error:  # a parameter without a default, say
             raise InvalidValueError(
                 f"Cannot make {name}: {shown(error, 300)}. Set its parameters with --set NAME=VALUE; a method is a "
@@ -73,35 +81,35 @@ def make_method(name: str, overrides: Mapping[str, Any] | None = None) -> Method
     if complaints:
         raise SealedDataError(complaints[0])
     try:
-        json.dumps(made.parameters, allow_nan=False)
+        json.dumps(method.parameters, allow_nan=False)
     except ValueError:
         raise InvalidValueError(
             f"Expected finite parameters of {name}, got {shown(dict(overrides or {}), 300)}."
         ) from None
-    return made
+    return method
 
 
-def method_of(given: str | Method) -> Method:
-    """A method, or the one of this name.
+def method_of(method: str | Method) -> Method:
+    """Return a method, or make the method of this name.
 
     Raises:
         InvalidValueError: if it is neither a method nor a text.
         UnknownNameError: if no method has this name.
     """
-    if not isinstance(given, str | Method):
-        raise InvalidValueError(f"Expected a method or the name of one, got {shown(given, form=repr)}.")
-    return make_method(given) if isinstance(given, str) else given
+    if not isinstance(method, str | Method):
+        raise InvalidValueError(f"Expected a method or the name of one, got {shown(method, form=repr)}.")
+    return make_method(method) if isinstance(method, str) else method
 
 
-def task_of(given: str | Task) -> Task:
-    """A task, or the one of this name. Raises as `method_of` does."""
-    if not isinstance(given, str | Task):
-        raise InvalidValueError(f"Expected a task or the name of one, got {shown(given, form=repr)}.")
-    return make_task(given) if isinstance(given, str) else given
+def task_of(task: str | Task) -> Task:
+    """Return a task, or make the task of this name. Raise as `method_of` does."""
+    if not isinstance(task, str | Task):
+        raise InvalidValueError(f"Expected a task or the name of one, got {shown(task, form=repr)}.")
+    return make_task(task) if isinstance(task, str) else task
 
 
 def make_task(name: str, model: str | None = None) -> Task:
-    """The task of this name with this model.
+    """Make the task of this name with this model.
 
     Raises:
         UnknownNameError: if there is no such task or model.
@@ -113,7 +121,7 @@ def make_task(name: str, model: str | None = None) -> Task:
 
 
 def source_of(cls: type) -> bytes | None:
-    """The file that a class is from; None if it was typed into an interpreter, so that no edit would show."""
+    """Return the file that defines a class; None if it was typed into an interpreter, so that no edit would show."""
     try:
         return Path(inspect.getfile(cls)).read_bytes()
     except (OSError, TypeError):
@@ -122,15 +130,15 @@ def source_of(cls: type) -> bytes | None:
 
 @cache
 def code_hash(cls: type[Method] | type[Task]) -> str:
-    """A hash of a plug-in's own source, so that an edited method or task is another one."""
+    """Return a hash of a plug-in's own source, so that an edited method or task counts as another."""
     contract = Method if issubclass(cls, Method) else Task
     bases = cls.__mro__[: cls.__mro__.index(contract)]
     sources = [source_of(base) or repr(base).encode() for base in bases]
     return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
 
 
-def _points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group. To find them, all that is installed is read: once, until a folder of it changes."""
+def points(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group; read all that is installed once, until a folder of it changes."""
     return _points_of(group, tuple((folder, _changed(folder)) for folder in sys.path))
 
 
@@ -141,44 +149,65 @@ def _points_of(group: str, where: tuple[tuple[str, int], ...]) -> tuple[EntryPoi
 
 
 def _changed(folder: str) -> int:
-    """When something was added to a folder, or taken away; 0 if it is none."""
+    """Return when something was last added to a folder or removed; 0 if there is no such folder."""
     try:
         return Path(folder).stat().st_mtime_ns
     except OSError:
         return 0
 
 
-def _load(group: str, kind: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
-    """Load every entry point of a group; a broken one is a warning, two of one name are an error."""
-    points: dict[str, EntryPoint] = {}
-    for point in _points(group):
-        known = points.setdefault(point.name, point)
+def load_class(point: EntryPoint) -> type[Method] | type[Task]:
+    """Load the class that an entry point names; one without a group stands for a class that is not installed.
+
+    Raises:
+        InvalidValueError: if it is not written as module:Class.
+        RegistryError: if it cannot be loaded, or is not the method or the task that it should be.
+    """
+    label = f"{point.name} = {point.value}" if point.group else point.value
+    if not all(point.value.partition(":")[::2]):
+        raise InvalidValueError(f"Expected module:Class, got {label!r}.")
+    try:
+        cls: Any = point.load()
+    except (Exception, SystemExit) as error:
+        raise RegistryError(f"Cannot load {label}: {type(error).__name__}: {error}.") from None
+    if not (isinstance(cls, type) and issubclass(cls, Method | Task)):
+        raise RegistryError(f"{label} is neither a subclass of dphpo_bench.Method nor of dphpo_bench.Task.")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise RegistryError(f"{label} lacks {missing}. Define what its base class leaves open.")
+    if not point.group:
+        return cls
+    expected, name = GROUPS[point.group], getattr(cls, "name", None)
+    if not issubclass(cls, expected):
+        raise RegistryError(f"{point.value} is an entry point in {point.group}, but no {expected.__name__}.")
+    if name != point.name:
+        raise RegistryError(f"The entry point {label} names a class whose `name` is {name!r}. Make the two equal.")
+    if not isinstance(getattr(cls, "summary", None), str):
+        raise RegistryError(f"{label} has no `summary`. Set this class attribute to a line of text.")
+    return cls
+
+
+def _load(group: str, base: type[PlugIn]) -> dict[str, Registered[PlugIn]]:
+    """Load every entry point of a group; a broken plug-in is a warning, two of one name are an error."""
+    kind = base.__name__.lower()
+    by_name: dict[str, EntryPoint] = {}
+    for point in points(group):
+        known = by_name.setdefault(point.name, point)
         if known.value != point.value:
             raise RegistryError(
                 f"Two plug-ins provide the {kind} {point.name!r}: {known.value} ({_origin(known)}) and "
                 f"{point.value} ({_origin(point)}). Uninstall one of them."
             )
-    loaded = {}
-    for name, point in sorted(points.items()):
+    loaded: dict[str, Registered[PlugIn]] = {}
+    for name, point in sorted(by_name.items()):
         try:
             with sealed():
-                cls = point.load()
+                cls: Any = load_class(point)
+            loaded[name] = Registered(cls, _origin(point))
         except Exception as error:
             warnings.warn(
-                f"Skipped the broken {kind} plug-in {name!r} ({point.value}, {_origin(point)}): "
-                f"{type(error).__name__}: {error}",
-                stacklevel=3,
+                f"Skipped the broken {kind} plug-in {name!r} ({point.value}, {_origin(point)}): {error}", stacklevel=3
             )
-            continue
-        is_one = isinstance(cls, type) and issubclass(cls, base) and getattr(cls, "name", None) == name
-        if not (is_one and isinstance(getattr(cls, "summary", None), str)):
-            warnings.warn(
-                f"Skipped the {kind} plug-in {name!r} ({point.value}, {_origin(point)}): it is not a "
-                f"subclass of {base.__name__} with a `summary` whose `name` is {name!r}.",
-                stacklevel=3,
-            )
-            continue
-        loaded[name] = Registered(cls, _origin(point))
     return loaded
 
 

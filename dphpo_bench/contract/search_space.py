@@ -1,4 +1,4 @@
-"""Candidates of a search: points of a space of Optuna distributions, chosen without looking at any score.
+"""Choose candidates of a search, points of a space of Optuna distributions, without looking at any score.
 
 Optuna is only ever asked. No score is told, reported or stored: a study would keep it in the clear, and a
 sampler that learns from raw scores makes every later candidate a release.
@@ -40,7 +40,7 @@ _GRID = frozenset({"learning_rate", "optimizer", "clipping"})
 
 @dataclass(frozen=True)
 class Space:
-    """Which part of a task's search space a search varies: names only, since it is handed to sessions.
+    """Part of a task's search space that a search varies: names only, since sessions get it.
 
     Attributes:
         extent: how much is searched.
@@ -60,7 +60,7 @@ class Space:
         object.__setattr__(self, "without", tuple(short_text("without", name) for name in tuple(self.without)))
 
     def of(self, stated: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":
-        """The part of a space that is searched.
+        """Return the part of a space that is searched.
 
         Raises:
             InvalidValueError: if nothing is left.
@@ -68,17 +68,17 @@ class Space:
         space = dict(stated)
         if self.optimizer is not None or self.extent in ALONE:
             for name in [name for name in space if ":" in name]:  # what holds for one optimiser only
-                own = space.pop(name)
+                distribution = space.pop(name)
                 if name.endswith(f":{str(self.optimizer).lower()}"):
-                    space[hyperparameter(name)] = own
+                    space[hyperparameter(name)] = distribution
         fixed = {*self.without, *(() if self.optimizer is None else ("optimizer",))}
-        kept = {name: one for name, one in space.items() if self._searches(hyperparameter(name), fixed)}
-        if not kept:
+        searched = {name: space[name] for name in space if self._searches(hyperparameter(name), fixed)}
+        if not searched:
             raise InvalidValueError(
                 f"Expected a hyperparameter to search, got none: space={self.extent} of {sorted(stated)}, "
                 f"{sorted(fixed)} set by hand. Set fewer, or another space."
             )
-        return kept
+        return searched
 
     def _searches(self, name: str, fixed: "set[str]") -> bool:
         match self.extent:
@@ -99,7 +99,7 @@ NAIVE_RATE = 1e-3
 def usual(
     n_records: int, batch_size: int, epochs: float, learning_rate: float = NAIVE_RATE, *, decades: int = 1
 ) -> "dict[str, BaseDistribution]":
-    """What people tune, for a search of a task that states no space: public, and the same for all tasks.
+    """Return what people tune, for a task that states no search space: public, and the same for all tasks.
 
     Learning rates span the two decades around .03 for AdamW and .3 for SGD with momentum, where runs under privacy do
     best; wider ranges lose more to bad draws than they gain (docs/methods.md). A task with a learning rate of its own,
@@ -136,26 +136,26 @@ def usual(
 
 
 def hyperparameter(name: str) -> str:
-    """The hyperparameter of a space's entry: "learning_rate:sgd" is the learning rate where the optimiser is SGD."""
+    """Return the hyperparameter of an entry: "learning_rate:sgd" is the learning rate where the optimiser is SGD."""
     return name.partition(":")[0]
 
 
 def _resolved(drawn: Candidate) -> Candidate:
-    """A candidate without the entries of other optimisers than its own."""
+    """Return a candidate without the entries of other optimisers than its own."""
     suffix = f":{str(drawn.get('optimizer')).lower()}"
     plain = {name: value for name, value in drawn.items() if ":" not in name}
-    own = {hyperparameter(name): value for name, value in drawn.items() if name.endswith(suffix)}
-    return {**plain, **own}
+    of_its_optimizer = {hyperparameter(name): value for name, value in drawn.items() if name.endswith(suffix)}
+    return {**plain, **of_its_optimizer}
 
 
 def distribution_of(space: "Mapping[str, BaseDistribution]", name: str, candidate: Candidate) -> "BaseDistribution":
-    """What a candidate's value of a hyperparameter was drawn from."""
+    """Return the distribution that a candidate's value of a hyperparameter was drawn from."""
     return space.get(f"{name}:{str(candidate.get('optimizer')).lower()}", space[name])
 
 
 @dataclass(frozen=True)
 class Proposals:
-    """How a search learns from its trials: earlier scores may shape the density of candidates, within bounds.
+    """Rule by which a search learns from its trials: earlier scores may shape the density of candidates, within bounds.
 
     Attributes:
         prior: the candidates, all equally likely before anything is known.
@@ -182,16 +182,16 @@ class Proposals:
 
 
 def _exact(candidate: Any) -> Candidate:
-    """A candidate of exact types: a subclass could run code when it is read."""
-    found = {str.__str__(name): value for name, value in dict.items(candidate)}
-    for name, value in found.items():
+    """Return a candidate of exact types: a subclass could run code when it is read."""
+    exact = {str.__str__(name): value for name, value in dict.items(candidate)}
+    for name, value in exact.items():
         if type(value) not in (bool, int, float, str, type(None)):
             raise InvalidValueError(f"Expected a number or a text as {name}, got a {type(value).__name__}.")
-    return found
+    return exact
 
 
 def promise(proposals: Proposals, tried: list[int], scores: list[float]) -> list[float]:
-    """The weights of all candidates after these trials, computed by the method's own function.
+    """Compute the weights of all candidates after these trials by the method's own function.
 
     Raises:
         InvalidValueError: if they are not positive numbers, one for each candidate.
@@ -203,7 +203,7 @@ def promise(proposals: Proposals, tried: list[int], scores: list[float]) -> list
 
 
 def choose(densities: Sequence[float], uniform: float) -> int:
-    """The index whose share of the total a uniform number in [0, 1) falls into."""
+    """Return the index whose share of the total a uniform number in [0, 1) falls into."""
     left = uniform * sum(densities)
     for index, density in enumerate(densities):
         left -= density
@@ -212,28 +212,28 @@ def choose(densities: Sequence[float], uniform: float) -> int:
     return len(densities) - 1
 
 
-def bounded(wanted: Sequence[float], low: float, high: float) -> list[float]:
-    """Densities relative to a uniform prior, of mean 1 and within [low, high]: `wanted` times a factor, clamped.
+def bounded(weights: Sequence[float], low: float, high: float) -> list[float]:
+    """Return densities relative to a uniform prior, of mean 1, within [low, high]: `weights` times a factor, clamped.
 
     Args:
-        wanted: positive weights, one for each point of the prior.
+        weights: positive, one for each point of the prior.
         low: c ≤ 1.
         high: C ≥ 1.
     """
     # Rounding must not lead out of the bounds that are accounted for.
     low, high = min(low * (1 + 1e-9), 1.0), max(high * (1 - 1e-9), 1.0)
 
-    logarithms, least, most = [math.log(weight) for weight in wanted], math.log(low), math.log(high)
+    logarithms, least, most = [math.log(weight) for weight in weights], math.log(low), math.log(high)
 
     def clamped(factor: float) -> list[float]:
-        shifted = [factor + one for one in logarithms]
-        return [low if one <= least else high if one >= most else math.exp(one) for one in shifted]
+        shifted = [factor + logarithm for logarithm in logarithms]
+        return [low if point <= least else high if point >= most else math.exp(point) for point in shifted]
 
     # By the logarithm of the factor: weights may lie three hundred powers of ten apart.
     start, end = least - max(logarithms), most - min(logarithms)
     for _ in range(200):
         middle = (start + end) / 2
-        if sum(clamped(middle)) < len(wanted):
+        if sum(clamped(middle)) < len(weights):
             start = middle
         else:
             end = middle
@@ -241,7 +241,7 @@ def bounded(wanted: Sequence[float], low: float, high: float) -> list[float]:
 
 
 def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
-    """One candidate, uniform over the space (in the logarithm where a distribution says so).
+    """Draw a candidate, uniform over the space (in the logarithm where a distribution says so).
 
     Batch size and epochs take one of at most `MOST_VALUES` values of a numeric range.
 
@@ -256,16 +256,16 @@ def draw(space: "Mapping[str, BaseDistribution]", seed: int) -> Candidate:
     # Without a study, which announces itself and each trial: whoever listened would know how many trials there are.
     sampler: Any = optuna.samplers.RandomSampler(seed=seed % 2**32)
 
-    def one(name: str, distribution: Any) -> Any:
+    def value(name: str, distribution: Any) -> Any:
         if distribution.single():
             return distribution.choices[0] if hasattr(distribution, "choices") else distribution.low
         return sampler.sample_independent(None, None, name, distribution)
 
-    return _resolved({name: one(name, distribution) for name, distribution in _planned(space).items()})
+    return _resolved({name: value(name, distribution) for name, distribution in _planned(space).items()})
 
 
 def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate]:
-    """The product of `points` evenly spaced values of every number and all choices of every category.
+    """Return the product of `points` evenly spaced values of every number and all choices of every category.
 
     Args:
         space: hyperparameters by name.
@@ -278,21 +278,21 @@ def grid(space: "Mapping[str, BaseDistribution]", points: int) -> list[Candidate
     if points < 1:
         raise InvalidValueError(f"Expected points >= 1, got {points}.")
     axes = [_values(name, distribution, points) for name, distribution in _planned(space).items()]
-    found = [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
+    candidates = [dict(zip(space, values, strict=True)) for values in itertools.product(*axes)]
     if not any(":" in name for name in space):
-        return found
-    # Two that differ in what holds for another optimiser only are one.
-    own = list(map(_resolved, found))
-    return [one for index, one in enumerate(own) if one not in own[:index]]
+        return candidates
+    # Candidates that differ only in what holds for another optimiser are equal.
+    resolved = list(map(_resolved, candidates))
+    return [candidate for index, candidate in enumerate(resolved) if candidate not in resolved[:index]]
 
 
 def _planned(space: "Mapping[str, BaseDistribution]") -> "dict[str, BaseDistribution]":
-    """The space with finitely many batch sizes and numbers of epochs."""
+    """Return the space with finitely many batch sizes and numbers of epochs."""
     from optuna.distributions import CategoricalDistribution
 
     return {
-        name: CategoricalDistribution(_values(name, one, MOST_VALUES)) if name in SCHEDULE else one
-        for name, one in space.items()
+        name: CategoricalDistribution(_values(name, values, MOST_VALUES)) if name in SCHEDULE else values
+        for name, values in space.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Tasks in files and modules that no entry point names."""
+"""Find tasks in files and modules that no entry point names."""
 
 import importlib
 import sys
@@ -20,11 +20,11 @@ SUFFIX = ".py"
 
 @dataclass(frozen=True)
 class TaskFiles:
-    """Tasks by name: those of some files and modules, and the registered ones.
+    """Tasks by name: of some files and modules, and the registered ones.
 
     Attributes:
-        own: what a name stands for: a task as it is, or a class of tasks that takes the name of a model.
-        places: where each of them lies, as it was given.
+        own: tasks, or classes of tasks that take the name of a model, by name.
+        places: the file or module of each, as the user wrote it.
     """
 
     own: Mapping[str, Task | type[Task]] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class TaskFiles:
 
     @classmethod
     def of(cls, places: Sequence[str]) -> "TaskFiles":
-        """The tasks at these places: `my_task.py`, `package.module`, or one object in them, as `my_task.py:fraud`.
+        """Find the tasks at these places: `my_task.py`, `package.module`, or one object in them, as `my_task.py:fraud`.
 
         Without the name of an object, these are all tasks, and all classes of tasks, that the module defines. A
         function that is named is called without arguments, and returns a task.
@@ -41,17 +41,17 @@ class TaskFiles:
             InvalidValueError: if there is no such file, module or task.
             RegistryError: if a module cannot be imported, or two tasks have one name.
         """
-        own: dict[str, Task | type[Task]] = {}
-        found: dict[str, str] = {}
+        tasks: dict[str, Task | type[Task]] = {}
+        places_of: dict[str, str] = {}
         for place in places:
             for task in _tasks_at(place):
-                if own.setdefault(task.name, task) is not task or task.name in registry.tasks():
+                if tasks.setdefault(task.name, task) is not task or task.name in registry.tasks():
                     raise RegistryError(f"Two tasks are named {shown(task.name, form=repr)}. Rename that of {place}.")
-                found[task.name] = place
-        return cls(own, found)
+                places_of[task.name] = place
+        return cls(tasks, places_of)
 
     def make(self, name: str, model: str | None = None) -> Task:
-        """The task of this name with this model, as `registry.make_task` makes it.
+        """Make the task of this name with this model, as `registry.make_task` does.
 
         Raises:
             UnknownNameError: if there is no such task or model.
@@ -87,10 +87,10 @@ def import_file(path: Path) -> ModuleType:
     if str(place.parent) not in sys.path:
         sys.path.append(str(place.parent))
     try:
-        found = find_spec(name)
+        spec = find_spec(name)
     except ValueError:  # a module without a spec, such as a script that runs
-        found = None
-    if found is None or found.origin is None or Path(found.origin).resolve() != place:
+        spec = None
+    if spec is None or spec.origin is None or Path(spec.origin).resolve() != place:
         raise InvalidValueError(f"A module {shown(name, form=repr)} is installed already. Rename {path}.")
     return _imported(name)
 
@@ -99,10 +99,24 @@ def _installed_or_here(name: str) -> ModuleType:
     """Import a module that is installed, or lies below the working directory."""
     if not name or any(not part.isidentifier() for part in name.split(".")):
         raise InvalidValueError(f"Expected FILE.py, FILE.py:NAME, MODULE or MODULE:NAME, got {shown(name, form=repr)}.")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # at the end, for the folder of an installed package would hide the package
+    look_here_for(name)
     return _imported(name)
+
+
+def look_here_for(module: str) -> None:
+    """Let a module be found in the working directory if it is not installed.
+
+    The folder of an installed package would otherwise hide the package.
+    """
+    try:
+        known = find_spec(module) is not None
+    except (ImportError, ValueError):
+        known = False
+    except Exception:  # its package cannot be imported; whoever imports the module says so
+        known = True
+    here = str(Path.cwd())
+    if not known and here not in sys.path:
+        sys.path.append(here)
 
 
 def _imported(name: str) -> ModuleType:
@@ -117,7 +131,7 @@ def _imported(name: str) -> ModuleType:
 def _tasks_at(place: str) -> "list[Task | type[Task]]":
     where, _, name = (place, "", "") if place.endswith(SUFFIX) or ":" not in place else place.rpartition(":")
     module = import_file(Path(where)) if where.endswith(SUFFIX) else _installed_or_here(where)
-    candidates = {key: one for key, one in vars(module).items() if _is_task(one, module)}
+    candidates = {key: value for key, value in vars(module).items() if _is_task(value, module)}
     if name:
         return [_named(module, name, candidates)]
     if not candidates:
@@ -125,39 +139,39 @@ def _tasks_at(place: str) -> "list[Task | type[Task]]":
             f"{place} defines no task: neither an ArrayTask nor a subclass of Task. Name a function that returns one: "
             f"{place}:FUNCTION."
         )
-    return list({id(one): one for one in candidates.values()}.values())
+    return list({id(task): task for task in candidates.values()}.values())
 
 
-def _is_task(one: Any, module: ModuleType) -> bool:
-    if isinstance(one, type) and issubclass(one, Task):
-        return one.__module__ == module.__name__ and not isabstract(one) and hasattr(one, "name")
-    return isinstance(one, Task)
+def _is_task(value: Any, module: ModuleType) -> bool:
+    if isinstance(value, type) and issubclass(value, Task):
+        return value.__module__ == module.__name__ and not isabstract(value) and hasattr(value, "name")
+    return isinstance(value, Task)
 
 
 def _makers(module: ModuleType) -> list[str]:
-    """The public functions that a module defines: one may return a task."""
+    """Return the public functions that a module defines: any may return a task."""
     return [
         key
-        for key, one in vars(module).items()
-        if isfunction(one) and one.__module__ == module.__name__ and key[0] != "_"
+        for key, value in vars(module).items()
+        if isfunction(value) and value.__module__ == module.__name__ and key[0] != "_"
     ]
 
 
 def _named(module: ModuleType, name: str, candidates: Mapping[str, Any]) -> Task | type[Task]:
-    found = getattr(module, name, None)
-    if found is None:
+    value = getattr(module, name, None)
+    if value is None:
         raise UnknownNameError(
             unknown_name_message(f"task in {module.__name__}", name, [*candidates, *_makers(module)])
         )
-    if callable(found) and not isinstance(found, type | Task):
+    if callable(value) and not isinstance(value, type | Task):
         try:
-            found = found()
+            value = value()
         except DphpoBenchError:
             raise
         except Exception as error:  # whatever a function of somebody's raises
             raise RegistryError(f"{name}() raises {type(error).__name__}: {shown(error, 300)}.") from None
-    if not (isinstance(found, Task) or (isinstance(found, type) and issubclass(found, Task))):
+    if not (isinstance(value, Task) or (isinstance(value, type) and issubclass(value, Task))):
         raise InvalidValueError(
-            f"Expected {name} of {module.__name__} to be a task, got {shown(type(found).__name__)}."
+            f"Expected {name} of {module.__name__} to be a task, got {shown(type(value).__name__)}."
         )
-    return found
+    return value

@@ -1,16 +1,12 @@
-"""ε and risk of many ledgers, on all cores, each different one once; the results are kept on disk."""
+"""Compute ε and risk of many ledgers, on all cores and each ledger once; the results stay on disk."""
 
 import hashlib
 import json
 import logging
-import multiprocessing
 import os
-import resource
-import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import astuple, dataclass
+from contextlib import closing
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from dphpo_bench.base.errors import DphpoBenchError
@@ -20,20 +16,25 @@ from dphpo_bench.harness.plan_cache import engine_hash
 from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import Risk, risk
-from dphpo_bench.sweep.processes import no_main_module
+from dphpo_bench.sweep.executors import ProcessExecutor, answer_of
+from dphpo_bench.sweep.processes import Answer
+from dphpo_bench.sweep.resources import Resources
 
 logger = logging.getLogger(__name__)
 
-CPU_SECONDS = 60
-MEMORY_BYTES = 4 * 2**30
+SECONDS = 60
+MEMORY_GB = 4.3
 """The limits of one ledger. Those of the built-in methods take less than a second, and little memory."""
+
+CLAIMS_A_CALL = 8
+"""So many claims share a process, and with it what accountants remember."""
 
 MAX_KEPT_BYTES = 400
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A ledger as compact JSON, δ, and the accountant whose bound the claimed ε is said to be."""
+    """Ledger as compact JSON, δ, and the accountant whose bound the claimed ε is said to be."""
 
     ledger: str
     delta: float
@@ -41,7 +42,7 @@ class Claim:
 
     @property
     def key(self) -> str:
-        """A hash of the claim and of the code that examines it."""
+        """Hash of the claim and of the code that examines it."""
         text = json.dumps([engine_hash("privacy", "base"), self.ledger, self.delta, self.accountant])
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -59,70 +60,62 @@ def recompute(claims: Iterable[Claim], cache: Path | None, progress: Progress) -
 
     `cache` is a folder of this machine's earlier results, if there is one.
     """
-    found: dict[Claim, Cost | str] = {}
+    costs: dict[Claim, Cost | str] = {}
     missing = []
     for claim in dict.fromkeys(claims):
-        kept = _read(cache, claim)
-        if kept is None:
+        known = _read(cache, claim)
+        if known is None:
             missing.append(claim)
         else:
-            found[claim] = kept
+            costs[claim] = known
     if missing:
         with progress.track("Recomputing ε", len(missing)) as advance:
             for claim, value in _compute_all(missing):
-                found[claim] = value
+                costs[claim] = value
                 _keep(cache, claim, value)
                 advance()
-    return found
+    return costs
 
 
 def _compute_all(claims: Sequence[Claim]) -> Iterator[tuple[Claim, Cost | str]]:
-    """Compute in processes with limited time and memory. Claims that may have killed their process are tried alone."""
-    killed = []
-    with _pool(min(len(os.sched_getaffinity(0)), len(claims))) as pool:
-        with no_main_module():  # processes start here, and would run a script again
-            futures = [(claim, pool.submit(_compute, claim)) for claim in claims]
-        for claim, future in futures:
-            try:
-                yield claim, future.result()
-            except BrokenProcessPool:
-                killed.append(claim)
-    for claim in killed:
-        with _pool(1) as pool:
-            try:
-                with no_main_module():
-                    future = pool.submit(_compute, claim)
-                value: Cost | str = future.result()
-            except BrokenProcessPool:
-                value = "recomputing its ε killed the process"
-        yield claim, value
+    """Compute in processes with limited time and memory; claims whose process was stopped are tried alone."""
+    limits = Resources(memory_gb=MEMORY_GB, time_limit_s=SECONDS)
+    with closing(ProcessExecutor(len(os.sched_getaffinity(0)))) as executor:
+
+        def answers(groups: Sequence[Sequence[Claim]]) -> Iterator[tuple[Sequence[Claim], Answer]]:
+            jobs = [json.dumps([asdict(claim) for claim in group]) for group in groups]
+            futures = [executor.submit(compute, job, limits) for job in jobs]
+            return zip(groups, map(answer_of, futures), strict=True)
+
+        alone: list[list[Claim]] = []
+        for group, answer in answers([claims[at : at + CLAIMS_A_CALL] for at in range(0, len(claims), CLAIMS_A_CALL)]):
+            if answer.text is None:
+                alone += [[claim] for claim in group]
+            else:
+                yield from zip(group, _costs_in(answer.text), strict=True)
+        for (claim,), answer in answers(alone):
+            if answer.text is not None:
+                yield claim, _costs_in(answer.text)[0]
+            elif answer.again:
+                yield claim, "recomputing its ε killed the process"
+            else:
+                yield claim, f"recomputing its ε takes more than {SECONDS} seconds"
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
-    # New processes rather than forks: they have none of this one's threads, and only a sweep has a fork server.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_limit_memory)
+def compute(claims: str) -> str:
+    """Return the costs of claims, or why there are none; both as JSON, for a process of its own."""
+    values = [_cost(Claim(**claim)) for claim in json.loads(claims)]
+    return json.dumps([value if isinstance(value, str) else [value.epsilon, *astuple(value.risk)] for value in values])
 
 
-def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+def _costs_in(text: str) -> list[Cost | str]:
+    return [value if isinstance(value, str) else Cost(value[0], Risk(*value[1:])) for value in json.loads(text)]
 
 
-class _TooLongError(Exception):
-    """The processor time is used up."""
-
-
-def _compute(claim: Claim) -> Cost | str:
-    def stop(*_: object) -> None:
-        raise _TooLongError
-
-    signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+def _cost(claim: Claim) -> Cost | str:
     try:
         event = Ledger.from_json(json.loads(claim.ledger)).event
         return Cost(epsilon_by(event, claim.delta, claim.accountant), risk(event, claim.delta))
-    except _TooLongError:
-        return f"recomputing its ε takes more than {CPU_SECONDS} seconds"
     except DphpoBenchError as error:
         return f"its ε cannot be recomputed: {error}"
     except MemoryError:
@@ -130,8 +123,6 @@ def _compute(claim: Claim) -> Cost | str:
     except Exception as error:  # whatever libraries raise at a ledger that no method would write
         logger.debug("An ε cannot be recomputed.", exc_info=True)
         return f"its ε cannot be recomputed ({type(error).__name__})"
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _read(cache: Path | None, claim: Claim) -> Cost | None:
@@ -139,14 +130,14 @@ def _read(cache: Path | None, claim: Claim) -> Cost | None:
         return None
     try:
         epsilon, *bounds = json.loads(read_whole(cache / f"{claim.key}.json", MAX_KEPT_BYTES))
-        kept = Cost(epsilon, Risk(*bounds))
+        cost = Cost(epsilon, Risk(*bounds))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    return kept if all(isinstance(one, float) and one >= 0 for one in (epsilon, *bounds)) else None
+    return cost if all(isinstance(value, float) and value >= 0 for value in (epsilon, *bounds)) else None
 
 
 def _keep(cache: Path | None, claim: Claim, value: Cost | str) -> None:
-    """Keep a cost, but not a failure, which may be this machine's."""
+    """Keep a cost on disk, but no failure: it may be this machine's."""
     if cache is None or isinstance(value, str):
         return
     try:

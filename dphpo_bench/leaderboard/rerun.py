@@ -1,4 +1,4 @@
-"""Repeats runs of records: which ones, and whether everything comes out as it was."""
+"""Repeat runs of records: choose them, and compare their results."""
 
 import math
 from collections import Counter
@@ -26,7 +26,7 @@ PATIENCE = 10
 
 @dataclass(frozen=True)
 class Repeat:
-    """A run to repeat: the path and the record, and the cell that repeats it."""
+    """Run to repeat: the path and the record, and the cell that repeats it."""
 
     path: str
     record: RunRecord
@@ -35,12 +35,12 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that did not come out as it was; None where one of both lacks it.
+    """Value that differs in a repeated run; None where the record or the run lacks it.
 
     Attributes:
         name: of the metric, or the place in the record, such as "privacy.epsilon".
         recorded: a number, a text or a truth value.
-        repeated: likewise.
+        repeated: a number, a text or a truth value.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Difference:
 
 
 def choose(runs: Sequence[Run], count: int) -> list[Run]:
-    """Return the runs to repeat, always the same: one of each method before another of it, the cheapest first.
+    """Choose the runs to repeat, always the same: one of each method before another of it, the cheapest first.
 
     Runs that failed are left out, those of superseded versions, and those of methods or tasks that are not installed
     here, or in a newer version.
@@ -76,14 +76,14 @@ def choose(runs: Sequence[Run], count: int) -> list[Run]:
 def repeats(
     runs: Sequence[Run], roots: Sequence[Path], workshop: Workshop
 ) -> tuple[list[Repeat], list[Refused], list[Refused]]:
-    """Return what repeats these runs, which cannot be repeated here, and which are not what they say they are.
+    """Return the repeats of these runs; why others cannot be repeated here; and which records contradict themselves.
 
     Args:
         runs: whose paths are below one of the roots, or one of them.
         roots: folders and files, as for `read_submissions`.
         workshop: makes tasks.
     """
-    repeated: list[Repeat] = []
+    repeatable: list[Repeat] = []
     refused: list[Refused] = []
     others: list[Refused] = []
     for run in runs:
@@ -97,16 +97,16 @@ def repeats(
             refused.append(Refused(run.path, f"It ran on {record.environment['device']}, and there is none here."))
             continue
         try:
-            repeated.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
+            repeatable.append(Repeat(run.path, record, replace(workshop.again(record.identity), resources=resources)))
         except DataError as error:
             refused.append(Refused(run.path, str(error)))
         except DphpoBenchError as error:
             others.append(Refused(run.path, str(error)))
-    return repeated, refused, others
+    return repeatable, refused, others
 
 
 def _resources(record: RunRecord) -> Resources:
-    """Return the resources that the record tells of: threads and devices decide how sums are rounded."""
+    """Return the resources in the record: threads and devices decide how sums are rounded."""
     threads = record.environment.get("threads", "1")
     return Resources(
         threads=int(threads) if threads.isdecimal() and 1 <= int(threads) <= 1024 else 1,
@@ -116,9 +116,9 @@ def _resources(record: RunRecord) -> Resources:
 
 
 def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
-    """Return what differs by more than rounding, or why nothing can be compared.
+    """Return what differs by more than rounding; or why nothing can be compared.
 
-    Compared is all that follows from the seed: metrics, what was released, what it cost, and every figure of its
+    This compares all that follows from the seed: metrics, what was released, what it cost, and every figure of
     privacy with the ledger. A record whose metrics alone were right could claim any ε.
 
     Args:
@@ -128,18 +128,18 @@ def compared(repeat: Repeat, store: RecordStore) -> list[Difference] | str:
     again = store.find(repeat.cell.identity)
     if again is None or again.status != "ok":
         return f"it failed: {again.error if again else 'it has no record'}"
-    old, new = (dict(_outcome(record)) for record in (repeat.record, again))
+    old, new = (dict(_values(record)) for record in (repeat.record, again))
     # Records of version 2 state no risk.
     names = [*old, *(name for name in new if name not in old and not name.startswith("privacy.risk"))]
     both = [Difference(name, old.get(name), new.get(name)) for name in names]
-    return [difference for difference in both if not _alike(difference.recorded, difference.repeated)]
+    return [pair for pair in both if not _alike(pair.recorded, pair.repeated)]
 
 
-def _outcome(record: RunRecord) -> Iterator[tuple[str, Any]]:
+def _values(record: RunRecord) -> Iterator[tuple[str, Any]]:
     """Yield what follows from a run's seed: names and values."""
-    outcome = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
-    yield from _leaves("", outcome.pop("metrics"))
-    for name, value in outcome.items():
+    values = record.model_dump(mode="json", include={"metrics", "privacy", "cost", "released"})
+    yield from _leaves("", values.pop("metrics"))
+    for name, value in values.items():
         yield from _leaves(name, value)
 
 
@@ -147,8 +147,8 @@ def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
     named = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if named is None:
         yield place, value
-    for name, inner in named or ():
-        yield from _leaves(f"{place}.{name}" if place else str(name), inner)
+    for name, part in named or ():
+        yield from _leaves(f"{place}.{name}" if place else str(name), part)
 
 
 def _alike(recorded: Any, repeated: Any) -> bool:

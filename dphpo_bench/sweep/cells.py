@@ -18,6 +18,7 @@ from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_task
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.source import DataSource
+from dphpo_bench.harness.account import Entry
 from dphpo_bench.harness.entry import Counted
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import records_digest
@@ -29,18 +30,19 @@ from dphpo_bench.harness.run import run
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.filters import Only
 from dphpo_bench.records.record import Identity, RunRecord
-from dphpo_bench.sweep.luggage import Luggage, packed, unpacked
+from dphpo_bench.sweep.processes import Answer
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import Suite, TaskMaker
+from dphpo_bench.sweep.unregistered import Unregistered, pickled, unpickled
 
 MAX_CELLS = 1_000_000
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not.
+    """Single run of a sweep. Its identity, seed included, decides whether it has been run; its resources do not.
 
-    `luggage` is the file of a method or a task that is not registered; see `portable`.
+    `plug_ins` is the file of a method or a task that is not registered; see `portable`.
     """
 
     method: Method
@@ -48,11 +50,11 @@ class Cell:
     budget: PrivacyBudget
     identity: Identity
     resources: Resources
-    luggage: str = ""
+    plug_ins: str = ""
 
     @cached_property
     def key(self) -> str:
-        """The identity's key."""
+        """Key of the identity."""
         return self.identity.key
 
     def __str__(self) -> str:
@@ -63,7 +65,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """The plan of a cell: ε of the whole procedure by an accountant, the share of it for tuning, and the cost.
+    """Plan of a cell: ε of the whole procedure by an accountant, the share of it for tuning, and the cost.
 
     The cost is the expected number of training runs, and the optimiser steps and per-example passes of all of them.
     """
@@ -78,32 +80,32 @@ class CellPlan:
 
 @contextmanager
 def portable(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
-    """The cells in a form that other processes can run, whoever wrote their methods and tasks.
+    """Yield the cells in a form that other processes can run, whoever wrote their methods and tasks.
 
     Raises:
         InvalidValueError: if a method or a task that is not registered cannot be pickled.
     """
-    with packed((cell.method for cell in cells), (cell.task for cell in cells)) as path:
-        yield [replace(cell, luggage=path) for cell in cells] if path else list(cells)
+    with pickled((cell.method for cell in cells), (cell.task for cell in cells)) as path:
+        yield [replace(cell, plug_ins=path) for cell in cells] if path else list(cells)
 
 
 def cells_of(
     suite: Suite, source: DataSource, only: Sequence[str] = (), make_task: TaskMaker = make_task
 ) -> list[Cell]:
-    """The cells of a checked suite, or only some of them.
+    """Return the cells of a checked suite, or only some of them.
 
     Args:
         suite: the suite.
         source: for tasks whose fingerprint needs their data.
         only: texts such as "method=hyfreedp,task=mnist", as in `Only.parse`.
-        make_task: makes a task from the names of it and its model.
+        make_task: makes a task from its name and its model's name.
 
     Raises:
         InvalidValueError: if no cell is left, there are more than `MAX_CELLS`, or a task has no fingerprint or model.
         UnknownNameError: if `only` has a name that the suite does not have.
     """
     tasks = suite.made_tasks(make_task)
-    wanted = Only.parse(
+    only_these = Only.parse(
         only,
         {
             "method": {entry.name for entry in suite.methods},
@@ -113,18 +115,18 @@ def cells_of(
             "seed": {seed for task, _ in tasks for seed in suite.seeds_of(task)},
         },
     )
-    methods = [(method, hints) for method, hints in suite.made_methods() if wanted.accepts("method", method.name)]
-    of_tasks = [[seed for seed in suite.seeds_of(task) if wanted.accepts("seed", seed)] for task, _ in tasks]
+    methods = [(method, hints) for method, hints in suite.made_methods() if only_these.accepts("method", method.name)]
+    of_tasks = [[seed for seed in suite.seeds_of(task) if only_these.accepts("seed", seed)] for task, _ in tasks]
     count = len(methods) * len(suite.epsilons) * sum(map(len, of_tasks))
     if count > MAX_CELLS:
         raise InvalidValueError(f"Expected at most {MAX_CELLS:,} cells, got up to {count:,}. Choose some with --only.")
     groups: list[tuple[Cell, list[int]]] = []
     for (task, task_hints), seeds in zip(tasks, of_tasks, strict=True):
-        if not (seeds and wanted.accepts("task", task.name) and wanted.accepts("model", task.model_name)):
+        if not (seeds and only_these.accepts("task", task.name) and only_these.accepts("model", task.model_name)):
             continue
         of_task = task_identity(task, task.facts, source)
         for budget in suite.budgets(task):
-            if wanted.accepts("epsilon", budget.epsilon):
+            if only_these.accepts("epsilon", budget.epsilon):
                 for method, method_hints in methods:
                     if not suite.runs_on(method.name, task):
                         continue
@@ -134,18 +136,18 @@ def cells_of(
         raise InvalidValueError(f"No cell of the suite is all of --only {shown(','.join(only), 300)}.")
     most = max(len(seeds) for _, seeds in groups)
     # Seeds vary slowest; see `with_seeds`.
-    return [one for at in range(most) for cell, seeds in groups for one in with_seeds([cell], seeds[at : at + 1])]
+    return [seeded for at in range(most) for cell, seeds in groups for seeded in with_seeds([cell], seeds[at : at + 1])]
 
 
 def cell_of(
     method: Method, task: Task, of_task: Mapping[str, Any], budget: PrivacyBudget, seed: int, resources: Resources
 ) -> Cell:
-    """One cell; `of_task` is from `task_identity`."""
+    """Make a cell; `of_task` is from `task_identity`."""
     return Cell(method, task, budget, identity_of(method, of_task, budget, seed), resources)
 
 
 def with_seeds(first: Sequence[Cell], seeds: Iterable[int]) -> list[Cell]:
-    """The cells with each seed.
+    """Return the cells with each seed.
 
     Seeds vary slowest. So every method has its first seed before any has its second, and when a second run needs a
     plan, the first one has made it.
@@ -183,19 +185,19 @@ def job_of(cell: Cell, source: DataSource, secret: Secret | None = None) -> str:
             "device": device_of(cell),
             "data_dir": None if source.data_dir is None else str(source.data_dir.absolute()),
             "cache_dir": str(source.cache_dir.absolute()),
-            "luggage": cell.luggage,
+            "plug_ins": cell.plug_ins,
             "secret": asdict(secret or Secret()),
         }
     )
 
 
 def device_of(cell: Cell) -> str:
-    """The device of a cell; like the results, it does not depend on the machine."""
+    """Return the device of a cell; like the results, it does not depend on the machine."""
     return "cuda" if cell.resources.gpus else "cpu"
 
 
 class Job:
-    """A job in the process that does it."""
+    """Work on a cell in the process that does it."""
 
     def __init__(self, text: str) -> None:
         import torch
@@ -207,7 +209,7 @@ class Job:
         self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], SilentProgress())
         self.plans = PlanCache.of(self.source)
         torch.set_num_threads(job["threads"])
-        self._luggage = str(job["luggage"])
+        self._plug_ins = str(job["plug_ins"])
         secret = Secret(**job["secret"])
         self.counted = Counted(Journal.holding(secret.values), secret.event) if secret.event else None
         self.key = bytes.fromhex(secret.key)
@@ -215,51 +217,59 @@ class Job:
         logging.getLogger("dphpo_bench").setLevel(logging.DEBUG)
 
     @cached_property
-    def _unpacked(self) -> Luggage:
-        return unpacked(self._luggage)
+    def _unregistered(self) -> Unregistered:
+        return unpickled(self._plug_ins)
 
     def method(self) -> Method:
-        """The method with its parameters."""
-        return self._unpacked.method_of(self.identity)
+        """Make the method with its parameters."""
+        return self._unregistered.method_of(self.identity)
 
     def task(self) -> Task:
-        """The task with its model."""
-        return self._unpacked.task_of(self.identity)
+        """Make the task with its model."""
+        return self._unregistered.task_of(self.identity)
 
 
 def run_cell(job: str) -> str:
     """Run a cell and return its record as JSON; whatever goes wrong is in the record."""
     start = time.monotonic()
-    given = Job(job)
+    work = Job(job)
     try:
         result = run(
-            given.method(),
-            given.task(),
-            given.budget,
-            seed=given.identity.seed,
-            source=given.source,
+            work.method(),
+            work.task(),
+            work.budget,
+            seed=work.identity.seed,
+            source=work.source,
             progress=SilentProgress(),
-            device=given.device,
-            plans=given.plans,
+            device=work.device,
+            plans=work.plans,
             check=False,
-            counted=given.counted,
+            counted=work.counted,
         )
     except Exception as error:
-        reason = reason_of(error, hide=given.counted is not None and given.identity.seed is None)
-        return failed_record(given.identity, reason, time.monotonic() - start).to_json()
+        reason = reason_of(error, hide=work.counted is not None and work.identity.seed is None)
+        return failed_record(work.identity, reason, time.monotonic() - start).to_json()
     return result.record.to_json()
 
 
 def plan_cell(job: str) -> str:
-    """Plan a cell, keep the plan for its run, and return a `CellPlan` or {"error": reason} as JSON."""
-    given = Job(job)
+    """Plan a cell, keep the plan for its run, and return the plan and its entry in an account, or {"error": reason}."""
+    work = Job(job)
     try:
-        checked = plan(given.method(), given.task(), given.budget, plans=given.plans)
+        checked = plan(work.method(), work.task(), work.budget, plans=work.plans)
         report = checked.epsilon
-        planned = CellPlan(report.epsilon, report.quoted, checked.tuning_share, **asdict(checked.plan.cost))
-        return json.dumps(asdict(planned))
+        cell_plan = CellPlan(report.epsilon, report.quoted, checked.tuning_share, **asdict(checked.plan.cost))
+        return json.dumps({"plan": asdict(cell_plan), "entry": asdict(Entry.of(checked, 0))})
     except Exception as error:
         return json.dumps({"error": reason_of(error)})
+
+
+def planned(answer: Answer) -> tuple[CellPlan, Entry] | str:
+    """Return the plan of a cell and its entry in an account from the answer of `plan_cell`; or why there is none."""
+    if answer.text is None:
+        return answer.failure
+    said = json.loads(answer.text)
+    return said["error"] if "error" in said else (CellPlan(**said["plan"]), Entry(**said["entry"]))
 
 
 def prepare_data(job: str) -> str:
@@ -268,21 +278,21 @@ def prepare_data(job: str) -> str:
     Returns:
         The user's error, if any, and a digest of private training records under the key of the job, as JSON.
     """
-    given, digest = Job(job), ""
-    task = given.task()
+    work, digest = Job(job), ""
+    task = work.task()
     try:
-        task.prepare(given.source)
-        train = task.load_train(given.source)  # a task that prepares nothing may download or refuse here
-        task.load_test(given.source)
+        task.prepare(work.source)
+        train = task.load_train(work.source)  # a task that prepares nothing may download or refuse here
+        task.load_test(work.source)
     except DphpoBenchError as error:
         return json.dumps({"error": str(error), "digest": ""})
-    if given.key:
-        digest = records_digest(given.key, train)
+    if work.key:
+        digest = records_digest(work.key, train)
     return json.dumps({"error": "", "digest": digest})
 
 
 def failed_record(identity: Identity, reason: str, seconds: float) -> RunRecord:
-    """The record of a run that could not make its own. Its releases are unknown, so it states no ε."""
+    """Return the record of a run that could not make its own. Its releases are unknown, so it states no ε."""
     return RunRecord(
         identity=identity,
         status="failed",

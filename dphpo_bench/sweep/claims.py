@@ -1,4 +1,4 @@
-"""Locks on cells, so that several sweeps can share a folder of results."""
+"""Lock cells, so that several sweeps can share a folder of results."""
 
 import contextlib
 import errno
@@ -48,5 +48,5 @@ class Claims:
 
 
 def _offset(key: str) -> int:
-    """A byte, which the file need not have; two of 10⁵ cells share one with probability below 1e-7."""
+    """Return a byte, which the file need not have; two of 10⁵ cells share a byte with probability below 1e-7."""
     return int(key[:15], 16)

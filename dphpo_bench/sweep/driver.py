@@ -1,4 +1,4 @@
-"""The driver of a sweep: finds the cells that lack a record, has them run, and writes their records.
+"""Drive a sweep: find the cells that lack a record, have executors run them, and write their records.
 
 Only the driver writes records. So a cell needs no access to the folder of results, wrong records are never written,
 and a full disk shows in one place.
@@ -31,42 +31,42 @@ ATTEMPTS = 2
 TICK_SECONDS = 0.5
 PREPARE_SECONDS = 3600.0
 START_ATTEMPTS = 6
-"""How often the driver tries to start a process; the waits between grow to a minute in all."""
+"""Attempts to start a process; the waits between grow to a minute in all."""
 
 
 class Watcher(Protocol):
-    """Is told of a sweep's progress."""
+    """Observer of a sweep's progress."""
 
     def stock(self, stock: "Stock") -> None:
-        """The sweep knows its cells; called once."""
+        """Take note of the sweep's cells; called once."""
 
     def preparing(self, tasks: Sequence[str]) -> None:
-        """The data of these tasks are being prepared."""
+        """Take note that the data of these tasks are being prepared."""
 
     def started(self, cell: Cell) -> None:
-        """A cell was handed to the executor."""
+        """Take note that the executor has a cell."""
 
     def finished(self, cell: Cell, record: RunRecord, elsewhere: bool) -> None:
-        """A cell has its record; `elsewhere` says that another sweep made it."""
+        """Take note that a cell has its record, made by another sweep if `elsewhere`."""
 
     def note(self, text: str) -> None:
-        """Something worth a line."""
+        """Show a line."""
 
     def tick(self) -> None:
-        """Some time has passed."""
+        """Refresh what is shown; called every half second or so."""
 
 
 @dataclass
 class Stock:
-    """The cells of a sweep before it starts.
+    """Cells of a sweep before it starts.
 
     Attributes:
         finished: cells with a record of status "ok".
         failed: cells with another record, which is kept.
         todo: cells to run.
-        replaced: by key, the records of failed cells that run again.
-        damaged: what is wrong with files that should be records.
-        times: how long the finished ones took.
+        replaced: records of failed cells that run again, by key.
+        damaged: faults of files that should be records.
+        times: of the finished cells.
     """
 
     finished: list[Cell] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Stock:
 
 @dataclass
 class Summary:
-    """What a sweep did: how many cells were run, here or by another sweep meanwhile, and which of them failed."""
+    """Result of a sweep: the number of cells run, here or by another sweep meanwhile, and those that failed."""
 
     stock: Stock
     run: int = 0
@@ -87,7 +87,7 @@ class Summary:
 
 
 def take_stock(cells: Iterable[Cell], store: RecordStore, *, retry_failed: bool = False) -> Stock:
-    """Find out which cells have been run; with `retry_failed`, failed ones run again."""
+    """Find out which cells have been run; with `retry_failed`, failed cells run again."""
     stock = Stock()
     for cell in cells:
         try:
@@ -207,7 +207,7 @@ def _run_all(
     waiting = deque(map(_Attempt, stock.todo))
     elsewhere: deque[_Attempt] = deque()  # another sweep was running them when we last looked
     running: dict[Future[Answer], _Attempt] = {}
-    refusals, told = 0, False
+    refusals, has_said = 0, False
     while waiting or running or elsewhere:
         while waiting and len(running) < executor.capacity:
             attempt = waiting.popleft()
@@ -269,16 +269,16 @@ def _run_all(
             watcher.note(f"{refusal} Waiting.")
             time.sleep(2.0**refusals)
         if not (waiting or running):
-            if elsewhere and not told:
+            if elsewhere and not has_said:
                 watcher.note(f"Waiting for {len(elsewhere):,} cells that another sweep is running.")
-                told = True
+                has_said = True
             waiting, elsewhere = elsewhere, waiting
             time.sleep(TICK_SECONDS if waiting else 0)
         watcher.tick()
 
 
 def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
-    """The record in an answer, or one that says why there is no valid record in it."""
+    """Return the record in an answer, or a record that says why the answer has none."""
     identity = attempt.cell.identity
     reason = answer.failure
     if answer.text is not None:
@@ -297,7 +297,7 @@ def _record_of(attempt: _Attempt, answer: Answer) -> RunRecord:
 
 
 def log_path(store: RecordStore, record: RunRecord) -> Path:
-    """The file with the output of a failed run."""
+    """Return the file with the output of a failed run."""
     return store.root / ".logs" / f"{record.identity.key}.log"
 
 

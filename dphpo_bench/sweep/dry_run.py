@@ -1,6 +1,5 @@
-"""A dry run of a sweep: the plan and the cost of every cell."""
+"""Plan every cell of a sweep, and state what the sweep would cost."""
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import as_completed
@@ -8,14 +7,14 @@ from dataclasses import dataclass, field
 
 from dphpo_bench.base.progress import Progress
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, plan_cell
+from dphpo_bench.sweep.cells import Cell, CellPlan, job_of, plan_cell, planned
 from dphpo_bench.sweep.driver import Stock
 from dphpo_bench.sweep.executors import Executor, answer_of
 
 
 @dataclass
 class PlannedCells:
-    """The cells that differ in nothing but their seed, and the plan of each or why there is none.
+    """Cells that differ in nothing but their seed, and their plan or why there is none.
 
     The seconds of one cell are estimated from finished runs; None without any.
     """
@@ -29,7 +28,7 @@ class PlannedCells:
 
     @property
     def cell(self) -> Cell:
-        """One of them."""
+        """First of the cells that are left, or else of the others."""
         return (self.todo or self.finished or self.failed)[0]
 
 
@@ -48,18 +47,17 @@ def plan_all(stock: Stock, executor: Executor, source: DataSource, progress: Pro
     finally:
         executor.close()
     for group, future in zip(groups, futures, strict=True):
-        answer = answer_of(future)
-        said = {"error": answer.failure} if answer.text is None else json.loads(answer.text)
-        if "error" in said:
-            group.error = said["error"]
+        plan = planned(answer_of(future))
+        if isinstance(plan, str):
+            group.error = plan
         else:
-            group.plan = CellPlan(**said)
+            group.plan, _ = plan
             group.seconds = stock.times.seconds(group.cell.identity, group.plan.examples)
     return groups
 
 
 def total_seconds(groups: Sequence[PlannedCells]) -> float | None:
-    """Seconds of all cells to run, one after the other; None if some times are unknown."""
+    """Return the seconds of all cells to run, one after the other; None if some times are unknown."""
     total = 0.0
     for group in groups:
         if group.todo and group.plan and group.seconds is None:

@@ -1,5 +1,6 @@
-"""Estimates of how long the cells of a sweep take, from finished runs."""
+"""Estimate how long the cells of a sweep take, from finished runs."""
 
+import itertools
 import json
 import statistics
 from collections import defaultdict
@@ -27,7 +28,7 @@ class Estimates:
             self._per_example[identity.task, identity.model].append(seconds / record.cost.examples)
 
     def seconds(self, identity: Identity, examples: float | None = None) -> float | None:
-        """Seconds of one run: the median of its kind, else from its example passes; None if nothing is known."""
+        """Return the seconds of a run: the median of its kind, else by its example passes; None if unknown."""
         if kind_of(identity) in self._seconds:
             return statistics.median(self._seconds[kind_of(identity)])
         rates = self._per_example.get((identity.task, identity.model))
@@ -36,11 +37,10 @@ class Estimates:
         return None
 
     def total(self, kinds: Mapping[Kind, int]) -> float | None:
-        """Seconds of so many runs of each kind, one after the other; runs of unknown kinds count as average."""
-        everything = [one for seconds in self._seconds.values() for one in seconds]
-        if not everything:
+        """Return the seconds of so many runs of each kind in sequence; runs of unknown kinds count as average."""
+        if not self._seconds:
             return None
-        average = statistics.fmean(everything)
+        average = statistics.fmean(itertools.chain(*self._seconds.values()))
         return sum(
             count * (statistics.median(self._seconds[kind]) if kind in self._seconds else average)
             for kind, count in kinds.items()
@@ -48,5 +48,5 @@ class Estimates:
 
 
 def kind_of(identity: Identity) -> Kind:
-    """The values that runs of about the same time share."""
+    """Return the values that runs of about the same time share."""
     return identity.method, json.dumps(identity.parameters, sort_keys=True), identity.task, identity.model

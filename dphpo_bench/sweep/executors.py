@@ -1,4 +1,4 @@
-"""Executors run cells somewhere. Like those of `concurrent.futures`, they take a call and give a future."""
+"""Run cells somewhere: like those of `concurrent.futures`, executors take a call and give a future."""
 
 import os
 import queue
@@ -14,11 +14,11 @@ from dphpo_bench.sweep.resources import Resources
 
 
 class Executor(Protocol):
-    """Calls functions from text to text somewhere."""
+    """Caller of functions from text to text."""
 
     @property
     def capacity(self) -> int:
-        """How many calls to submit at a time; it may change."""
+        """Number of calls to submit at a time; it may change."""
         ...
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
@@ -34,7 +34,7 @@ class Executor(Protocol):
 
 
 class SerialExecutor:
-    """Makes one call after the other in this process, for debugging, without limits or protection."""
+    """Executor that calls in this process, for debugging, without limits or protection."""
 
     capacity = 1
 
@@ -49,15 +49,15 @@ class SerialExecutor:
         return future
 
     def close(self) -> None:
-        """There is nothing to stop."""
+        """Do nothing: nothing is running."""
 
 
 class ProcessExecutor:
-    """Makes each call in a new process of this machine.
+    """Executor that makes each call in a new process of this machine.
 
     Args:
-        workers: how many calls at a time.
-        gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES; each worker has one, and may share it.
+        workers: number of calls at a time.
+        gpus: names of GPUs, as in CUDA_VISIBLE_DEVICES; each worker has a GPU, and may share it.
     """
 
     def __init__(self, workers: int, gpus: Sequence[str] = ()) -> None:
@@ -88,7 +88,7 @@ class ProcessExecutor:
 
 
 def default_workers(needs: Sequence[Resources], n_gpus: int) -> int:
-    """How many cells of the largest needs this machine can run at a time, by processors, memory and GPUs."""
+    """Return the number of cells of the largest needs that this machine can run at a time."""
     workers = len(os.sched_getaffinity(0)) // max(need.threads for need in needs)
     memory = max(need.memory_gb or 0 for need in needs)
     if memory:
@@ -100,7 +100,7 @@ def default_workers(needs: Sequence[Resources], n_gpus: int) -> int:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs of this machine that this process may use, as in CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs of this machine that this process may use, as in CUDA_VISIBLE_DEVICES."""
     import torch
 
     count = torch.cuda.device_count()
@@ -109,7 +109,7 @@ def visible_gpus() -> list[str]:
 
 
 def answer_of(future: "Future[Answer]") -> Answer:
-    """The executor's answer, also if the executor failed; only `NotStartedError` is raised."""
+    """Return the executor's answer, also if the executor failed; raise `NotStartedError` only."""
     try:
         return future.result()
     except NotStartedError:

@@ -1,10 +1,12 @@
-"""The modules that runs need, imported once by the server that their processes are forked from.
+"""Imports of the modules that runs need, done once by the server that forks their processes.
 
-Nothing is computed here, because threads and devices would not survive the fork.
+Threads and devices would not survive the fork, so nothing is computed here, and plug-ins of others are not imported.
 """
 # ruff: noqa: F401
 
 import gc
+import importlib
+import pkgutil
 
 import optuna
 import scipy.signal
@@ -28,7 +30,12 @@ import dphpo_bench.session.session
 import dphpo_bench.sweep.cells
 import dphpo_bench.training.averaging
 import dphpo_bench.training.gradients
+import dphpo_bench.training.linear
 import dphpo_bench.training.optimizers
+
+for package in ("dphpo_bench.methods", "dphpo_bench.tasks"):
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+        importlib.import_module(module.name)
 
 # The collector of a forked process would otherwise walk over all of these objects, which copies their memory.
 gc.freeze()

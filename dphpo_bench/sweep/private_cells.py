@@ -1,4 +1,4 @@
-"""The cells of a sweep on private records: without seeds, and counted in an account before they run."""
+"""Run cells on private records without seeds, and count them in an account before they run."""
 
 import hashlib
 import hmac
@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -17,16 +17,13 @@ from dphpo_bench.harness.account_report import report_of, total_of
 from dphpo_bench.harness.entry import ENTRY, number_of, refuse_no_privacy
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.harness.own_data import check_same_data, data_digest, folder_key
-from dphpo_bench.harness.plan import plan
-from dphpo_bench.harness.reasons import reason_of
 from dphpo_bench.harness.setup import CONDITIONS, conditions_of
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.events import no_op
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, Job, Secret, device_of, job_of
+from dphpo_bench.sweep.cells import Cell, Secret, device_of, job_of, plan_cell, planned
 from dphpo_bench.sweep.executors import answer_of
-from dphpo_bench.sweep.processes import Answer
 
 if TYPE_CHECKING:
     from dphpo_bench.data.source import DataSource
@@ -58,13 +55,13 @@ def unseeded(cells: Sequence[Cell], store: RecordStore) -> list[Cell]:
 
 @dataclass
 class PrivateCells:
-    """The account of a sweep's runs on private records.
+    """Account of a sweep's runs on private records.
 
     Attributes:
         store: of the sweep.
         name: of the account.
         not_private: whether methods with ε = ∞ may run, because their output stays inside.
-        what: the runs are, in the account.
+        what: kind of the runs in the account.
     """
 
     store: RecordStore
@@ -77,7 +74,7 @@ class PrivateCells:
 
     @property
     def account(self) -> Account:
-        """The account."""
+        """Account of the folder of results."""
         return Account(self.store.root, self.name)
 
     def prepare(self, cells: Sequence[Cell], executor: "Executor", source: "DataSource") -> str:
@@ -90,10 +87,11 @@ class PrivateCells:
         private = [cell for cell in cells if not cell.task.public]
         groups = {_plan_key(cell): cell for cell in private}
         futures = {
-            key: executor.submit(release_of_cell, job_of(cell, source), cell.resources) for key, cell in groups.items()
+            key: executor.submit(plan_cell, job_of(cell, source), cell.resources) for key, cell in groups.items()
         }
         for key, future in futures.items():
-            self._releases[key] = _release_in(answer_of(future))
+            plan = planned(answer_of(future))
+            self._releases[key] = plan if isinstance(plan, str) else plan[1]
         known = [(cell, release) for cell in private if isinstance(release := self._release(cell), Entry)]
         if not known:
             return ""
@@ -109,8 +107,10 @@ class PrivateCells:
             )
         releases = [release for _, release in known]
         earlier = f", after {len(before)} earlier ones" if before else ""
-        units = {release.unit: [one for one in releases if one.unit == release.unit] for release in releases}
-        each = "; ".join(f"{count(len(some), 'run')}, together {total_of(some).text()}" for some in units.values())
+        by_unit: dict[str, list[Entry]] = {}
+        for release in releases:
+            by_unit.setdefault(release.unit, []).append(release)
+        each = "; ".join(f"{count(len(some), 'run')}, together {total_of(some).text()}" for some in by_unit.values())
         return f"On private records{earlier}: {each}."
 
     def for_digest(self, cell: Cell) -> Secret | None:
@@ -199,19 +199,3 @@ def _conditions(cell: Cell) -> int:
 
 def _plan_key(cell: Cell) -> str:
     return cell.identity.model_copy(update={"seed": None, "run": None}).key
-
-
-def release_of_cell(job: str) -> str:
-    """Plan a cell, keep the plan for its run, and return its `Entry`, or {"error": reason}, as JSON."""
-    given = Job(job)
-    try:
-        checked = plan(given.method(), given.task(), given.budget, plans=given.plans)
-        return json.dumps(asdict(Entry.of(checked, 0)))
-    except Exception as error:
-        return json.dumps({"error": reason_of(error)})
-
-
-def _release_in(answer: Answer) -> Entry | str:
-    """The release in the answer of a process; or why there is none."""
-    said = {"error": answer.failure} if answer.text is None else json.loads(answer.text)
-    return str(said["error"]) if "error" in said else Entry(**said)

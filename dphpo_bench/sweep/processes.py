@@ -1,13 +1,12 @@
-"""Calls a function in its own process and gives an answer, whatever happens to that process.
+"""Call a function in its own process within limits, and get an answer whatever happens to that process.
 
-Processes are forked from a server that has only imported the modules that runs need. So a process starts in
-milliseconds and shares no state with others, and torch has no threads yet. Each process leads a group, which is killed
-as a whole, also when the caller dies.
+This is the only launcher of workers. A server that has imported the modules of `preload` forks each process, so that
+a process starts in milliseconds, shares no state with others, and torch has no threads yet. Each process leads a group,
+which is killed as a whole, also when the caller dies.
 """
 
 import contextlib
 import os
-import re
 import resource
 import signal
 import sys
@@ -21,6 +20,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from typing import IO, Any
 
+from dphpo_bench.base.errors import SweepError
 from dphpo_bench.records.record import MAX_RECORD_BYTES
 from dphpo_bench.sweep.resources import Resources
 
@@ -33,18 +33,16 @@ _PRELOAD = ["dphpo_bench.sweep.preload"]
 _FORKING = threading.Lock()  # multiprocessing looks after all processes when it starts one, and threads must not meet
 _FORK_ATTEMPTS = 5
 _END_SECONDS = 10.0
-_CHUNK = 2**16
-_SIZE = re.compile(rb"\d{1,12}")
-_LONGEST_WAIT = 3600.0  # the system refuses to wait for more than some weeks
+_LONGEST_WAIT = 2e6  # seconds; the system refuses to wait for more than some weeks
 
 
-class NotStartedError(Exception):
+class NotStartedError(SweepError):
     """No process could be started, for lack of memory, file descriptors or space."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a call.
+    """Answer to a call.
 
     Attributes:
         text: the function's result; None if there is none.
@@ -62,7 +60,7 @@ class Answer:
 
 
 class Processes:
-    """Calls functions, each in its own process; safe to use from several threads."""
+    """Launcher of processes, one for each call; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._live: set[ForkServerProcess] = set()
@@ -87,7 +85,7 @@ class Processes:
                 self._start(process)
             except (OSError, EOFError) as error:
                 raise NotStartedError(f"No process could be started: {error}.") from None
-            sender.close()  # the process has its own; while this one is open, we could not see that one close
+            sender.close()  # the process has a copy; while this one is open, the end of that one does not show
             try:
                 text, failure, again = _wait(process, receiver, resources.time_limit_s)
             finally:
@@ -125,7 +123,7 @@ def _context() -> ForkServerContext:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """What is started meanwhile hears of no interrupt: it would print a traceback; whoever started it ends it."""
+    """Keep interrupts from what is started meanwhile: it would print a traceback, and its starter ends it."""
     resource_tracker.ensure_running()  # else the server starts it, which unblocks interrupts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -165,7 +163,7 @@ def no_main_module() -> Iterator[None]:
 
 @contextlib.contextmanager
 def environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Set environment variables for a while; None removes one."""
+    """Set environment variables for a while; None removes a variable."""
 
     def put(values: Mapping[str, str | None]) -> None:
         for name, value in values.items():
@@ -185,28 +183,16 @@ def environment(values: Mapping[str, str | None]) -> Iterator[None]:
 def _wait(
     process: ForkServerProcess, receiver: "connection.Connection", time_limit_s: float
 ) -> tuple[str | None, str, bool]:
-    """The answer, why there is none, and whether another attempt may succeed."""
-    received = bytearray()
-    pending: list[Any] = [receiver, process.sentinel]
-    deadline = time.monotonic() + time_limit_s
-    while pending:
-        left = deadline - time.monotonic()
-        ready = connection.wait(pending, timeout=min(max(left, 0), _LONGEST_WAIT))
-        if not ready and left > 0:
-            continue
-        if not ready:
-            return None, f"Stopped after the time limit of {time_limit_s:g} s.", False
-        chunk = os.read(receiver.fileno(), _CHUNK) if receiver in ready else b""
-        received += chunk
-        size, is_text, text = received.partition(b"\n")
-        if len(received) > MAX_ANSWER_BYTES or (is_text and not _SIZE.fullmatch(size)):
-            return None, f"The process sent an answer that is no text of at most {MAX_ANSWER_BYTES} bytes.", False
-        if is_text and len(text) == int(size):
-            return text.decode(errors="replace"), "", False
-        if not chunk:  # the process has closed its end or is dead
-            pending = [one for one in pending if one not in ready]
-            if process.sentinel in ready:
-                break
+    """Return the answer, why there is none, and whether another attempt may succeed."""
+    limit = time_limit_s if time_limit_s < _LONGEST_WAIT else None
+    if not connection.wait([receiver, process.sentinel], limit):
+        return None, f"Stopped after the time limit of {time_limit_s:g} s.", False
+    with contextlib.suppress(EOFError, OSError):  # the process ended before or while it sent its answer
+        if receiver.poll():  # else nothing will come
+            answer = receiver.recv_bytes()
+            if len(answer) > MAX_ANSWER_BYTES:
+                return None, f"The process sent an answer that is no text of at most {MAX_ANSWER_BYTES} bytes.", False
+            return answer.decode(errors="replace"), "", False
     _reap(process)
     return None, *_ending(process.exitcode)
 
@@ -263,9 +249,7 @@ def _serve(
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # a plug-in may have closed it
             stream.flush()
-    view = memoryview(b"%d\n%s" % (len(answer), answer))
-    while view:
-        view = view[os.write(sender.fileno(), view) :]
+    sender.send_bytes(answer[: MAX_ANSWER_BYTES + 1])
 
 
 def _die_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster. Ray finds a node with room, and starts the cells of a lost node again on another one.
+"""Run cells on a Ray cluster. Ray finds a node with room, and starts the cells of a lost node again on another.
 
 Inside a Ray worker a cell still has its own process, with the same limits and log as without Ray. The folders of data
 and caches have to be the same on all nodes. The folder of records need not, since only the driver writes records.
@@ -7,17 +7,15 @@ and caches have to be the same on all nodes. The folder of records need not, sin
 import contextlib
 import functools
 import importlib
+import json
 import logging
 import os
 import re
 import secrets
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from importlib.metadata import version
 from typing import Any
@@ -28,23 +26,13 @@ from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Proce
 from dphpo_bench.sweep.resources import Resources
 
 MAX_RETRIES = 3
-"""How often Ray starts a call again after it lost its node or worker. It counts lack of memory separately."""
+"""Number of times that Ray starts a call again after it lost its node or worker, or for lack of memory."""
 JOIN_SECONDS = 20.0
 PROBE_SECONDS = 60.0
-NODES_SECONDS = 1.0
-
-_PROBE = """
-import logging, sys, ray
-try:
-    ray.init(sys.argv[1], logging_level=logging.ERROR, log_to_driver=False)
-except BaseException as error:
-    print(f"{type(error).__name__}: {error}")
-    sys.exit(1)
-"""
 
 
 class RayExecutor:
-    """A Ray cluster, whose nodes may join and leave at any time, or a Ray of its own on this machine.
+    """Executor on a Ray cluster, whose nodes may join and leave at any time, or on a Ray of its own on this machine.
 
     Args:
         address: "auto" or "host:port" of a cluster that this machine is a node of; None starts a Ray on this machine.
@@ -66,7 +54,6 @@ class RayExecutor:
                 raise InvalidValueError(f"Expected gpus={need.gpus:g} to be at most 1 or a whole number.")
         self._running: dict[Any, Future[Answer]] = {}  # by Ray's references
         self._lock = threading.Lock()
-        self._slots, self._slots_until = 1, 0.0
         with contextlib.ExitStack() as stack:
             if address is None:
                 stack.enter_context(_started(self._ray))
@@ -81,11 +68,8 @@ class RayExecutor:
     @property
     def capacity(self) -> int:
         """As many of the smallest calls as there is room for, and a quarter more that wait for a node that joins."""
-        now = time.monotonic()
-        if now > self._slots_until:
-            self._slots = sum(max(_room(node, need) for need in self._needs) for node in self._nodes())
-            self._slots_until = now + NODES_SECONDS
-        return self._slots + self._slots // 4 + 1
+        slots = sum(max(_room(node, need) for need in self._needs) for node in self._nodes())
+        return slots + slots // 4 + 1
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
         """Call the function on a node as soon as there is room."""
@@ -120,20 +104,20 @@ class RayExecutor:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
     def _check_room(self) -> None:
-        """Check that a node is large enough; Ray would wait for one for ever."""
+        """Reject needs that no node can meet; Ray would wait for ever."""
         nodes = self._nodes()
         for need in self._needs:
             if not any(_room(node, need) for node in nodes):
                 asked = _amounts(need.threads, need.gpus, _bytes(need.memory_gb or 0))
                 # The node with most GPUs if GPUs are needed.
-                largest = max(map(_totals, nodes), key=lambda one: (one[1] if need.gpus else 0, *one))
+                largest = max(map(_totals, nodes), key=lambda totals: (totals[1] if need.gpus else 0, *totals))
                 raise InvalidValueError(
                     f"No node of the Ray cluster has {asked} for a cell; the largest has {_amounts(*largest)}. "
                     f"Ask for less in the suite's 'resources', or add a node."
                 )
 
     def _check_versions(self) -> None:
-        """Check that all nodes can run cells: one that cannot would fail cells faster than others run them."""
+        """Reject nodes that cannot run cells: such a node would fail cells faster than others run them."""
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         probe = self._ray.remote(num_cpus=0, max_retries=0)(_version)
         probes = {
@@ -181,9 +165,9 @@ def _version() -> str:
 
 @contextlib.contextmanager
 def _started(ray: Any) -> Iterator[None]:
-    """A Ray on this machine.
+    """Start a Ray on this machine.
 
-    It listens on the network and wants a secret, which Ray would keep in the home folder unless the environment has it.
+    It listens on the network and wants a secret, which Ray would write to the home folder if the environment had none.
     """
     values = {
         "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE"),  # Ray sets it
@@ -207,17 +191,11 @@ def _started(ray: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _joined(ray: Any, address: str) -> Iterator[None]:
-    """A Ray that others have started."""
+    """Join a Ray that others have started."""
     # Ray tries for minutes and then ends the process, so another process finds out whether the cluster answers.
-    command = [sys.executable, "-c", _PROBE, address]
-    reason = ""
-    try:
-        run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=JOIN_SECONDS)
-    except subprocess.TimeoutExpired:
-        reason = f"no answer in {JOIN_SECONDS:g} s"
-    else:
-        if run.returncode:
-            reason = _one_line(run.stdout.decode(errors="replace")) or f"exit code {run.returncode}"
+    settings = {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+    answer = Processes().call(_try_to_join, json.dumps([address, settings]), Resources(time_limit_s=JOIN_SECONDS))
+    reason = answer.failure.rstrip(".") if answer.text is None else answer.text
     if reason:
         raise InvalidValueError(f"Cannot join the Ray cluster at {address!r}: {reason}.")
     with _initialized(ray, address, f"Cannot join the Ray cluster at {address!r}"):
@@ -228,7 +206,7 @@ def _joined(ray: Any, address: str) -> Iterator[None]:
 def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     # Ray would print pages on standard output for every lost worker, and has no option against that.
-    ray._private.worker.print_to_stdstream = _log
+    ray._private.worker.print_to_stdstream = lambda *_: None
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:
@@ -242,14 +220,20 @@ def _initialized(ray: Any, address: str, failure: str, **options: Any) -> Iterat
         ray.shutdown()
 
 
-def _log(data: Mapping[str, Any], ignore_prefix: bool) -> None:
-    del ignore_prefix
-    logging.getLogger(__name__).info("%s", data.get("lines"))
+def _try_to_join(address_and_settings: str) -> str:
+    """Return why the cluster cannot be joined, or an empty text."""
+    address, settings = json.loads(address_and_settings)
+    os.environ.update(settings)
+    try:
+        importlib.import_module("ray").init(address, log_to_driver=False, logging_level=logging.ERROR)
+    except BaseException as error:
+        return _one_line(error) or type(error).__name__
+    return ""
 
 
 @functools.cache
 def _token() -> str:
-    """One secret for this process, since Ray reads it once."""
+    """Return a secret, the same throughout this process, since Ray reads it once."""
     return secrets.token_hex(32)
 
 
@@ -258,15 +242,15 @@ def _bytes(gigabytes: float) -> int:
 
 
 def _totals(node: dict[str, Any]) -> tuple[float, float, float]:
-    """CPUs, GPUs and bytes of memory of a node, free or not."""
+    """Return the CPUs, GPUs and bytes of memory of a node, free or not."""
     has = node["Resources"]
     return has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", 0.0)
 
 
 def _room(node: dict[str, Any], need: Resources) -> int:
-    """How many calls with this need an empty node has room for."""
-    wanted = (need.threads, need.gpus, _bytes(need.memory_gb or 0))
-    return min(int(has / want + 1e-9) for has, want in zip(_totals(node), wanted, strict=True) if want)
+    """Return the number of calls with this need that an empty node has room for."""
+    needed = (need.threads, need.gpus, _bytes(need.memory_gb or 0))
+    return min(int(has / need + 1e-9) for has, need in zip(_totals(node), needed, strict=True) if need)
 
 
 def _amounts(cpus: float, gpus: float, memory: float) -> str:
@@ -275,7 +259,7 @@ def _amounts(cpus: float, gpus: float, memory: float) -> str:
 
 
 def _one_line(error: object) -> str:
-    """The most telling line of an error of Ray's, whose messages are tracebacks and advice."""
+    """Return the most telling line of an error of Ray's, whose messages are tracebacks and advice."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b.*:", line)]
     text = (named or lines[:1] or [""])[-1].rstrip(".")

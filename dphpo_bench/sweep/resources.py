@@ -1,4 +1,4 @@
-"""The resources that a cell of a sweep needs."""
+"""State the resources that a cell of a sweep needs."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ DEFAULT_TIME_LIMIT_S = 12 * 3600.0
 
 @dataclass(frozen=True)
 class Resources:
-    """The needs of one cell, which are not part of its identity.
+    """Needs of a cell, which are not part of its identity.
 
     Attributes:
         threads: computing threads. Their number changes the rounding of sums, so it does not depend on the machine.

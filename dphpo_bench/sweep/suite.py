@@ -10,9 +10,8 @@ tasks = ["digits", { name = "mnist", models = ["linear", "cnn"], resources = { m
 threads = 1
 """
 
-import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,13 +31,6 @@ from dphpo_bench.sweep.resources import Resources
 MAX_SUITE_BYTES = 2**18
 MAX_ENTRIES = 1000
 MAX_SEEDS = 100_000
-MAX_KEY_PARTS = 32
-"""A dotted key has fewer parts, because the parser's time grows with their square."""
-
-_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
-_LONG_KEY = re.compile(rf"(?<![\w-]){_PART}(?:\.[ \t]*+{_PART}){{{MAX_KEY_PARTS - 1}}}")
-_MAX_PARSED = 2**23  # characters that are parsed to find a line, which takes some seconds
-
 Place = tuple[str | int, ...]
 
 TaskMaker = Callable[[str, str | None], Task]
@@ -50,7 +42,7 @@ class _Entry(BaseModel):
 
 
 def _named(value: Any) -> Any:
-    """A text stands for a table with that name."""
+    """Return a table with that name for a text."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -58,7 +50,7 @@ _SOME = Field(min_length=1, max_length=MAX_ENTRIES, strict=False)
 
 
 class ResourceHints(_Entry):
-    """The stated needs of cells; see `Resources`."""
+    """Stated needs of cells; see `Resources`."""
 
     threads: Annotated[int, Field(ge=1)] | None = None
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -67,7 +59,7 @@ class ResourceHints(_Entry):
 
 
 class MethodEntry(_Entry):
-    """A method, with parameters that differ from its defaults."""
+    """Method with parameters that differ from its defaults."""
 
     name: str
     parameters: dict[str, Any] = {}
@@ -80,9 +72,11 @@ Seeds = Annotated[
 
 
 class TaskEntry(_Entry):
-    """A task with some of its models, default: the first one.
+    """Task with some of its models, by default the first.
 
-    It may have seeds of its own, and go without some of the suite's methods, as those that take too long on it.
+    Attributes:
+        seeds: of the runs on this task; None: the suite's.
+        without: methods of the suite that are not run on this task, such as slow ones.
     """
 
     name: str
@@ -98,7 +92,7 @@ class Suite(_Entry):
     Attributes:
         description: one line for people.
         methods: names, or tables of a name, parameters and resources.
-        tasks: names, or tables of a name, models, seeds, methods that are left out, and resources.
+        tasks: names, or tables of a name, models, seeds, omitted methods, and resources.
         epsilons: target ε of the whole procedure.
         delta: target δ; None: each task's default.
         seeds: one run each; a task may have its own.
@@ -114,22 +108,21 @@ class Suite(_Entry):
     resources: ResourceHints = ResourceHints()
 
     def made_methods(self) -> list[tuple[Method, ResourceHints]]:
-        """The methods with their parameters."""
-        made: list[tuple[Method, ResourceHints]] = []
+        """Make the methods with their parameters."""
+        pairs: list[tuple[Method, ResourceHints]] = []
         for index, entry in enumerate(self.methods):
             with _at("methods", index, "name"):
                 make_method(entry.name)
-            wrong = [name for name, value in entry.parameters.items() if _fails(entry.name, {name: value})]
-            with _at("methods", index, "parameters", *wrong[:1]):  # it may fail alone and be right with the others
+            with _at("methods", index, "parameters"):
                 method = make_method(entry.name, entry.parameters)
             with _at("methods", index):
-                _refuse_twice(f"{method.name} with these parameters", method in (one for one, _ in made))
-            made.append((method, entry.resources))
-        return made
+                _refuse_twice(f"{method.name} with these parameters", any(method == earlier for earlier, _ in pairs))
+            pairs.append((method, entry.resources))
+        return pairs
 
     def made_tasks(self, make_task: TaskMaker = make_task) -> list[tuple[Task, ResourceHints]]:
-        """The tasks, one for each model."""
-        made: list[tuple[Task, ResourceHints]] = []
+        """Make the tasks, one for each model."""
+        pairs: list[tuple[Task, ResourceHints]] = []
         known: set[tuple[str, str]] = set()
         for index, entry in enumerate(self.tasks):
             with _at("tasks", index, "name"):
@@ -139,11 +132,11 @@ class Suite(_Entry):
                     task = make_task(entry.name, model)
                     _refuse_twice(f"{task.name} ({task.model_name})", (task.name, task.model_name) in known)
                 known.add((task.name, task.model_name))
-                made.append((task, entry.resources))
-        return made
+                pairs.append((task, entry.resources))
+        return pairs
 
     def budgets(self, task: Task) -> list[PrivacyBudget]:
-        """The budgets on a task."""
+        """Return the budgets on a task."""
         with _at("tasks"):
             delta = task.facts.default_delta if self.delta is None else self.delta
         budgets: list[PrivacyBudget] = []
@@ -156,7 +149,7 @@ class Suite(_Entry):
         return budgets
 
     def check(self, make_task: TaskMaker = make_task) -> None:
-        """Check every name and value, except for mistakes that only a plan can show."""
+        """Reject wrong names and values, except for mistakes that only a plan can show."""
         self.made_methods()
         for task, _ in self.made_tasks(make_task):
             self.budgets(task)
@@ -170,11 +163,11 @@ class Suite(_Entry):
                         raise UnknownNameError(unknown_name_message("method of the suite", name, known))
 
     def seeds_of(self, task: Task) -> tuple[int, ...]:
-        """The seeds of the runs on this task with its model."""
+        """Return the seeds of the runs on this task with its model."""
         return self._entry_of(task).seeds or self.seeds
 
     def runs_on(self, method: str, task: Task) -> bool:
-        """Whether a method of this name is run on this task with its model."""
+        """Return whether a method of this name is run on this task with its model."""
         return method not in self._entry_of(task).without
 
     def _entry_of(self, task: Task) -> TaskEntry:
@@ -183,7 +176,7 @@ class Suite(_Entry):
         return (named or alike)[0]
 
     def resources_of(self, *entries: ResourceHints) -> Resources:
-        """The needs of a cell of this method and this task."""
+        """Return the needs of a cell of this method and this task."""
         stated = [hints.model_dump(exclude_none=True) for hints in (self.resources, *entries)]
         names = {name for hints in stated for name in hints}
         return Resources(**{name: max(hints[name] for hints in stated if name in hints) for name in names})
@@ -194,10 +187,10 @@ def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:
 
     Args:
         path: the file.
-        make_task: makes a task from the names of it and its model.
+        make_task: makes a task from its name and its model's name.
 
     Raises:
-        InvalidValueError: if it cannot be read, or something in it is wrong; the message names line and key.
+        InvalidValueError: if it cannot be read, or something in it is wrong; the message names the key.
     """
     try:
         data = read_whole(path, MAX_SUITE_BYTES)
@@ -206,19 +199,15 @@ def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:
     if len(data) > MAX_SUITE_BYTES:
         raise InvalidValueError(f"The suite {path} is larger than {MAX_SUITE_BYTES} bytes.")
     try:
-        text = data.decode()
-        if _LONG_KEY.search(text):
-            raise ValueError(f"a key has {MAX_KEY_PARTS} parts or more")
-        values = tomllib.loads(text)
+        values = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:
         raise InvalidValueError(f"{path} is not TOML: {shown(error, 300)}.") from None
     try:
         suite = Suite.model_validate(values)
         suite.check(make_task)
     except ValidationError as error:
-        errors = error.errors()
-        # A key that is misspelt is also missing: say the former.
-        first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
+        # Of a misspelt key pydantic says, too, that the right one is missing: name the misspelt one.
+        first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
         place = tuple(part for part in first["loc"] if not str(part).startswith("function-"))
         reason = _reason(first, place)
     except _MisplacedError as error:
@@ -226,61 +215,11 @@ def load_suite(path: Path, make_task: TaskMaker = make_task) -> Suite:
     else:
         return suite
     key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    raise InvalidValueError(f"{path}, line {line_of(text, place)}, {shown(key, 200)}: {reason}")
-
-
-def line_of(text: str, place: Place) -> int:
-    """The line, from 1, where the value at this place of a TOML text ends, or else the table or list around it.
-
-    The parser tells no lines, so bisection finds the fewest lines from which it reads a value at this place. An open
-    list is closed for that, and if the lines end inside a value, the next ones are tried. In a long text of long
-    values, the line may be a later one.
-    """
-    lines = [line + "\n" for line in text.split("\n")]
-    whole = _parsed(text)
-    while not _holds(whole, place):
-        place = place[:-1]
-    low, high, found = 1, len(lines), len(lines)
-    parsed = 0
-    while low < high and parsed < _MAX_PARSED:
-        middle = (low + high) // 2
-        for end in range(middle, high):
-            beginning = "".join(lines[:end])
-            tried = [values for closing in ("", "\n]") if (values := _parsed(beginning + closing)) is not None]
-            parsed += 2 * len(beginning)
-            if tried or parsed >= _MAX_PARSED:
-                break
-        if not tried:
-            high = middle
-        elif any(_holds(values, place) for values in tried):
-            high, found = middle, end
-        else:
-            low = end + 1
-    return found
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _holds(values: Any, place: Place) -> bool:
-    if values is None:
-        return False
-    for part in place:
-        if isinstance(part, int):
-            if not (isinstance(values, list) and part < len(values)):
-                return False
-        elif not (isinstance(values, dict) and part in values):
-            return False
-        values = values[part]
-    return True
+    raise InvalidValueError(f"{path}, {shown(key, 200)}: {reason}")
 
 
 class _MisplacedError(Exception):
-    """A wrong value and its place in the suite; methods of `Suite` raise it at the first one."""
+    """Wrong value at a place in the suite."""
 
     def __init__(self, place: Place, reason: str) -> None:
         super().__init__(reason)
@@ -289,19 +228,11 @@ class _MisplacedError(Exception):
 
 @contextmanager
 def _at(*place: str | int) -> Iterator[None]:
-    """Give errors from inside their place in the suite, also those of a plug-in that checks its own values."""
+    """Add the place in the suite to any error, also to errors of plug-ins that check their own values."""
     try:
         yield
     except Exception as error:
         raise _MisplacedError(place, reason_of(error)) from None
-
-
-def _fails(name: str, parameters: Mapping[str, Any]) -> bool:
-    try:
-        make_method(name, parameters)
-    except Exception:  # whatever a plug-in raises; all parameters together are tried again
-        return True
-    return False
 
 
 def _refuse_seeds_twice(seeds: Sequence[int], *place: str | int) -> None:
@@ -318,7 +249,7 @@ def _refuse_twice(what: str, again: bool) -> None:
 
 
 def _reason(error: Any, place: Place) -> str:
-    """One line for an error of pydantic's."""
+    """Return one line for an error of pydantic's."""
     match error["type"]:
         case "extra_forbidden":
             return unknown_name_message("key", str(place[-1]), _keys_at(place[:-1]))
@@ -333,7 +264,7 @@ def _reason(error: Any, place: Place) -> str:
 
 
 def _keys_at(place: Place) -> Sequence[str]:
-    """The keys that a table at this place may have."""
+    """Return the keys that a table at this place may have."""
     names = [part for part in place if isinstance(part, str)]
     models: dict[str, type[BaseModel]] = {"methods": MethodEntry, "tasks": TaskEntry, "resources": ResourceHints}
     return list((models[names[-1]] if names else Suite).model_fields)

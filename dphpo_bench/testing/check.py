@@ -1,32 +1,30 @@
-"""The contracts run on plug-ins, without pytest."""
+"""Run the contracts on plug-ins, without pytest."""
 
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, distributions, entry_points
-from importlib.util import find_spec
-from inspect import getdoc, isabstract
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, distributions
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError, RegistryError, UnknownNameError
+from dphpo_bench.base.errors import DphpoBenchError, RegistryError, UnknownNameError
 from dphpo_bench.base.text import one_line, unknown_name_message
 from dphpo_bench.contract.method import Method
+from dphpo_bench.contract.registry import GROUPS, load_class, points
 from dphpo_bench.contract.task import Task
-from dphpo_bench.contract.task_files import SUFFIX, import_file
+from dphpo_bench.contract.task_files import SUFFIX, import_file, look_here_for
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract
 
-GROUPS = ("dphpo_bench.methods", "dphpo_bench.tasks")
 PREFIX = "test_"
 MAX_REASON = 2000
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A plug-in to check: its class, the distribution it comes from, and the model if it is a task."""
+    """Plug-in to check: its class, the distribution it comes from, and the model if it is a task."""
 
     cls: type[Method] | type[Task]
     origin: str
@@ -39,26 +37,26 @@ class Subject:
 
     @property
     def title(self) -> str:
-        """A line that names it."""
+        """Line that names the plug-in."""
         name = getattr(self.cls, "name", None) or "without a name"
         at = f" ({self.model})" if self.model is not None else ""
         return f"{self.kind} {name}{at}: {self.cls.__module__}:{self.cls.__qualname__} [{self.origin}]"
 
     def make(self) -> Method | Task:
-        """A new instance, as the registry makes it."""
+        """Make a new instance, as the registry does."""
         return self.cls() if issubclass(self.cls, Method) else self.cls(self.model)
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A test that was run.
+    """Result of a test.
 
     Attributes:
         name: of the test.
         description: the first line of its docstring.
         reason: why it failed; None if it did not.
         seconds: how long it took.
-        unchecked: why it could not tell; None if it could.
+        unchecked: why it has no verdict; None if it has.
     """
 
     name: str
@@ -69,9 +67,9 @@ class Checked:
 
 
 def subjects(plug_in: str) -> list[Subject]:
-    """The plug-ins meant by a registered name, by `module:Class`, `file.py:Class` or an installed distribution.
+    """Return the plug-ins of a registered name, `module:Class`, `file.py:Class` or installed distribution.
 
-    A task is there once for each of its models.
+    A task is returned once for each of its models.
 
     Raises:
         UnknownNameError: if nothing has this name.
@@ -83,36 +81,27 @@ def subjects(plug_in: str) -> list[Subject]:
     if file.endswith(SUFFIX):
         plug_in = f"{import_file(Path(file)).__name__}:{name}"
     if ":" in plug_in:
-        _look_here_for(plug_in.partition(":")[0])
-        return _with_models(_load(EntryPoint(plug_in, plug_in, ""), plug_in), "not installed as a plug-in")
-    points = [point for group in GROUPS for point in entry_points(group=group)]
-    found = [point for point in points if point.name == plug_in]
-    if not found:
+        look_here_for(plug_in.partition(":")[0])
+        return _with_models(load_class(EntryPoint(plug_in, plug_in, "")), "not installed as a plug-in")
+    installed = [point for group in GROUPS for point in points(group)]
+    named = [point for point in installed if point.name == plug_in]
+    if not named:
         try:
-            found = [point for point in distribution(plug_in).entry_points if point.group in GROUPS]
+            named = [point for point in distribution(plug_in).entry_points if point.group in GROUPS]
         except (PackageNotFoundError, ValueError):
             providers = {each.name for each in distributions() if any(p.group in GROUPS for p in each.entry_points)}
-            available = {point.name for point in points} | providers
+            available = {point.name for point in installed} | providers
             raise UnknownNameError(unknown_name_message("plug-in", plug_in, available)) from None
-        if not found:
+        if not named:
             raise UnknownNameError(
                 f"The distribution {plug_in!r} has no plug-in: no entry point in {' or '.join(GROUPS)}. Declare one in "
                 "its pyproject.toml and install it again."
             )
-    made = []
-    for point in dict.fromkeys(found):
+    checked = []
+    for point in dict.fromkeys(named):
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else plug_in
-        cls = _load(point, f"{point.name} = {point.value}")
-        expected = Method if point.group == GROUPS[0] else Task
-        if not issubclass(cls, expected):
-            raise RegistryError(f"{point.value} is an entry point in {point.group}, but no {expected.__name__}.")
-        if getattr(cls, "name", None) != point.name:
-            raise RegistryError(
-                f"The entry point {point.name} = {point.value} names a class whose `name` is "
-                f"{getattr(cls, 'name', None)!r}. Make the two equal."
-            )
-        made += _with_models(cls, origin)
-    return made
+        checked += _with_models(load_class(point), origin)
+    return checked
 
 
 def run_contract(subject: Subject) -> Iterator[Checked]:
@@ -128,7 +117,7 @@ def run_contract(subject: Subject) -> Iterator[Checked]:
 
 
 def _outcome(test: Callable[[Any], None], subject: Subject) -> tuple[str | None, str | None]:
-    """Why a test failed, and why it could not tell; None if it did not fail, or could."""
+    """Return why a test failed, and why it has no verdict; None if it did not fail, or has."""
     try:
         test(subject.make())
     except SkipTest as skipped:
@@ -139,38 +128,6 @@ def _outcome(test: Callable[[Any], None], subject: Subject) -> tuple[str | None,
         last = traceback.extract_tb(error.__traceback__)[-1]
         return one_line(f"{type(error).__name__}: {error} ({last.filename}:{last.lineno})", MAX_REASON), None
     return None, None
-
-
-def _look_here_for(module: str) -> None:
-    """Let a module be found in the working directory if it is not installed.
-
-    The folder of an installed package would otherwise hide the package.
-    """
-    try:
-        known = find_spec(module) is not None
-    except (ImportError, ValueError):
-        known = False
-    except Exception:  # the package that it is in cannot be imported; `_load` says so
-        known = True
-    here = str(Path.cwd())
-    if not known and here not in sys.path:
-        sys.path.append(here)
-
-
-def _load(point: EntryPoint, shown: str) -> type[Method] | type[Task]:
-    module, _, name = point.value.partition(":")
-    if not (module and name):
-        raise InvalidValueError(f"Expected module:Class, got {shown!r}.")
-    try:
-        found: Any = point.load()
-    except (Exception, SystemExit) as error:
-        raise RegistryError(f"Cannot load {shown}: {type(error).__name__}: {error}.") from None
-    if not (isinstance(found, type) and issubclass(found, Method | Task)):
-        raise RegistryError(f"{shown} is neither a subclass of dphpo_bench.Method nor of dphpo_bench.Task.")
-    if isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise RegistryError(f"{shown} lacks {missing}. Define what its base class leaves open.")
-    return found
 
 
 def _with_models(cls: type[Method] | type[Task], origin: str) -> list[Subject]:

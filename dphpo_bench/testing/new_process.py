@@ -1,4 +1,7 @@
-"""What a contract asks a new process: `python -m dphpo_bench.testing.new_process`, with a request on standard input."""
+"""Ask a new Python process about a plug-in: `python -m dphpo_bench.testing.new_process`, a request on standard input.
+
+A worker of `sweep.processes` cannot answer: it has imported what a plug-in must not, and hashes texts as this process.
+"""
 
 import json
 import os
@@ -21,13 +24,13 @@ SLOW = (
 """Packages whose import takes long enough to notice; `dphpo-bench list` imports all plug-ins."""
 
 CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
-"""How the names of files end that importing opens."""
+"""Suffixes of files that imports open."""
 
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")
 PACKAGES = ("site-packages", "dist-packages")
 
 SECONDS = 300
-"""How long a new process may take."""
+"""Time limit of a new process."""
 
 
 def ask_new_process(cls: type, what: str, folder: Path | None = None, **details: Any) -> dict[str, Any]:
@@ -35,8 +38,8 @@ def ask_new_process(cls: type, what: str, folder: Path | None = None, **details:
 
     Args:
         cls: the plug-in's class.
-        what: "import" it only, tell the "facts" of a task, or "plan" or "run" a method.
-        folder: the working directory; None for that of this process.
+        what: "import" it only, return the "facts" of a task, or "plan" or "run" a method.
+        folder: the working directory; None: that of this process.
         details: JSON values that the process needs for that.
 
     Raises:
@@ -74,7 +77,7 @@ def ask_new_process(cls: type, what: str, folder: Path | None = None, **details:
 
 
 def expect_cheap(what: str, answer: dict[str, Any]) -> None:
-    """What a new process did with a plug-in imported no slow package."""
+    """Reject a plug-in that made a new process import a slow package."""
     slow = ", ".join(answer["slow"])
     expect(
         not slow,
@@ -84,7 +87,7 @@ def expect_cheap(what: str, answer: dict[str, Any]) -> None:
 
 
 def _answer(request: dict[str, Any]) -> dict[str, Any]:
-    found: Any = resolve_name(request["class"])
+    cls: Any = resolve_name(request["class"])
     if request["what"] == "import":
         return {"slow": _slow()}
     if request["what"] in ("plan", "run"):
@@ -93,13 +96,13 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         from dphpo_bench.testing.runs import DELTA, Bench
         from dphpo_bench.testing.small_tasks import Blobs
 
-        bench = Bench(found(**read_parameters(found, request["parameters"])), Blobs())
+        bench = Bench(cls(**read_parameters(cls, request["parameters"])), Blobs())
         if request["what"] == "run":
             return bench.seen()
-        with _opened(found.__module__) as opened:
+        with _opened(cls.__module__) as opened:
             plan = bench.method.plan(bench.facts, PrivacyBudget(bench.epsilon, DELTA))
         return {"plan": plan.to_json(), "opened": opened}
-    task = found(request["model"])
+    task = cls(request["model"])
     facts, slow = repr(task.facts), _slow()
     source = DataSource.resolve(request["data_dir"], request["cache_dir"])
     fingerprints = {"fingerprint": task.data_fingerprint(source), "model_fingerprint": task.model_fingerprint()}
@@ -108,10 +111,10 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _opened(module: str) -> Iterator[list[str]]:
-    """The files that are opened while this lasts, but for code, the module's package, others', and the system's."""
-    own = [Path(sys.modules[module].__file__ or "").parent] if sys.modules[module].__package__ else []
+    """List the files that are opened meanwhile, except for code, files of packages, and the system's."""
+    package = [Path(sys.modules[module].__file__ or "").parent] if sys.modules[module].__package__ else []
     system = map(Path, (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *SYSTEM))
-    roots = {root.resolve() for root in (*own, *system)}
+    roots = {root.resolve() for root in (*package, *system)}
     opened: list[str] = []
     is_over = False
 

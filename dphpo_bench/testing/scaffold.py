@@ -1,9 +1,9 @@
-"""A package with one method or one task, ready to install, to check and to be changed."""
+"""Write a package with a method or a task, ready to install, to check and to be changed."""
 
 import keyword
 import re
 import sys
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Literal
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
+from dphpo_bench.contract.registry import points
 
 Kind = Literal["method", "task"]
 
@@ -61,7 +62,7 @@ def write_package(kind: Kind, name: str, parent: Path) -> Path:
 
 
 def check_name(kind: Kind, name: str) -> None:
-    """Refuse a name unless it is lower-case words joined by underscores that stand for nothing else yet."""
+    """Reject a name unless it is lower-case words joined by underscores that stand for nothing else yet."""
     written = shown(name, form=repr)
     if not (NAME.fullmatch(name) and len(name) <= MAX_NAME):
         raise InvalidValueError(
@@ -72,18 +73,18 @@ def check_name(kind: Kind, name: str) -> None:
         raise InvalidValueError(f"{written} is reserved by Python. Try {'my_' + name!r}.")
     if name.startswith("test"):
         raise InvalidValueError(f"pytest would collect a module {written} as tests. Try {'my_' + name!r}.")
-    if name in {point.name for point in entry_points(group=f"dphpo_bench.{kind}s")}:
+    if name in {point.name for point in points(f"dphpo_bench.{kind}s")}:
         raise InvalidValueError(f"A {kind} {written} is installed already. Try {'my_' + name!r}.")
     if name in sys.stdlib_module_names or find_spec(name) is not None:
         raise InvalidValueError(f"A module {written} is installed already. Try {'my_' + name!r}.")
 
 
 def class_name(name: str) -> str:
-    """ "two_rates" → "TwoRates"."""
+    """Return "TwoRates" for "two_rates"."""
     return "".join(word.capitalize() for word in name.split("_"))
 
 
 def _suggested(kind: Kind, name: str) -> str:
     words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
-    made = "_".join(words)[:MAX_NAME].strip("_")
-    return made if NAME.fullmatch(made) else f"my_{kind}"
+    joined = "_".join(words)[:MAX_NAME].strip("_")
+    return joined if NAME.fullmatch(joined) else f"my_{kind}"

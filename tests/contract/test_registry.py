@@ -84,7 +84,7 @@ def test_a_broken_plug_in_is_one_warning_that_names_it(install, source: str, rea
 
 def test_a_class_without_a_summary_takes_no_list_down(install) -> None:  # type: ignore[no-untyped-def]
     install("silent", "dphpo_bench.methods", "toy", "silent_toy:Toy", PLUG_IN.replace("summary", "abstract"))
-    with pytest.warns(UserWarning, match="with a `summary` whose `name` is 'toy'"):
+    with pytest.warns(UserWarning, match="toy = silent_toy:Toy has no `summary`"):
         assert "toy" not in registry.methods()
 
 
@@ -111,7 +111,7 @@ def test_what_is_neither_a_plug_in_nor_a_name_is_refused() -> None:
 
 def test_a_class_under_another_name_is_skipped(install) -> None:  # type: ignore[no-untyped-def]
     install("misnamed", "dphpo_bench.methods", "joy", "misnamed_toy:Toy", PLUG_IN)
-    with pytest.warns(UserWarning, match="whose `name` is 'joy'"):
+    with pytest.warns(UserWarning, match="joy = misnamed_toy:Toy names a class whose `name` is 'toy'"):
         assert "joy" not in registry.methods()
 
 

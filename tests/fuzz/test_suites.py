@@ -1,6 +1,5 @@
 """Suites from strangers: refused in a line that names the file, or read as written."""
 
-import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -34,51 +33,6 @@ from tests.fuzz.hostile import (
 
 SUITES = Path(__file__).parents[2] / "leaderboard" / "suites"
 
-WORDS = st.lists(
-    st.sampled_from(
-        (
-            "epsilons",
-            "seeds",
-            "methods",
-            "tasks",
-            "delta",
-            "[resources]",
-            "threads",
-            "name",
-            "parameters",
-            "=",
-            "=",
-            ".",
-            ",",
-            "[",
-            "]",
-            "[[",
-            "]]",
-            "{",
-            "}",
-            '"dp_sgd"',
-            '"digits"',
-            "1",
-            "0.5",
-            "-inf",
-            "nan",
-            "true",
-            "1979-05-27",
-            '"""',
-            "'''",
-            "# x",
-            "\n",
-            "\n",
-            "\n",
-            "\r\n",
-            "\x00",
-            "0x" + "f" * 5000,
-            "9" * 5000,
-        )
-    ),
-    max_size=60,
-).map(" ".join)
-
 OBJECTS = st.sampled_from(
     (
         {
@@ -103,7 +57,6 @@ OBJECTS = st.sampled_from(
         },
     )
 )
-DATES = st.sampled_from((datetime.date(1979, 5, 27), datetime.datetime(1979, 5, 27, 7, 32), datetime.time(7, 32)))
 
 
 def toml(value: Any) -> str:
@@ -138,7 +91,6 @@ CONTENT = st.one_of(
     mutated(OBJECTS).map(document),
     mutated(OBJECTS, changes=1).map(document),
     torn(st.one_of(WRITTEN, OBJECTS.map(document))),
-    WORDS.map(str.encode),
     GARBAGE,
 )
 
@@ -162,24 +114,7 @@ def check_suite(content: bytes, path: Path) -> None:
 
 
 METHODS = ("dp_sgd", "liu_talwar", "papernot_steinke", "hyfreedp", "grid_composed", "dp_hypo", "subsampled_tuning")
-NAMES = (
-    "learning_rate",
-    "epochs",
-    "batch_size",
-    "clipping",
-    "optimizer",
-    "mean",
-    "distribution",
-    "accounting",
-    "points",
-    "trials",
-    "schedule",
-    "validation",
-    "averaging",
-    "x",
-    "__class__",
-    "",
-)
+NAMES = ("learning_rate", "epochs", "batch_size", "clipping", "optimizer", "distribution", "x", "__class__", "")
 SETTINGS = st.tuples(
     st.sampled_from(METHODS),
     st.dictionaries(
@@ -302,15 +237,12 @@ SEEDED = BASE + "epsilons = [1]\nseeds = [0]\n"
     [
         (BASE + f"epsilons = [0x{'f' * 5000}]\nseeds = [0]\n", r"epsilons\[0\]: .*an integer of 20000 bits"),
         (BASE + f"epsilons = [1]\nseeds = [0x{'f' * 5000}]\n", r"seeds\[0\]: .*an integer of 20000 bits"),
-        (SEEDED + f"delta = 0x{'f' * 5000}\n", "line 5, delta: .*an integer of 20000 bits"),
+        (SEEDED + f"delta = 0x{'f' * 5000}\n", "delta: .*an integer of 20000 bits"),
         (SEEDED.replace('"dp_sgd"', f"{{ name = 'dp_sgd', parameters = {{ epochs = 0x{'f' * 5000} }} }}"), "epochs"),
-        (SEEDED + '"a\\nb\\u001b" = 1\n', "line 5, a b"),
+        (SEEDED + '"a\\nb\\u001b" = 1\n', ", a b"),
         (SEEDED + "a" * 100_000 + " = 1\n", "Unknown key 'aaa"),
         (SEEDED.replace("digits", "x" * 100_000), "Unknown task 'xxx"),
-        (BASE + "epsilons = [1]\nseeds = [\n" + "".join(f"{seed},\n" for seed in range(5000)) + "7]\n", "line 5005,"),
-        (SEEDED + "a" + ".a" * 60_000 + " = 1\n", "a key has 32 parts or more"),
-        (SEEDED + f"[{'.'.join(['a'] * 60_000)}]\n", "a key has 32 parts or more"),
-        (SEEDED + " . ".join(["'a'", '"b"'] * 8000) + " = 1\n", "a key has 32 parts or more"),
+        (BASE + f"epsilons = [1]\nseeds = {[*range(5000), 7]}\n", "seed 7 is there twice"),
         (BASE + f"epsilons = [{', '.join(map(str, range(1, 10_000)))}]\nseeds = [0]\n", "at most 1000 items"),
         (SEEDED + "x = '''" + "\n" * 200_000 + "'''\n", "Unknown key 'x'"),
         (SEEDED + "a" * (MAX_SUITE_BYTES + 1), "larger than"),

@@ -82,16 +82,10 @@ def remember(text: str) -> str:
     return "".join(MEMORY)
 
 
-def close_output(text: str) -> str:
-    sys.stdout.close()
-    os.close(2)
-    return text
-
-
 def half_an_answer(text: str) -> str:
-    """Claims a longer answer than it gives, and stays."""
-    os.write(sys._getframe(1).f_locals["sender"].fileno(), b"1000\nabc")
-    time.sleep(1000)
+    """Dies while it sends its answer."""
+    os.write(sys._getframe(1).f_locals["sender"].fileno(), b"\0\0\1\0abc")
+    os.kill(os.getpid(), signal.SIGKILL)
     return ""
 
 
@@ -169,7 +163,7 @@ def test_of_much_output_the_end_is_kept(processes) -> None:
     ("function", "argument", "failure", "again"),
     [
         (die, "9", "killed by SIGKILL, as the system does when memory runs out", True),
-        (die, "11", "killed by SIGSEGV.", True),
+        (half_an_answer, "", "killed by SIGKILL", True),
         (leave, "0", "ended without an answer, exit code 0", True),
         (leave, "3", "ended without an answer, exit code 3", True),
         (fail, "oh", "ended without an answer, exit code 1", True),
@@ -199,23 +193,11 @@ def test_the_time_limit_ends_a_process_and_what_it_started(processes, tmp_path) 
     assert wait_for(lambda: all(gone(int(pid)) for pid in path.read_text().split()))
 
 
-def test_an_answer_that_stops_halfway_ends_at_the_time_limit(processes) -> None:
-    processes.call(echo, "", Resources())
-    start = time.monotonic()
-    answer = processes.call(half_an_answer, "", Resources(time_limit_s=3))
-    assert "time limit of 3 s" in answer.failure
-    assert time.monotonic() - start < 150
-
-
 def test_an_answer_does_not_wait_for_what_escaped(processes) -> None:
     processes.call(echo, "", Resources())  # starts the server, which is not to be timed
     start = time.monotonic()
     assert processes.call(answer_and_stay, "done", Resources()).text == "done"
     assert time.monotonic() - start < 35
-
-
-def test_an_answer_arrives_without_an_output(processes) -> None:
-    assert processes.call(close_output, "done", Resources()).text == "done"
 
 
 def test_children_that_are_left_behind_are_killed(processes, tmp_path) -> None:

@@ -5,17 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 COMMAND = Path(sys.executable).with_name("dphpo-bench")
 
 
-@pytest.mark.parametrize("module", ["dphpo_bench/__init__.py", "statistics.py"])
-def test_a_sweep_imports_nothing_from_the_working_folder(module: str, tmp_path: Path) -> None:
+def test_a_sweep_imports_nothing_from_the_working_folder(tmp_path: Path) -> None:
     """A clone of this project has a folder dphpo_bench without methods and tasks, which are mapped into the package."""
-    file = tmp_path / module
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("raise SystemExit('imported from the working folder')\n")
+    (tmp_path / "dphpo_bench").mkdir()
+    for module in ("dphpo_bench/__init__.py", "statistics.py"):
+        (tmp_path / module).write_text("raise SystemExit('imported from the working folder')\n")
     suite = tmp_path / "suite.toml"
     suite.write_text('methods = ["dp_sgd"]\ntasks = ["digits"]\nepsilons = [3]\nseeds = [0]\n')
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
