@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from dphpo_bench.data.cache import Array, cached_array, rows_kept
+from dphpo_bench.data.cache import Array, cached_array, cached_rows
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.rows import published_files, unusable
 from dphpo_bench.data.source import DataSource
@@ -60,7 +60,7 @@ def prepare_records(source: DataSource, dataset: Images) -> None:
     """
     source.check_mirror(dataset)
     for split in dataset.splits:
-        if rows_kept(*_place(source, dataset, split)) < split.rows:
+        if cached_rows(*_place(source, dataset, split)) < split.rows:
             load_records(source, dataset, split)
 
 
@@ -84,10 +84,7 @@ def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
             for first in range(start, len(order), _ROWS_PER_BLOCK):
                 yield records[order[first : first + _ROWS_PER_BLOCK]]
 
-    def is_right(records: Array) -> bool:
-        return not split.content_hash or split.content_hash == content_hash(records)
-
-    return cached_array(*place, compute, check=is_right)
+    return cached_array(*place, compute)
 
 
 def _place(source: DataSource, dataset: Images, split: Split) -> tuple[Path, tuple[int], np.dtype[Any]]:

@@ -72,9 +72,9 @@ class CachedFeatures:
             rows_of: gives a split's records, a tensor or a sequence.
             make_extract: gives `extract` as `load` takes it, for both splits.
         """
-        from dphpo_bench.data.cache import rows_kept
+        from dphpo_bench.data.cache import cached_rows
 
-        counts = {split: split.rows - rows_kept(*self._place(split)) for split in self.dataset.splits}
+        counts = {split: split.rows - cached_rows(*self._place(split)) for split in self.dataset.splits}
         rows = {split: rows_of(split) for split, count in counts.items() if count}
         if not rows:
             return

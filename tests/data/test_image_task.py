@@ -187,7 +187,7 @@ class TestPrepare:
         self, task_class: type[ImageTask], watched: DataSource, display: Remembering, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task_class().prepare(watched)
-        monkeypatch.setattr(cache, "_intact", lambda *_: pytest.fail("a cached file was opened"))
+        monkeypatch.setattr(cache, "_opened", lambda *_: pytest.fail("a cached file was opened"))
         shown = list(display.lines)
         task_class().prepare(watched)
         task_class("cnn").prepare(watched)
