@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
-from dphpo_bench.recipes.features import own_part_for_each_core
+from dphpo_bench.recipes.features import Features, part_for_each_core
 from dphpo_bench.recipes.tokenizing import require_transformers
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ MINILM = Weights(
 
 
 @dataclass(frozen=True)
-class TextFeatures:
+class TextFeatures(Features):
     """The mean of a layer's outputs over a text's own tokens, brought to mean 0 and variance 1 by itself.
 
     >>> inputs = torch.cat(list(TextFeatures().extract(["a fine film", "what a bore"])))  # doctest: +SKIP
@@ -86,8 +86,6 @@ class TextFeatures:
         weights: the encoder, with its configuration and tokeniser.
     """
 
-    version: ClassVar[int] = 1  # part of the cache key: raise it when the same parameters give other features
-
     layers: int = 3
     longest: int = 128
     size: int = 384
@@ -96,10 +94,8 @@ class TextFeatures:
     weights: Weights = MINILM
 
     @property
-    def key(self) -> dict[str, Any]:
-        """What identifies these features, for the cache and for the identity of a run."""
-        parameters = {"layers": self.layers, "longest": self.longest, "weights": self.weights.key}
-        return {"features": type(self).__name__, "version": self.version, **parameters}
+    def _parameters(self) -> dict[str, Any]:
+        return {"layers": self.layers, "longest": self.longest, "weights": self.weights.key}
 
     def extract(self, texts: Sequence[str], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
         """Features of texts, in blocks, so that the whole need not fit into memory.
@@ -199,7 +195,7 @@ class TextFeatures:
             outputs: torch.Tensor = encoder(input_ids=ids, attention_mask=seen).last_hidden_state
             return reduce(outputs, seen[..., None], own).bfloat16()
 
-        with own_part_for_each_core() as rows:
+        with part_for_each_core() as rows:
             for start in range(0, len(texts), _TEXTS_PER_BLOCK):
                 # One at a time: a batch starts threads of the tokeniser's own, which complains when the process forks.
                 encodings = [tokenizer.encode(text) for text in texts[start : start + _TEXTS_PER_BLOCK]]

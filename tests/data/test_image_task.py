@@ -119,7 +119,7 @@ def test_truncated_features_are_extracted_again(
 def test_interrupted_extraction_goes_on(
     task_class: type[ImageTask], mirror: DataSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scattering, "_IMAGES_PER_BLOCK", 8)
+    monkeypatch.setattr(ScatteringFeatures, "per_block", 8)
     whole = task_class().load_train(mirror).inputs
     extract, extracted = ScatteringFeatures.extract, []
 
@@ -203,7 +203,7 @@ class TestPrepare:
     def test_interrupted_extraction_goes_on_with_an_honest_total(
         self, task_class: type[ImageTask], watched: DataSource, display: Remembering, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(scattering, "_IMAGES_PER_BLOCK", 8)
+        monkeypatch.setattr(ScatteringFeatures, "per_block", 8)
         extractor = ScatteringFeatures.extractor
         left = [3, 4]  # blocks until it is interrupted: within the first split, and within the second
 
