@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.words import Vocabulary, plain
+from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.recipes.gpt2 import Gpt2
 
 from .e2e_words import WORDS
@@ -69,7 +70,7 @@ GPT2S: "dict[str, Which]" = {"gpt2": "all", "gpt2_lora": "lora"}
 """The models that are the published GPT-2, and what of it they train."""
 
 
-class E2e(bench.Task):
+class E2e(DatasetTask):
     """42,061 pairs of a meaning representation and a sentence about a restaurant (Novikova et al. 2017).
 
     The meaning representation becomes eight tokens, one for each attribute in a fixed order; the sentence becomes words
@@ -89,37 +90,32 @@ class E2e(bench.Task):
 
     name = "e2e"
     summary = "E2E NLG: write a sentence about a restaurant; a GPT-2 of 700,000 weights from nothing, N=42,061."
-    public = True
     models = ("small_gpt2", "gpt2", "gpt2_lora")
+    fine_tuned = GPT2S
     datasets = (DATASET,)
+    kind = "tokens"
     gpt2: ClassVar[Gpt2] = Gpt2()
-    _prepared_from: bench.DataSource | None = None
 
     @property
-    def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
-        small = self.model_name not in GPT2S
-        vocabulary = len(VOCABULARY.tokens) if small else self.gpt2.vocabulary
+    def n_classes(self) -> int:  # type: ignore[override]
+        """The size of the vocabulary."""
+        return self.gpt2.vocabulary if self._tuning else len(VOCABULARY.tokens)
+
+    @property
+    def _setup(self) -> Setup:
         # AdamW's own default, tuned on nothing. For GPT-2 batch, epochs and rate of Li et al., "Large language models
         # can be strong differentially private learners", ICLR 2022; for LoRA the rate of Yu et al. 2022.
-        rates = {"small_gpt2": 1e-3, "gpt2": 2e-3, "gpt2_lora": 4e-4}
-        return bench.TaskFacts(
-            task=self.name,
-            model=self.model_name,
-            n_records=self.datasets[0].train.rows,
-            inputs=bench.Input((PROMPT + SENTENCE - 1 if small else self.gpt2.length,), "int", vocabulary),
-            kind="tokens",
-            n_classes=vocabulary,
-            batch_size=512 if small else 1024,
-            epochs=1 if small else 10,
-            optimizer="AdamW",
-            learning_rate=rates[self.model_name],
-        )
+        if self._tuning:
+            schedule = Schedule(batch_size=1024, epochs=10, learning_rate=2e-3 if self._tuning == "all" else 4e-4)
+            return Setup(bench.Input((self.gpt2.length,), "int", self.n_classes), self.gpt2.key, schedule)
+        encoding = [VOCABULARY.tokens, PROMPT, SENTENCE]
+        tokens = bench.Input((PROMPT + SENTENCE - 1,), "int", self.n_classes)
+        return Setup(tokens, encoding, Schedule(batch_size=512, epochs=1))
 
     @property
     def metrics(self) -> tuple[bench.Metric | bench.ModelMetric, ...]:
         """Perplexity of the test sentences' tokens, BLEU of what the model writes, and the small one's right tokens."""
-        if self.model_name not in GPT2S:
+        if not self._tuning:
             return bench.PERPLEXITY, bench.ACCURACY, bench.ModelMetric("bleu", True, bleu)
         from dphpo_bench.recipes.language_models import token_perplexity
 
@@ -130,7 +126,7 @@ class E2e(bench.Task):
     @property
     def pretrained_models(self) -> "tuple[Weights, ...]":
         """GPT-2, where it is not trained from nothing."""
-        return (self.gpt2.weights,) if self.model_name in GPT2S else ()
+        return (self.gpt2.weights,) if self._tuning else ()
 
     def prepare(self, source: bench.DataSource) -> None:
         """Get the files of both splits, and the weights, which from then on are looked for in this source."""
@@ -143,12 +139,8 @@ class E2e(bench.Task):
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         """The private training records, without the texts that they were made from."""
-        records = self._load(source, self.datasets[0].train)
+        records = super().load_train(source)
         return bench.Records(records.inputs, records.targets)
-
-    def load_test(self, source: bench.DataSource) -> bench.Records:
-        """The test records, with their texts."""
-        return self._load(source, self.datasets[0].test)
 
     def build_model(self) -> "torch.nn.Module":
         """The published GPT-2, or one of a single layer, at the initial weights of transformers.
@@ -162,8 +154,8 @@ class E2e(bench.Task):
         """
         from dphpo_bench.recipes.language_models import CausalModel, require
 
-        if self.model_name in GPT2S:
-            return self.gpt2.network(GPT2S[self.model_name], self._prepared_from)
+        if self._tuning:
+            return self.gpt2.network(self._tuning, self._prepared_from)
         require("transformers")
         from transformers import GPT2Config
 
@@ -184,19 +176,14 @@ class E2e(bench.Task):
             )
         )
 
-    def model_fingerprint(self) -> str:
-        """Hash of the model's structure, for which no weights are needed."""
-        from dphpo_bench.training.structure import structure_hash
-
-        if self.model_name in GPT2S:
-            return structure_hash(self.gpt2.structure(GPT2S[self.model_name]))
-        return super().model_fingerprint()
+    def _structure(self, which: "Which") -> "torch.nn.Module":
+        return self.gpt2.structure(which)
 
     def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash of what identifies the inputs and targets, and the published weights."""
+        """Hash what identifies the inputs and targets, and the published weights."""
         del source
         hashes = [split.content_hash for split in self.datasets[0].splits]
-        encoding = [self.gpt2.key] if self.model_name in GPT2S else [VOCABULARY.tokens, PROMPT, SENTENCE]
+        encoding = [self._setup.key] if self._tuning else self._setup.key
         return hashlib.sha256(json.dumps([hashes, *encoding]).encode()).hexdigest()
 
     def _load(self, source: bench.DataSource, split: Split) -> bench.Records:
@@ -209,7 +196,7 @@ class E2e(bench.Task):
         meanings, references = (
             tuple(map(str, column)) for column in zip(*load_rows(source, self.datasets[0], split), strict=True)
         )
-        if self.model_name in GPT2S:
+        if self._tuning:
             texts = [f" {reference}" for reference in references]
             return TestTexts(*self.gpt2.records([*map(prompt, meanings)], texts, source), meanings, references)
         inputs, targets = zip(*map(encode, meanings, references), strict=True)

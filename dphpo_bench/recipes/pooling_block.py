@@ -1,12 +1,12 @@
 """A block of a pretrained encoder, fine-tuned on what its frozen lower blocks put out."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from dphpo_bench.recipes.fine_tuning import train_only
+from dphpo_bench.recipes.fine_tuning import Which, train_only
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.lengths import last_place
 
@@ -60,7 +60,7 @@ def _are_tokens(inputs: Tensor) -> Tensor:
     return inputs.abs().amax(-1) != 0
 
 
-def fine_tuned(block: nn.Module, width: int, n_classes: int, which: Literal["bitfit", "lora"]) -> PoolingBlock:
+def fine_tuned(block: nn.Module, width: int, n_classes: int, which: Which) -> PoolingBlock:
     """The model, of which few weights are trained beside the head.
 
     Args:

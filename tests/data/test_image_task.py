@@ -16,9 +16,9 @@ from dphpo_bench.data import cache
 from dphpo_bench.data.datasets import Images
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes import scattering
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.scattering import ScatteringFeatures
-from dphpo_bench.recipes.schedule import Schedule
 from tests.conftest import Remembering
 from tests.data.conftest import ROWS, SHAPE, write_records
 

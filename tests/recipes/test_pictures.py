@@ -15,9 +15,9 @@ from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes import scattering
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.picture_features import EFFICIENTNET_LITE0, PictureFeatures
-from dphpo_bench.recipes.schedule import Schedule
 from tests.data.conftest import write_records
 
 FILE = "network.pth"

@@ -16,9 +16,9 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.files import read_whole
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row, row_digest
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.fine_tuning import Which
 from dphpo_bench.recipes.roberta import ROBERTAS, Roberta
-from dphpo_bench.recipes.schedule import Schedule
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract

@@ -16,9 +16,9 @@ from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
 from dphpo_bench.data.weights import Weights
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.fine_tuning import Which
 from dphpo_bench.recipes.image_task import ImageTask
-from dphpo_bench.recipes.schedule import Schedule
 from dphpo_bench.recipes.vision_transformers import VisionTransformer
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi

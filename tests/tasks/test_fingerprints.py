@@ -57,7 +57,7 @@ def names_of_own_classes(task: Task) -> list[str]:
         model = task.roberta.structure(2, "all")  # type: ignore[attr-defined]
     elif task.model_name in ("bitfit", "lora"):
         with torch.device("meta"):
-            model = task._with_head(task.tuned_features.block_structure())  # type: ignore[attr-defined]
+            model = task._with_head(task.tuned_features.block_structure(), "bitfit")  # type: ignore[attr-defined]
     elif task.model_name.startswith("gpt2"):
         model = task.gpt2.structure("all")  # type: ignore[attr-defined]
     else:
@@ -70,9 +70,9 @@ def test_module_paths_of_models_stay() -> None:
     assert {f"{one.__module__}.{one.__qualname__}" for one in PLACES.values()} == set(PLACES)
     found = {
         f"{name} {model}": classes
-        for name, task_class in TASKS.items()
-        for model in task_class.models
-        if (classes := names_of_own_classes(task_class(model)))
+        for name in ("cifar10", "e2e", "sst2")  # which have all models between them
+        for model in TASKS[name].models
+        if (classes := names_of_own_classes(TASKS[name](model)))
     }
     assert found == FROZEN["classes"]
 
