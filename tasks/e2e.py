@@ -66,6 +66,8 @@ PROMPT = len(VERBATIM) + len(ONTOLOGY) + 1
 SENTENCE = 40
 """Most tokens of a sentence, its end included. Longer ones are cut, and then have no end."""
 
+SMALL = Gpt2(PROMPT + SENTENCE - 1, layers=1, heads=4, size=192, vocabulary=len(VOCABULARY.tokens))
+"""What "small_gpt2" is like; it has no published weights."""
 GPT2S: "dict[str, Which]" = {"gpt2": "all", "gpt2_lora": "lora"}
 """The models that are the published GPT-2, and what of it they train."""
 
@@ -99,7 +101,7 @@ class E2e(DatasetTask):
     @property
     def n_classes(self) -> int:  # type: ignore[override]
         """The size of the vocabulary."""
-        return self.gpt2.vocabulary if self._tuning else len(VOCABULARY.tokens)
+        return (self.gpt2 if self._tuning else SMALL).vocabulary
 
     @property
     def _setup(self) -> Setup:
@@ -108,9 +110,8 @@ class E2e(DatasetTask):
         if self._tuning:
             schedule = Schedule(batch_size=1024, epochs=10, learning_rate=2e-3 if self._tuning == "all" else 4e-4)
             return Setup(bench.Input((self.gpt2.length,), "int", self.n_classes), self.gpt2.key, schedule)
-        encoding = [VOCABULARY.tokens, PROMPT, SENTENCE]
-        tokens = bench.Input((PROMPT + SENTENCE - 1,), "int", self.n_classes)
-        return Setup(tokens, encoding, Schedule(batch_size=512, epochs=1))
+        tokens = bench.Input((SMALL.length,), "int", self.n_classes)
+        return Setup(tokens, [VOCABULARY.tokens, PROMPT, SENTENCE], Schedule(batch_size=512, epochs=1))
 
     @property
     def metrics(self) -> tuple[bench.Metric | bench.ModelMetric, ...]:
@@ -152,29 +153,11 @@ class E2e(DatasetTask):
             DataError: if published weights are not where the task was prepared from; without that, where the
                 environment says.
         """
-        from dphpo_bench.recipes.language_models import CausalModel, require
+        from dphpo_bench.recipes.language_models import CausalModel
 
         if self._tuning:
             return self.gpt2.network(self._tuning, self._prepared_from)
-        require("transformers")
-        from transformers import GPT2Config
-
-        return CausalModel(
-            GPT2Config(
-                vocab_size=len(VOCABULARY.tokens),
-                n_positions=PROMPT + SENTENCE - 1,
-                n_embd=192,
-                n_layer=1,
-                n_head=4,
-                activation_function="gelu_pytorch_tanh",  # GPT-2's own, in one operation
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-                tie_word_embeddings=False,
-                bos_token_id=None,
-                eos_token_id=None,
-            )
-        )
+        return CausalModel(SMALL.config())
 
     def _structure(self, which: "Which") -> "torch.nn.Module":
         return self.gpt2.structure(which)
@@ -190,9 +173,9 @@ class E2e(DatasetTask):
         import torch
 
         from dphpo_bench.data.rows import load_rows
-        from dphpo_bench.recipes.language_models import TestTexts, require
+        from dphpo_bench.recipes.language_models import TestTexts, require_bleu
 
-        require("sacrebleu")  # before a model is trained for minutes and cannot be judged
+        require_bleu()  # before a model is trained for minutes and cannot be judged
         meanings, references = (
             tuple(map(str, column)) for column in zip(*load_rows(source, self.datasets[0], split), strict=True)
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.tokenizing import load_tokenizer, require_transformers
@@ -145,7 +146,7 @@ class Gpt2:
             tensors[f"network.{_POSITIONS}"] = positions[: self.length]
         if (embedding := tensors.get("network.transformer.wte.weight")) is not None:
             tensors["network.lm_head.weight"] = embedding
-        network = filled(lambda: PublishedCausalModel(self._config()), tensors, self.weights)
+        network = filled(lambda: PublishedCausalModel(self.config()), tensors, self.weights)
         return self._trained(network, which)
 
     def structure(self, which: "Which") -> "PublishedCausalModel":
@@ -156,7 +157,7 @@ class Gpt2:
         from dphpo_bench.recipes.language_models import PublishedCausalModel
 
         with torch.device("meta"):
-            return self._trained(PublishedCausalModel(self._config()), which)
+            return self._trained(PublishedCausalModel(self.config()), which)
 
     def _trained(self, network: "PublishedCausalModel", which: "Which") -> "PublishedCausalModel":
         from dphpo_bench.recipes.fine_tuning import train_only
@@ -171,7 +172,13 @@ class Gpt2:
             raise InvalidValueError(f"Expected a tokeniser with the token {END} of {self.weights.name}, got none.")
         return tokenizer, end
 
-    def _config(self) -> "GPT2Config":
+    def config(self) -> "GPT2Config":
+        """Return the configuration, without dropout: the noise regularises enough.
+
+        Raises:
+            MissingExtraError: if transformers is missing.
+        """
+        require_extra("transformers", "Language models need", "transformers")
         from transformers import GPT2Config
 
         return GPT2Config(

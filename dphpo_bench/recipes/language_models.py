@@ -37,7 +37,7 @@ class CausalModel(nn.Module):
 
     def __init__(self, config: "GPT2Config") -> None:
         super().__init__()
-        require("transformers")
+        require_extra("transformers", "Language models need", "transformers")
         from transformers import GPT2LMHeadModel
 
         for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
@@ -190,7 +190,7 @@ def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> fl
     Raises:
         DataError: if sacrebleu is missing.
     """
-    require("sacrebleu")
+    require_bleu()
     from sacrebleu.metrics.bleu import BLEU
 
     most = max(map(len, references))
@@ -199,10 +199,10 @@ def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> fl
     return float(BLEU(lowercase=True, force=True).corpus_score(texts, columns).score)  # type: ignore[arg-type]
 
 
-def require(package: str) -> None:
-    """Refuse to go on without a package of the extra `transformers`.
+def require_bleu() -> None:
+    """Refuse to go on without sacrebleu.
 
     Raises:
         MissingExtraError: if it is missing.
     """
-    require_extra("transformers", "Language models need", package)
+    require_extra("transformers", "Language models need", "sacrebleu")
