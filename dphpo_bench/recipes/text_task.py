@@ -101,9 +101,9 @@ class TextTask(DatasetTask):
             return self._with_head(self.tuned_features.block_structure(), which)
 
     def _with_head(self, block: "torch.nn.Module", which: "Which") -> "torch.nn.Module":
-        from dphpo_bench.recipes.pooling_block import fine_tuned
+        from dphpo_bench.recipes.pooling_block import PoolingBlock
 
-        return fine_tuned(block, self.tuned_features.size, self.n_classes, which)
+        return PoolingBlock(block, self.tuned_features.size, self.n_classes, which)
 
     @property
     def _is_roberta(self) -> bool:

@@ -11,7 +11,7 @@ from dphpo_bench.recipes.features import PictureRoute
 
 if TYPE_CHECKING:
     import torch
-    from transformers import ViTConfig
+    from transformers import ViTConfig, ViTModel
 
     from dphpo_bench.recipes.fine_tuning import Which
 
@@ -71,38 +71,42 @@ class VisionTransformer(PictureRoute):
     ) -> "Callable[[torch.Tensor], torch.Tensor]":
         from torch.nn.functional import layer_norm
 
-        from dphpo_bench.recipes import vision_networks
+        from dphpo_bench.recipes.vision_networks import class_tokens
 
         del image_shape
-        network = vision_networks.pretrained(self.config(), self.weights, source)
+        network = self._network(source)
         network.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
-        return lambda few: layer_norm(vision_networks.class_tokens(network, few), (self.width,)).bfloat16()
+        return lambda few: layer_norm(class_tokens(network, few), (self.width,)).bfloat16()
 
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "torch.nn.Module":
-        """The pretrained network with a linear layer on its class token, which starts from zero.
+        """Build the pretrained network with a linear layer on its class token, which starts from zero.
 
-        It takes pixels as integers, shape (n, 1 or 3, height, width). What LoRA adds is drawn from torch's global
-        generator.
+        It takes pixels as integers, shape (n, 1 or 3, height, width). LoRA draws from torch's global generator.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
         """
-        from dphpo_bench.recipes import vision_networks
+        from dphpo_bench.recipes.vision_networks import PictureClassifier
 
-        network = vision_networks.pretrained(self.config(), self.weights, source)
-        return vision_networks.fine_tuned(network, n_classes, which)
+        return PictureClassifier(self._network(source), n_classes, which)
 
     def structure(self, n_classes: int, which: "Which") -> "torch.nn.Module":
-        """What `classifier` gives, but without values: weights are neither needed nor made."""
+        """Build `classifier` without values, on torch's device "meta": no weights are needed."""
         import torch
 
-        from dphpo_bench.recipes import vision_networks
+        from dphpo_bench.recipes.vision_networks import PictureClassifier, empty
 
         with torch.device("meta"):
-            return vision_networks.fine_tuned(vision_networks.empty(self.config()), n_classes, which)
+            return PictureClassifier(empty(self.config()), n_classes, which)
+
+    def _network(self, source: DataSource | None) -> "ViTModel":
+        from dphpo_bench.recipes import vision_networks
+        from dphpo_bench.recipes.fine_tuning import published
+
+        return published(lambda: vision_networks.empty(self.config()), self.weights, source, vision_networks.named)
 
     def config(self) -> "ViTConfig":
-        """The configuration, without dropout: the noise regularises enough.
+        """Return the configuration, without dropout: the noise regularises enough.
 
         Raises:
             DataError: if transformers is not installed.
