@@ -92,6 +92,7 @@ from .recipes.dp_sgd import dp_sgd_event as dp_sgd_event
 from .recipes.dp_sgd import trainable as trainable
 from .recipes.dp_sgd import training_steps as training_steps
 from .recipes.image_task import ImageTask as ImageTask
+from .recipes.optimizer_run import OptimizerRun as OptimizerRun
 from .recipes.picture_features import PictureFeatures as PictureFeatures
 from .recipes.probed_training import LEARNING_RATES as LEARNING_RATES
 from .recipes.probed_training import ProbedTraining as ProbedTraining
@@ -106,7 +107,6 @@ from .recipes.searched_run import Run as Run
 from .recipes.searched_run import SearchedRun as SearchedRun
 from .recipes.searched_run import refuse_searched as refuse_searched
 from .recipes.searched_run import searched as searched
-from .recipes.single_run import OptimizerRun as OptimizerRun
 from .recipes.single_run import SingleRun as SingleRun
 from .recipes.single_run import TrainingMethod as TrainingMethod
 from .recipes.text_features import TextFeatures as TextFeatures

@@ -99,7 +99,7 @@ class Adult(DatasetTask):
         return bench.ROC_AUC, bench.ACCURACY, bench.CROSS_ENTROPY
 
     def build_model(self) -> "torch.nn.Module":
-        """The linear layer, of zeros, or the small network with torch's initial weights."""
+        """Build the linear layer, of zeros, or the small network with torch's initial weights."""
         from torch import nn
 
         from dphpo_bench.recipes.networks import zero_linear

@@ -57,10 +57,8 @@ ONTOLOGY: dict[str, tuple[str, ...]] = {
 """What the other attributes may say, as the dataset's authors fixed it before anybody wrote (Novikova et al. 2017)."""
 
 END, START, NONE, OTHER = "<end>", "<start>", "<none>", "<other>"
-VOCABULARY = Vocabulary(
-    (END, START, NONE, OTHER, *VERBATIM.values(), *(f"{name}={one}" for name, own in ONTOLOGY.items() for one in own)),
-    WORDS,
-)
+ANSWERS = tuple(f"{name}={value}" for name, values in ONTOLOGY.items() for value in values)
+VOCABULARY = Vocabulary((END, START, NONE, OTHER, *VERBATIM.values(), *ANSWERS), WORDS)
 PROMPT = len(VERBATIM) + len(ONTOLOGY) + 1
 """Tokens of a prompt: one for each attribute, and the start of the sentence."""
 SENTENCE = 40
@@ -139,12 +137,12 @@ class E2e(DatasetTask):
         self._prepared_from = source.silent
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
-        """The private training records, without the texts that they were made from."""
+        """Return the private training records, without the texts that they were made from."""
         records = super().load_train(source)
         return bench.Records(records.inputs, records.targets)
 
     def build_model(self) -> "torch.nn.Module":
-        """The published GPT-2, or one of a single layer, at the initial weights of transformers.
+        """Build the published GPT-2, or a GPT-2 of a single layer, at the initial weights of transformers.
 
         A run of the latter is to take a minute or two on a core. After 82 steps of 512 records one layer of 192 is
         better than two, and than narrower ones (docs/tasks.md).
@@ -190,12 +188,12 @@ class E2e(DatasetTask):
 
 
 def prompt(meaning: str) -> str:
-    """A meaning representation as the text that GPT-2 goes on from."""
+    """Return a meaning representation as the text that GPT-2 goes on from."""
     return " | ".join(f"{name} : {value}" for name, value in attributes(meaning).items()) + " ||"
 
 
 def encode(meaning: str, sentence: str = "") -> tuple[list[int], list[int]]:
-    """Inputs and targets of one record, of one length; what is before and after the sentence does not count."""
+    """Return inputs and targets of one record, of one length; what is before and after the sentence does not count."""
     from dphpo_bench.training.losses import IGNORED
 
     said = attributes(meaning)
@@ -210,21 +208,21 @@ def encode(meaning: str, sentence: str = "") -> tuple[list[int], list[int]]:
 
 
 def attributes(meaning: str) -> dict[str, str]:
-    """A meaning representation such as `name[Zizzi], eatType[pub]`, as a dictionary."""
+    """Read a meaning representation such as `name[Zizzi], eatType[pub]` into a dictionary."""
     return dict(re.findall(r"\s*([^\[\],]+)\[([^\]]*)\]", meaning))
 
 
 def without_names(sentence: str, said: dict[str, str]) -> str:
-    """The sentence in plain letters, with tokens for the names that the meaning representation has."""
-    found = plain(sentence)
+    """Return the sentence in plain letters, with tokens for the names that the meaning representation has."""
+    text = plain(sentence)
     for name in sorted(VERBATIM.keys() & said.keys(), key=lambda name: -len(said[name])):  # one may hold the other
         if said[name]:
-            found = re.sub(rf"\b{re.escape(plain(said[name]))}\b", f" {VERBATIM[name]} ", found)
-    return found
+            text = re.sub(rf"\b{re.escape(plain(said[name]))}\b", f" {VERBATIM[name]} ", text)
+    return text
 
 
 def bleu(model: "torch.nn.Module", test: bench.Records) -> float:
-    """BLEU of what the small model writes; see `bleu_of`."""
+    """Return BLEU of what the small model writes; see `bleu_of`."""
     from dphpo_bench.recipes.language_models import greedy
 
     def write(some: "TestTexts") -> list[str]:
@@ -240,7 +238,7 @@ def bleu(model: "torch.nn.Module", test: bench.Records) -> float:
 
 
 def bleu_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> float:
-    """BLEU of what is written for each meaning representation, against all of its sentences.
+    """Return BLEU of what is written for each meaning representation, against all of its sentences.
 
     Args:
         test: see `E2e.load_test`.

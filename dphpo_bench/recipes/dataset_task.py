@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a model is trained by default.
+    """A model's default training.
 
     Attributes:
         batch_size: expected.
@@ -36,7 +36,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a model of a task is trained on, and how.
+    """The inputs of a task's model, and its training.
 
     Attributes:
         input: one record's inputs.
@@ -111,7 +111,7 @@ class DatasetTask(Task):
 
     @property
     def _tuning(self) -> "Which | None":
-        """What of a pretrained network is trained; None if nothing is fine-tuned."""
+        """The weights of a pretrained network that are trained; None if nothing is fine-tuned."""
         return self.fine_tuned.get(self.model_name)
 
     @property

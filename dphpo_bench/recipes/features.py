@@ -44,7 +44,7 @@ class Features(ABC):
     @property
     @abstractmethod
     def _parameters(self) -> dict[str, Any]:
-        """What the features depend on, as JSON values."""
+        """The parameters of the features, as JSON values."""
 
 
 class PictureRoute(Features):

@@ -16,7 +16,7 @@ from dphpo_bench.methods.ldog import LDoG
 from dphpo_bench.methods.mechanic import Mechanic
 from dphpo_bench.methods.prodigy import Prodigy
 from dphpo_bench.methods.schedule_free import ScheduleFree
-from dphpo_bench.recipes.single_run import REPORTED
+from dphpo_bench.recipes.optimizer_run import REPORTED
 from dphpo_bench.training.averaging import WeightAverage
 from tests.conftest import TinyTask, session_on
 
