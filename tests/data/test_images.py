@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import logging
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -56,31 +55,11 @@ def test_content_hash_is_what_its_definition_says(records: np.ndarray) -> None:
     assert content_hash(canonical_order(records)) == content_hash(records)
 
 
-def test_content_hash_counts_duplicates(records: np.ndarray) -> None:
-    assert content_hash(records[1:]) != content_hash(records)
-
-
-def test_one_altered_pixel_is_caught(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
-    records["pixels"][7, 0, 0, 0] ^= 1
+@pytest.mark.parametrize("part", ["pixels", "label"])
+def test_one_altered_value_is_caught(mirror: DataSource, dataset: Images, records: np.ndarray, part: str) -> None:
+    records[part][7] = (records[part][7] + 1) % 10
     write_records(train_file(mirror), records)
     assert "not those of the published dataset" in refused(mirror, dataset)
-
-
-def test_one_altered_label_is_caught(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
-    records["label"][7] = (records["label"][7] + 1) % 10
-    write_records(train_file(mirror), records)
-    assert "not those of the published dataset" in refused(mirror, dataset)
-
-
-def test_truncated_file(mirror: DataSource, dataset: Images) -> None:
-    file = train_file(mirror)
-    file.write_bytes(file.read_bytes()[:-100])
-    refused(mirror, dataset)
-
-
-def test_empty_file(mirror: DataSource, dataset: Images) -> None:
-    train_file(mirror).write_bytes(b"")
-    refused(mirror, dataset)
 
 
 def test_wrong_column(mirror: DataSource, dataset: Images) -> None:
@@ -113,28 +92,6 @@ def test_second_load_reads_the_cache_alone(mirror: DataSource, dataset: Images) 
     first = load_records(mirror, dataset, dataset.train)
     train_file(mirror).write_bytes(b"no longer parquet")
     assert (load_records(mirror, dataset, dataset.train) == first).all()
-
-
-@pytest.mark.parametrize("damage", ["truncated", "altered", "garbage"])
-def test_damaged_cache_is_made_again(
-    mirror: DataSource, dataset: Images, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = np.array(load_records(mirror, dataset, dataset.train))
-    (file,) = (mirror.cache_dir / "decoded").glob("*.npy")
-    content = bytearray(file.read_bytes())
-    if damage == "truncated":
-        content = content[:-10]
-    elif damage == "altered":
-        content[-500] ^= 1
-    else:
-        content = bytearray(b"garbage")
-    file.unlink()  # the old file may still be mapped
-    file.write_bytes(content)
-    with caplog.at_level(logging.WARNING):
-        again = load_records(mirror, dataset, dataset.train)
-    assert (again == first).all()
-    assert len(caplog.records) == 1
-    assert "is damaged; computing it again" in caplog.text
 
 
 class TestAnySize:
@@ -186,11 +143,6 @@ class TestAnySize:
         assert len(pins) == 3
         assert load_records(mirror, other, other.train)["pixels"].shape == (ROWS, 3, 4, 4)
 
-    def test_a_truncated_picture(self, mirror: DataSource, fitted: Images) -> None:
-        whole = encoded(2, (40, 31))
-        write_parquet(train_file(mirror), [whole, whole[:60]] + [whole] * (ROWS - 2), [0] * ROWS)
-        assert "row 1 holds no picture of this dataset" in refused(mirror, fitted)
-
     def tiny(self) -> Images:
         return Images(
             "tiny", "", (Split("train", "", 1), Split("test", "", 1)), "", "", "img", SHAPE, 10, any_size=True
@@ -235,15 +187,11 @@ class TestMatlab:
         assert (records["label"] == 0).any()
         assert (load_records(mirror, numbers, numbers.train) == canonical_order(records)).all()
 
-    @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.99])
+    @pytest.mark.parametrize("share", [0.0, 0.5])
     def test_truncated(self, mirror: DataSource, numbers: Images, share: float) -> None:
         path = train_file(mirror).with_suffix(".mat")
         content = path.read_bytes()
         path.write_bytes(content[: int(share * len(content))])
-        self.refused(mirror, numbers)
-
-    def test_no_matlab_file(self, mirror: DataSource, numbers: Images) -> None:
-        train_file(mirror).with_suffix(".mat").write_bytes(b"<html>404 not found</html>" * 100)
         self.refused(mirror, numbers)
 
     def test_other_contents(self, mirror: DataSource, numbers: Images, records: np.ndarray) -> None:

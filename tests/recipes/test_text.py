@@ -17,7 +17,6 @@ from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row, content_hash, row_digest
 from dphpo_bench.data.weights import Weights
-from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
@@ -238,11 +237,6 @@ class TestFeatures:
         assert len({str(variant.key) for variant in variants}) == 4
         assert replace(features, weights=replace(weights, homepage="https://moved.example.org")).key == features.key
 
-    def test_your_own_texts_in_three_lines(self, features: TextFeatures, mirror: bench.DataSource) -> None:
-        inputs = torch.cat(list(features.extract(["fine film", "what a bore"], mirror))).float()
-        task = bench.ArrayTask("mine", (inputs, torch.tensor([1, 0])), zero_linear(features.size, 2))
-        assert task.facts.n_records == 2
-
 
 class TestTask:
     def test_records_belong_to_their_texts(
@@ -256,14 +250,6 @@ class TestTask:
         expected = one_by_one(encoder, [str(text) for text, _ in rows], LAYERS)
         torch.testing.assert_close(train.named()["inputs"].float(), expected, atol=0.02, rtol=0)
         assert len(test) == 3
-
-    def test_features_are_kept(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        task = task_on(dataset(), features)
-        first = task.load_train(mirror)
-        monkeypatch.setattr(TextFeatures, "extract", None)
-        assert torch.equal(task.load_train(mirror).named()["inputs"], first.named()["inputs"])
 
     def test_both_splits_are_prepared_as_one_piece_of_work(
         self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch

@@ -79,12 +79,13 @@ def test_module_paths_of_models_stay() -> None:
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_fingerprints_of_built_in_tasks_stay(name: str, tmp_path: Path) -> None:
-    """Those of structures hold the classes of transformers, whose paths another version may change."""
+    """And the facts, search spaces apart. Those of structures hold the classes of transformers, whose paths another version may change."""
     source = DataSource.resolve(tmp_path, tmp_path)
     frozen = FROZEN["tasks"][name]
     assert set(frozen) == set(TASKS[name].models)
-    for model, (records, structure) in frozen.items():
+    for model, (facts, records, structure) in frozen.items():
         task = TASKS[name](model)
+        assert {**facts, "search_space": task.facts.to_json()["search_space"]} == task.facts.to_json()
         if name not in BY_FILE:
             assert task.fingerprint(source) == records
         if transformers.__version__ == FROZEN["transformers"]:
