@@ -148,7 +148,7 @@ class CachedFeatures:
             rows_of: gives a split's records, a tensor or a sequence.
             make_extract: gives `extract` as `load` takes it, for both splits.
         """
-        from dphpo_bench.data.cache import cached_rows
+        from dphpo_bench.data.cache import cached_array, cached_rows
 
         counts = {split: split.rows - cached_rows(*self._place(split)) for split in self.dataset.splits}
         rows = {split: rows_of(split) for split, count in counts.items() if count}
@@ -156,20 +156,18 @@ class CachedFeatures:
             return
         with self._shown("", sum(counts.values())) as advance:
             extract = make_extract()
-            for split in rows:
-                self._fill(split, rows[split], counts[split], extract, advance)
+            for split, some in rows.items():
+                extracted = 0
 
-    def _fill(self, split: "Split", rows: Any, left: int, extract: "Extract", advance: "Advance") -> None:
-        from dphpo_bench.data.cache import cached_array
+                def compute(start: int, some: Any = some) -> "Iterator[Array]":
+                    nonlocal extracted
+                    for block in _stored(extract(some[start:]), advance):
+                        extracted += len(block)
+                        yield block
 
-        def counted(amount: int = 1) -> None:
-            nonlocal left
-            left -= amount
-            advance(amount)
-
-        cached_array(*self._place(split), lambda start: _stored(extract(rows[start:]), counted))
-        if left > 0:  # another process extracted them while we waited for it
-            advance(left)
+                cached_array(*self._place(split), compute)
+                if extracted < counts[split]:  # another process extracted them while we waited for it
+                    advance(counts[split] - extracted)
 
     def _shown(self, part: str, total: int) -> "AbstractContextManager[Advance]":
         return self.source.progress.track(f"{self.work} {self.dataset.name}{part}", total)

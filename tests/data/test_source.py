@@ -28,25 +28,19 @@ def one_line(error: pytest.ExceptionInfo[DataError]) -> str:
     return message
 
 
-class TestResolve:
-    def test_argument_wins_over_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DPHPO_BENCH_DATA", "/elsewhere")
-        monkeypatch.setenv("DPHPO_BENCH_CACHE", "/elsewhere-too")
-        source = DataSource.resolve(tmp_path, tmp_path / "cache")
-        assert (source.data_dir, source.cache_dir) == (tmp_path, tmp_path / "cache")
-
-    def test_environment_wins_over_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DPHPO_BENCH_DATA", "~/data")
-        monkeypatch.setenv("DPHPO_BENCH_CACHE", "/cache")
-        source = DataSource.resolve()
-        assert (source.data_dir, source.cache_dir) == (Path.home() / "data", Path("/cache"))
-
-    def test_default_is_downloads_into_the_users_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DPHPO_BENCH_DATA", "")
-        monkeypatch.delenv("DPHPO_BENCH_CACHE", raising=False)
-        source = DataSource.resolve()
-        assert source.data_dir is None
-        assert source.cache_dir.name == "dphpo-bench"
+def test_arguments_win_over_the_environment_and_that_over_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPHPO_BENCH_DATA", "")
+    monkeypatch.delenv("DPHPO_BENCH_CACHE", raising=False)
+    source = DataSource.resolve()
+    assert (source.data_dir, source.cache_dir.name) == (None, "dphpo-bench")
+    monkeypatch.setenv("DPHPO_BENCH_DATA", "~/data")
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", "/cache")
+    source = DataSource.resolve()
+    assert (source.data_dir, source.cache_dir) == (Path.home() / "data", Path("/cache"))
+    source = DataSource.resolve(tmp_path, tmp_path / "cache")
+    assert (source.data_dir, source.cache_dir) == (tmp_path, tmp_path / "cache")
 
 
 class TestMirror:

@@ -299,14 +299,6 @@ class TestTask:
         task.prepare(replace(mirror, progress=Remembering()))
         copy.deepcopy(task).build_model()
 
-    def test_no_weights_names_the_ways_and_writes_nothing(self, roberta: Roberta, mirror: bench.DataSource) -> None:
-        assert mirror.data_dir
-        (mirror.data_dir / "weights/tiny-roberta").unlink()
-        message = self.refused(task_on(mirror, roberta), mirror)
-        assert "put model.safetensors and tokenizer.json into weights/tiny-roberta of the mirror" in message.lower()
-        assert "use a machine with a network, which gets them from someone/tiny-roberta" in message
-        assert not list(mirror.cache_dir.rglob("*.npy"))
-
     def refused(self, task: TextTask, source: bench.DataSource) -> str:
         with pytest.raises(DataError) as error:
             task.prepare(source)

@@ -331,7 +331,7 @@ class TestWeights:
         monkeypatch.setenv("DPHPO_BENCH_DATA", str(mirror.data_dir))
         assert weights_hash(task_class("vit").build_model()) == prepared
 
-    @pytest.mark.parametrize("model", ["vit_head", *TUNED])
+    @pytest.mark.parametrize("model", ["vit_head", "vit"])
     def test_none_and_no_network(self, task_class: type[ImageTask], mirror: bench.DataSource, model: str) -> None:
         assert mirror.data_dir
         (mirror.data_dir / "weights/tiny" / FILE).unlink()
@@ -340,13 +340,6 @@ class TestWeights:
         assert "weights/tiny of the mirror that --data-dir" in message
         assert "use a machine with a network, which gets them from someone/tiny" in message
         assert not list(mirror.cache_dir.rglob("features/*.npy"))
-
-    def test_a_damaged_file(self, task_class: type[ImageTask], mirror: bench.DataSource) -> None:
-        assert mirror.data_dir
-        path = mirror.data_dir / "weights/tiny" / FILE
-        path.write_bytes(path.read_bytes()[:-1])
-        assert f"File {path} is not that of tiny: expected sha256" in self.refused(task_class, mirror, "vit")
-        assert not list(mirror.cache_dir.rglob("*.npy"))
 
     @pytest.mark.parametrize(
         ("change", "message"),

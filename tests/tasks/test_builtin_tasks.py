@@ -117,7 +117,7 @@ class TestOfTheHub:
         assert Food101.datasets[0].train.paths[7] == "data/train-00007-of-00008.parquet"
         assert Food101.datasets[0].test.paths[2] == "data/validation-00002-of-00003.parquet"
 
-    @pytest.mark.parametrize("task_class", [Cifar10, *OF_THE_HUB])
+    @pytest.mark.parametrize("task_class", [Cifar10, Mnli, Sst2])
     def test_planning_needs_neither_records_nor_weights(
         self, task_class: type[ImageTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -132,7 +132,7 @@ class TestOfTheHub:
         assert len(structures) == len(task_class.models)
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("task_class", OF_THE_HUB)
+    @pytest.mark.parametrize("task_class", [Gtsrb, Mnli, Svhn])
     def test_a_mirror_without_them_is_one_line_with_the_way(self, task_class: type[Task], tmp_path: Path) -> None:
         with pytest.raises(DataError) as error:
             task_class(task_class.models[-1]).prepare(DataSource.resolve(tmp_path, tmp_path / "cache"))
@@ -237,41 +237,12 @@ def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> No
 
 
 class TestGlue:
-    @pytest.mark.parametrize("task_class", [*GLUE, Sst2])
-    def test_roberta_is_described_without_data_or_weights(
-        self, task_class: type[TextTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-        source = DataSource.resolve(tmp_path, tmp_path)
-        tasks = [task_class(model) for model in ROBERTAS]
-        assert all(task.pretrained_models == (ROBERTA,) for task in tasks)
-        assert len({task.fingerprint(source) for task in tasks}) == 1
-        assert len({task.model_fingerprint() for task in tasks}) == 3
-
     @pytest.mark.parametrize("task_class", GLUE)
     def test_the_default_model_has_seen_the_records_and_says_so(self, task_class: type[TextTask]) -> None:
         assert task_class().facts.model == "linear"
         (weights,) = task_class().pretrained_models
         assert task_class.name in weights.has_seen
         assert task_class.name not in ROBERTA.has_seen
-
-    @pytest.mark.parametrize("task_class", GLUE)
-    def test_files_are_those_of_one_commit_and_are_got_alone(self, task_class: type[TextTask]) -> None:
-        (dataset,) = task_class.datasets
-        assert len(dataset.revision) == 40
-        assert all(len(split.sha256[0]) == 64 for split in dataset.splits)
-        command = download_command(dataset, "DIR")
-        assert all(f" {path} " in command for split in dataset.splits for path in split.paths)
-
-    @pytest.mark.parametrize("task_class", GLUE)
-    def test_another_file_is_refused_in_one_line(self, task_class: type[TextTask], tmp_path: Path) -> None:
-        (dataset,) = task_class.datasets
-        for split in dataset.splits:
-            (tmp_path / dataset.name).mkdir(exist_ok=True)
-            (tmp_path / dataset.name / f"{split.name}.parquet").write_bytes(b"PAR1")
-        with pytest.raises(DataError, match=r"train.parquet is not usable as .*: expected sha256 .* got ") as error:
-            task_class().prepare(DataSource.resolve(tmp_path, tmp_path / "cache"))
-        assert "\n" not in str(error.value)
 
     def test_f1_is_that_of_duplicates(self) -> None:
         outputs = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [3.0, 0.0]])

@@ -79,7 +79,7 @@ def test_module_paths_of_models_stay() -> None:
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_fingerprints_of_built_in_tasks_stay(name: str, tmp_path: Path) -> None:
-    """And the facts, search spaces apart. Those of structures hold the classes of transformers, whose paths another version may change."""
+    """And the facts. Fingerprints of structures hold paths of transformers, which another version may change."""
     source = DataSource.resolve(tmp_path, tmp_path)
     frozen = FROZEN["tasks"][name]
     assert set(frozen) == set(TASKS[name].models)
