@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import DataError, UnknownNameError
+from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.datasets import Images
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes import scattering
@@ -44,11 +44,6 @@ def test_facts_of_each_model(task_class: type[ImageTask]) -> None:
     assert (cnn.model, cnn.inputs.shape, cnn.batch_size) == ("cnn", (3, 8, 8), 5)
     assert linear.n_records == cnn.n_records == ROWS
     assert (linear.optimizer, linear.learning_rate) == ("AdamW", 1e-3)
-
-
-def test_unknown_model(task_class: type[ImageTask]) -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean 'cnn'"):
-        task_class("cn")
 
 
 def test_inputs_match_the_facts(task_class: type[ImageTask], mirror: DataSource) -> None:

@@ -62,12 +62,9 @@ def test_one_altered_value_is_caught(mirror: DataSource, dataset: Images, record
     assert "not those of the published dataset" in refused(mirror, dataset)
 
 
-def test_wrong_column(mirror: DataSource, dataset: Images) -> None:
+def test_other_columns_or_rows(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     write_parquet(train_file(mirror), [b""] * ROWS, [0] * ROWS, column="image")
     assert "lacks column 'img'" in refused(mirror, dataset)
-
-
-def test_wrong_number_of_rows(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     write_records(train_file(mirror), records[1:])
     assert "expected 30 rows, got 29" in refused(mirror, dataset)
 

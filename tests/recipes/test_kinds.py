@@ -233,11 +233,3 @@ def test_tokens_that_do_not_count() -> None:
 def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
     with pytest.raises(bench.InvalidValueError, match="task's name without separators of paths"):
         seeded(name, (np.zeros((4, 2)), np.zeros(4, int)), nn.Linear(2, 2))
-
-
-def test_a_search_space_of_its_own() -> None:
-    from optuna.distributions import FloatDistribution
-
-    space = {"learning_rate": FloatDistribution(0.1, 0.2)}
-    task = seeded("small", (np.zeros((4, 2)), np.zeros(4, int)), nn.Linear(2, 2), search_space=space)
-    assert task.facts.search_space() == space

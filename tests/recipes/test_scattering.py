@@ -103,19 +103,6 @@ def test_pink_noise_has_amplitudes_of_one_over_frequency() -> None:
     assert -2.4 < float(slope) < -1.6  # power falls as 1/f²
 
 
-def test_every_parameter_is_in_the_key() -> None:
-    variants = (
-        ScatteringFeatures(),
-        ScatteringFeatures(scales=3),
-        ScatteringFeatures(angles=4),
-        ScatteringFeatures(groups=3),
-        ScatteringFeatures(normalisation="group_norm"),
-        ScatteringFeatures(symmetric=True),
-    )
-    assert len({str(sorted(one.key.items())) for one in variants}) == len(variants)
-    assert "version" in ScatteringFeatures().key
-
-
 def test_the_number_of_threads_is_given_back() -> None:
     before = torch.get_num_threads()
     extract(ScatteringFeatures(), pictures(1, 1, 8))
