@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError
@@ -71,11 +70,17 @@ class PictureFeatures(PictureRoute):
     def _function(
         self, image_shape: tuple[int, int, int], source: DataSource | None
     ) -> "Callable[[torch.Tensor], torch.Tensor]":
+        del image_shape
+        folder = weights_folder(source or DataSource.resolve(), self.weights)
+        require_extra("pretrained", "Features of pictures need", "efficientnet_lite_pytorch")
         import torch
+        from efficientnet_lite_pytorch import EfficientNet
         from torch.nn.functional import interpolate, layer_norm
 
-        del image_shape
-        network = self._loaded(weights_folder(source or DataSource.resolve(), self.weights))
+        with torch.random.fork_rng(devices=[]):  # it draws initial weights first
+            network: Any = EfficientNet.from_name("efficientnet-lite0")
+        network.load_state_dict(torch.load(folder / self.weights.files[0][0], weights_only=True))
+        network = network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
         mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (_MEAN, _DEVIATION))
 
         def features(few: torch.Tensor) -> torch.Tensor:
@@ -87,13 +92,3 @@ class PictureFeatures(PictureRoute):
             return layer_norm(maps.mean((2, 3)), (self.channels,)).bfloat16()
 
         return features
-
-    def _loaded(self, folder: Path) -> Any:
-        require_extra("pretrained", "Features of pictures need", "efficientnet_lite_pytorch")
-        import torch
-        from efficientnet_lite_pytorch import EfficientNet
-
-        with torch.random.fork_rng(devices=[]):  # it draws initial weights first
-            network = EfficientNet.from_name("efficientnet-lite0")
-        network.load_state_dict(torch.load(folder / self.weights.files[0][0], weights_only=True))
-        return network.eval().requires_grad_(False).to(memory_format=torch.channels_last)

@@ -24,6 +24,8 @@ from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.structure import structure_hash
 from tests.conftest import Remembering
+from tests.recipes.published import loop, shaken
+from tests.training.models import flat
 
 WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
 LAYERS, SIZE, LONGEST = 2, 16, 12
@@ -332,21 +334,10 @@ class TestTask:
     ) -> None:
         task = tuned_on(dataset(), features, model)
         records = task.load_train(mirror).rows(slice(0, 6)).to(torch.device("cpu"), torch.float32)
-        torch.manual_seed(0)
-        network = task.build_model()
-        trained = [weight for weight in network.parameters() if weight.requires_grad]
-        for weight in trained:
-            weight.data.add_(torch.randn_like(weight), alpha=0.1)
-        losses = task.objective().losses
-        total = [torch.zeros_like(weight) for weight in trained]
-        for n in range(6):
-            one = records.rows(slice(n, n + 1))
-            gradient = torch.autograd.grad(losses(network(one.inputs), one.targets).sum(), trained)
-            norm = torch.cat([part.flatten() for part in gradient]).norm()
-            total = [old + part * min(1, 0.1 / float(norm)) for old, part in zip(total, gradient, strict=True)]
-        found = gradient_engine(network, losses).clipped_sum(records.inputs, records.targets, Abadi(0.1))
-        for got, wanted in zip(found, total, strict=True):
-            torch.testing.assert_close(got.float(), wanted, atol=1e-5, rtol=1e-4)
+        network, losses = shaken(task.build_model()), task.objective().losses
+        found = flat(gradient_engine(network, losses).clipped_sum(records.inputs, records.targets, Abadi(0.1))).float()
+        wanted = loop(network, records, losses, Abadi(0.1))
+        assert float((found - wanted).norm() / wanted.norm()) < 1e-5
 
     @pytest.mark.parametrize("model", ["bitfit", "lora"])
     def test_a_private_run_changes_what_is_tuned_and_nothing_else(
