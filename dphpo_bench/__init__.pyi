@@ -80,6 +80,7 @@ from .privacy.run_counts import UniformCount as UniformCount
 from .privacy.run_counts import geometric as geometric
 from .recipes.array_task import ArrayTask as ArrayTask
 from .recipes.continued import Training as Training
+from .recipes.dataset_task import Schedule as Schedule
 from .recipes.dp_sgd import HYPERPARAMETERS as HYPERPARAMETERS
 from .recipes.dp_sgd import ClippingRule as ClippingRule
 from .recipes.dp_sgd import DpSgd as DpSgd
@@ -95,7 +96,6 @@ from .recipes.probed_training import ProbingRule as ProbingRule
 from .recipes.probed_training import parabola as parabola
 from .recipes.probed_training import within as within
 from .recipes.scattering import ScatteringFeatures as ScatteringFeatures
-from .recipes.schedule import Schedule as Schedule
 from .recipes.search_method import CandidateMethod as CandidateMethod
 from .recipes.search_method import RandomStopping as RandomStopping
 from .recipes.search_method import SearchMethod as SearchMethod

@@ -1,12 +1,11 @@
 """Adult: whether a person earns more than 50,000 dollars a year, from the census of 1994."""
 
-import hashlib
-import json
 from typing import TYPE_CHECKING
 
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.encoding import Category, Number
+from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +80,7 @@ DATASET = Table(
 )
 
 
-class Adult(bench.Task):
+class Adult(DatasetTask):
     """32,561 training and 16,281 test records (Becker and Kohavi 1996), one in four of them above 50,000 dollars.
 
     Two models: "linear", a linear layer from zero, and "mlp", with 64 hidden tanh units.
@@ -89,40 +88,18 @@ class Adult(bench.Task):
 
     name = "adult"
     summary = "Adult: income above 50,000 dollars from census answers, binary, N=32,561."
-    public = True
     models = ("linear", "mlp")
     datasets = (DATASET,)
-
-    @property
-    def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
-        return bench.TaskFacts(
-            task=self.name,
-            model=self.model_name,
-            n_records=DATASET.train.rows,
-            inputs=bench.Input((N_INPUTS,)),
-            kind="binary",
-            batch_size=4096,
-            epochs=20,
-            optimizer="AdamW",
-            learning_rate=1e-3,  # AdamW's own default: tuned on nothing
-        )
+    kind = "binary"
+    n_classes = None
 
     @property
     def metrics(self) -> tuple[bench.Metric, ...]:
         """The area under the ROC curve first: to answer "no" is right three times in four."""
         return bench.ROC_AUC, bench.ACCURACY, bench.CROSS_ENTROPY
 
-    def load_train(self, source: bench.DataSource) -> bench.Records:
-        """The private training records in canonical order."""
-        return self._load(source, DATASET.train)
-
-    def load_test(self, source: bench.DataSource) -> bench.Records:
-        """The test records in canonical order."""
-        return self._load(source, DATASET.test)
-
     def build_model(self) -> "torch.nn.Module":
-        """The linear layer, of zeros, or the small network with torch's initial weights."""
+        """Build the linear layer, of zeros, or the small network with torch's initial weights."""
         from torch import nn
 
         from dphpo_bench.recipes.networks import zero_linear
@@ -131,11 +108,9 @@ class Adult(bench.Task):
             return nn.Sequential(nn.Linear(N_INPUTS, 64), nn.Tanh(), nn.Linear(64, 1))
         return zero_linear(N_INPUTS, 1)
 
-    def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash of what identifies the inputs and labels."""
-        del source
-        identity = [[split.content_hash for split in DATASET.splits], repr(ENCODING)]
-        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    @property
+    def _setup(self) -> Setup:
+        return Setup(bench.Input((N_INPUTS,)), repr(ENCODING), Schedule(batch_size=4096, epochs=20))
 
     def _load(self, source: bench.DataSource, split: Split) -> bench.Records:
         import torch

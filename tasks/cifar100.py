@@ -1,9 +1,9 @@
 """CIFAR-100: 32x32 colour pictures of a hundred kinds of things."""
 
 from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.scattering import ScatteringFeatures
-from dphpo_bench.recipes.schedule import Schedule
 
 DATASET = Images(
     name="cifar100",

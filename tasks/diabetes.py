@@ -59,23 +59,23 @@ class Diabetes(bench.Task):
         )
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
-        """The private training records."""
+        """Return the private training records."""
         del source
         return self._load(train=True)
 
     def load_test(self, source: bench.DataSource) -> bench.Records:
-        """The test records."""
+        """Return the test records."""
         del source
         return self._load(train=False)
 
     def build_model(self) -> "torch.nn.Module":
-        """A linear layer of zeros."""
+        """Build a linear layer of zeros."""
         from dphpo_bench.recipes.networks import zero_linear
 
         return zero_linear(len(TYPICAL), 1)
 
     def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash of what identifies the inputs and targets."""
+        """Hash what identifies the inputs and targets."""
         del source
         return hashlib.sha256(f"{CONTENT_HASH} {TRAIN_BELOW} {TYPICAL} {PROGRESSION}".encode()).hexdigest()
 
@@ -92,7 +92,7 @@ class Diabetes(bench.Task):
 
 
 def packaged_rows() -> "tuple[list[bytes], Array]":
-    """Digests, sorted, and the rows that they are of: ten inputs and the target, float64.
+    """Return digests, sorted, and the rows that they are of: ten inputs and the target, float64.
 
     Raises:
         DataError: if scikit-learn ships other records than those known here.
@@ -104,7 +104,7 @@ def packaged_rows() -> "tuple[list[bytes], Array]":
     rows = np.column_stack([bunch.data, bunch.target])
     digests = [hashlib.sha256(",".join(f"{value:.4f}" for value in row).encode()).digest() for row in rows]
     order = sorted(range(len(rows)), key=digests.__getitem__)
-    found = [digests[index] for index in order]
-    if hashlib.sha256(b"".join(found)).hexdigest() != CONTENT_HASH:
+    ordered = [digests[index] for index in order]
+    if hashlib.sha256(b"".join(ordered)).hexdigest() != CONTENT_HASH:
         raise bench.DataError("The installed scikit-learn ships another diabetes dataset than expected; install 1.x.")
-    return found, rows[order]
+    return ordered, rows[order]

@@ -45,17 +45,17 @@ class Digits(bench.Task):
         )
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
-        """The private training records in canonical order."""
+        """Return the private training records in canonical order."""
         del source
         return self._load(train=True)
 
     def load_test(self, source: bench.DataSource) -> bench.Records:
-        """The test records in canonical order."""
+        """Return the test records in canonical order."""
         del source
         return self._load(train=False)
 
     def build_model(self) -> "torch.nn.Module":
-        """The linear layer, of zeros, or the small network with torch's initial weights."""
+        """Build the linear layer, of zeros, or the small network with torch's initial weights."""
         from torch import nn
 
         from dphpo_bench.recipes.networks import zero_linear
@@ -65,7 +65,7 @@ class Digits(bench.Task):
         return zero_linear(64, self.n_outputs)
 
     def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash of what identifies the inputs; both models get the same."""
+        """Hash what identifies the inputs; both models get the same."""
         del source
         return hashlib.sha256(f"{CONTENT_HASH} {TRAIN_BELOW} x / 8 - 1".encode()).hexdigest()
 
@@ -83,7 +83,7 @@ class Digits(bench.Task):
 
 
 def packaged_records() -> "Array":
-    """All 1,797 records in canonical order; pixels are 0 ... 16.
+    """Return all 1,797 records in canonical order; pixels are 0 ... 16.
 
     Raises:
         DataError: if scikit-learn ships other pictures than those known here.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class DigitsEight(Digits):
-    """Which of the digits are eights: one in ten.
+    """Digits that are eights, one in ten, and digits that are not.
 
     Whoever says "none" has 90 % right, so the area under the ROC curve counts. The records and the models are those of
     `digits`, with one output.
@@ -34,11 +34,11 @@ class DigitsEight(Digits):
         return (bench.ROC_AUC, bench.F1, bench.BALANCED_ACCURACY, bench.ACCURACY)
 
     def scores(self, outputs: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
-        """The probability that the model gives to the truth; by accuracy many models are as good as saying "none"."""
+        """Return the probability of the true answer: by accuracy many models are as good as saying "none"."""
         return 1 - (outputs.squeeze(-1).sigmoid() - targets).abs()
 
     def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash of what identifies the inputs and the labels."""
+        """Hash what identifies the inputs and the labels."""
         return hashlib.sha256(f"{super().fingerprint(source)} eight".encode()).hexdigest()
 
     def _load(self, train: bool) -> bench.Records:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.words import Vocabulary, plain
+from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.recipes.gpt2 import Gpt2
 
 from .e2e_words import WORDS
@@ -56,20 +57,20 @@ ONTOLOGY: dict[str, tuple[str, ...]] = {
 """What the other attributes may say, as the dataset's authors fixed it before anybody wrote (Novikova et al. 2017)."""
 
 END, START, NONE, OTHER = "<end>", "<start>", "<none>", "<other>"
-VOCABULARY = Vocabulary(
-    (END, START, NONE, OTHER, *VERBATIM.values(), *(f"{name}={one}" for name, own in ONTOLOGY.items() for one in own)),
-    WORDS,
-)
+ANSWERS = tuple(f"{name}={value}" for name, values in ONTOLOGY.items() for value in values)
+VOCABULARY = Vocabulary((END, START, NONE, OTHER, *VERBATIM.values(), *ANSWERS), WORDS)
 PROMPT = len(VERBATIM) + len(ONTOLOGY) + 1
 """Tokens of a prompt: one for each attribute, and the start of the sentence."""
 SENTENCE = 40
 """Most tokens of a sentence, its end included. Longer ones are cut, and then have no end."""
 
+SMALL = Gpt2(PROMPT + SENTENCE - 1, layers=1, heads=4, size=192, vocabulary=len(VOCABULARY.tokens))
+"""What "small_gpt2" is like; it has no published weights."""
 GPT2S: "dict[str, Which]" = {"gpt2": "all", "gpt2_lora": "lora"}
 """The models that are the published GPT-2, and what of it they train."""
 
 
-class E2e(bench.Task):
+class E2e(DatasetTask):
     """42,061 pairs of a meaning representation and a sentence about a restaurant (Novikova et al. 2017).
 
     The meaning representation becomes eight tokens, one for each attribute in a fixed order; the sentence becomes words
@@ -89,37 +90,31 @@ class E2e(bench.Task):
 
     name = "e2e"
     summary = "E2E NLG: write a sentence about a restaurant; a GPT-2 of 700,000 weights from nothing, N=42,061."
-    public = True
     models = ("small_gpt2", "gpt2", "gpt2_lora")
+    fine_tuned = GPT2S
     datasets = (DATASET,)
+    kind = "tokens"
     gpt2: ClassVar[Gpt2] = Gpt2()
-    _prepared_from: bench.DataSource | None = None
 
     @property
-    def facts(self) -> bench.TaskFacts:
-        """Public facts; reads no data."""
-        small = self.model_name not in GPT2S
-        vocabulary = len(VOCABULARY.tokens) if small else self.gpt2.vocabulary
+    def n_classes(self) -> int:  # type: ignore[override]
+        """The size of the vocabulary."""
+        return (self.gpt2 if self._tuning else SMALL).vocabulary
+
+    @property
+    def _setup(self) -> Setup:
         # AdamW's own default, tuned on nothing. For GPT-2 batch, epochs and rate of Li et al., "Large language models
         # can be strong differentially private learners", ICLR 2022; for LoRA the rate of Yu et al. 2022.
-        rates = {"small_gpt2": 1e-3, "gpt2": 2e-3, "gpt2_lora": 4e-4}
-        return bench.TaskFacts(
-            task=self.name,
-            model=self.model_name,
-            n_records=self.datasets[0].train.rows,
-            inputs=bench.Input((PROMPT + SENTENCE - 1 if small else self.gpt2.length,), "int", vocabulary),
-            kind="tokens",
-            n_classes=vocabulary,
-            batch_size=512 if small else 1024,
-            epochs=1 if small else 10,
-            optimizer="AdamW",
-            learning_rate=rates[self.model_name],
-        )
+        if self._tuning:
+            schedule = Schedule(batch_size=1024, epochs=10, learning_rate=2e-3 if self._tuning == "all" else 4e-4)
+            return Setup(bench.Input((self.gpt2.length,), "int", self.n_classes), self.gpt2.key, schedule)
+        tokens = bench.Input((SMALL.length,), "int", self.n_classes)
+        return Setup(tokens, [VOCABULARY.tokens, PROMPT, SENTENCE], Schedule(batch_size=512, epochs=1))
 
     @property
     def metrics(self) -> tuple[bench.Metric | bench.ModelMetric, ...]:
         """Perplexity of the test sentences' tokens, BLEU of what the model writes, and the small one's right tokens."""
-        if self.model_name not in GPT2S:
+        if not self._tuning:
             return bench.PERPLEXITY, bench.ACCURACY, bench.ModelMetric("bleu", True, bleu)
         from dphpo_bench.recipes.language_models import token_perplexity
 
@@ -130,7 +125,7 @@ class E2e(bench.Task):
     @property
     def pretrained_models(self) -> "tuple[Weights, ...]":
         """GPT-2, where it is not trained from nothing."""
-        return (self.gpt2.weights,) if self.model_name in GPT2S else ()
+        return (self.gpt2.weights,) if self._tuning else ()
 
     def prepare(self, source: bench.DataSource) -> None:
         """Get the files of both splits, and the weights, which from then on are looked for in this source."""
@@ -142,16 +137,12 @@ class E2e(bench.Task):
         self._prepared_from = source.silent
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
-        """The private training records, without the texts that they were made from."""
-        records = self._load(source, self.datasets[0].train)
+        """Return the private training records, without the texts that they were made from."""
+        records = super().load_train(source)
         return bench.Records(records.inputs, records.targets)
 
-    def load_test(self, source: bench.DataSource) -> bench.Records:
-        """The test records, with their texts."""
-        return self._load(source, self.datasets[0].test)
-
     def build_model(self) -> "torch.nn.Module":
-        """The published GPT-2, or one of a single layer, at the initial weights of transformers.
+        """Build the published GPT-2, or a GPT-2 of a single layer, at the initial weights of transformers.
 
         A run of the latter is to take a minute or two on a core. After 82 steps of 512 records one layer of 192 is
         better than two, and than narrower ones (docs/tasks.md).
@@ -160,56 +151,33 @@ class E2e(bench.Task):
             DataError: if published weights are not where the task was prepared from; without that, where the
                 environment says.
         """
-        from dphpo_bench.recipes.language_models import CausalModel, require
+        from dphpo_bench.recipes.language_models import CausalModel
 
-        if self.model_name in GPT2S:
-            return self.gpt2.network(GPT2S[self.model_name], self._prepared_from)
-        require("transformers")
-        from transformers import GPT2Config
+        if self._tuning:
+            return self.gpt2.network(self._tuning, self._prepared_from)
+        return CausalModel(SMALL.config())
 
-        return CausalModel(
-            GPT2Config(
-                vocab_size=len(VOCABULARY.tokens),
-                n_positions=PROMPT + SENTENCE - 1,
-                n_embd=192,
-                n_layer=1,
-                n_head=4,
-                activation_function="gelu_pytorch_tanh",  # GPT-2's own, in one operation
-                resid_pdrop=0.0,
-                embd_pdrop=0.0,
-                attn_pdrop=0.0,
-                tie_word_embeddings=False,
-                bos_token_id=None,
-                eos_token_id=None,
-            )
-        )
-
-    def model_fingerprint(self) -> str:
-        """Hash of the model's structure, for which no weights are needed."""
-        from dphpo_bench.training.structure import structure_hash
-
-        if self.model_name in GPT2S:
-            return structure_hash(self.gpt2.structure(GPT2S[self.model_name]))
-        return super().model_fingerprint()
+    def _structure(self, which: "Which") -> "torch.nn.Module":
+        return self.gpt2.structure(which)
 
     def fingerprint(self, source: bench.DataSource) -> str:
-        """Hash of what identifies the inputs and targets, and the published weights."""
+        """Hash what identifies the inputs and targets, and the published weights."""
         del source
         hashes = [split.content_hash for split in self.datasets[0].splits]
-        encoding = [self.gpt2.key] if self.model_name in GPT2S else [VOCABULARY.tokens, PROMPT, SENTENCE]
+        encoding = [self._setup.key] if self._tuning else self._setup.key
         return hashlib.sha256(json.dumps([hashes, *encoding]).encode()).hexdigest()
 
     def _load(self, source: bench.DataSource, split: Split) -> bench.Records:
         import torch
 
         from dphpo_bench.data.rows import load_rows
-        from dphpo_bench.recipes.language_models import TestTexts, require
+        from dphpo_bench.recipes.language_models import TestTexts, require_bleu
 
-        require("sacrebleu")  # before a model is trained for minutes and cannot be judged
+        require_bleu()  # before a model is trained for minutes and cannot be judged
         meanings, references = (
             tuple(map(str, column)) for column in zip(*load_rows(source, self.datasets[0], split), strict=True)
         )
-        if self.model_name in GPT2S:
+        if self._tuning:
             texts = [f" {reference}" for reference in references]
             return TestTexts(*self.gpt2.records([*map(prompt, meanings)], texts, source), meanings, references)
         inputs, targets = zip(*map(encode, meanings, references), strict=True)
@@ -220,12 +188,12 @@ class E2e(bench.Task):
 
 
 def prompt(meaning: str) -> str:
-    """A meaning representation as the text that GPT-2 goes on from."""
+    """Return a meaning representation as the text that GPT-2 goes on from."""
     return " | ".join(f"{name} : {value}" for name, value in attributes(meaning).items()) + " ||"
 
 
 def encode(meaning: str, sentence: str = "") -> tuple[list[int], list[int]]:
-    """Inputs and targets of one record, of one length; what is before and after the sentence does not count."""
+    """Return inputs and targets of one record, of one length; what is before and after the sentence does not count."""
     from dphpo_bench.training.losses import IGNORED
 
     said = attributes(meaning)
@@ -240,21 +208,21 @@ def encode(meaning: str, sentence: str = "") -> tuple[list[int], list[int]]:
 
 
 def attributes(meaning: str) -> dict[str, str]:
-    """A meaning representation such as `name[Zizzi], eatType[pub]`, as a dictionary."""
+    """Read a meaning representation such as `name[Zizzi], eatType[pub]` into a dictionary."""
     return dict(re.findall(r"\s*([^\[\],]+)\[([^\]]*)\]", meaning))
 
 
 def without_names(sentence: str, said: dict[str, str]) -> str:
-    """The sentence in plain letters, with tokens for the names that the meaning representation has."""
-    found = plain(sentence)
+    """Return the sentence in plain letters, with tokens for the names that the meaning representation has."""
+    text = plain(sentence)
     for name in sorted(VERBATIM.keys() & said.keys(), key=lambda name: -len(said[name])):  # one may hold the other
         if said[name]:
-            found = re.sub(rf"\b{re.escape(plain(said[name]))}\b", f" {VERBATIM[name]} ", found)
-    return found
+            text = re.sub(rf"\b{re.escape(plain(said[name]))}\b", f" {VERBATIM[name]} ", text)
+    return text
 
 
 def bleu(model: "torch.nn.Module", test: bench.Records) -> float:
-    """BLEU of what the small model writes; see `bleu_of`."""
+    """Return BLEU of what the small model writes; see `bleu_of`."""
     from dphpo_bench.recipes.language_models import greedy
 
     def write(some: "TestTexts") -> list[str]:
@@ -270,7 +238,7 @@ def bleu(model: "torch.nn.Module", test: bench.Records) -> float:
 
 
 def bleu_of(test: bench.Records, write: "Callable[[TestTexts], list[str]]") -> float:
-    """BLEU of what is written for each meaning representation, against all of its sentences.
+    """Return BLEU of what is written for each meaning representation, against all of its sentences.
 
     Args:
         test: see `E2e.load_test`.

@@ -1,8 +1,8 @@
 """Fashion-MNIST: 28x28 grey pictures of clothes, a drop-in replacement of MNIST that is harder."""
 
 from dphpo_bench.data.datasets import Images, Split
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
-from dphpo_bench.recipes.schedule import Schedule
 
 DATASET = Images(
     name="fashion-mnist",

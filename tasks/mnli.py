@@ -1,7 +1,7 @@
 """MNLI: whether one sentence follows from another, contradicts it, or neither."""
 
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.recipes.schedule import Schedule
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.text_task import TextTask
 
 DATASET = Table(

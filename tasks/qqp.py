@@ -2,7 +2,7 @@
 
 import dphpo_bench as bench
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.recipes.schedule import Schedule
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.text_task import TextTask
 
 DATASET = Table(

@@ -13,7 +13,7 @@ from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import RECORD, Records, Tensors, leaves
 from dphpo_bench.base.text import shown
 
-_KEPT = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
+_PRECISIONS = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 _TARGET_DIMENSIONS = {
     "classification": (1,),
     "binary": (1,),
@@ -24,7 +24,7 @@ _TARGET_DIMENSIONS = {
 
 
 def as_records(data: Any, which: str, kind: str, target: str) -> Records:
-    """Records from data of any of these forms, in their order; the index of a frame is ignored.
+    """Make records of data in any of these forms, in their order; the index of a frame is ignored.
 
     - a pair (inputs, targets), of which each is an array, a frame, a series, or a dictionary of arrays;
     - a dictionary of arrays, or a frame, of which one, or one column, is called `target`;
@@ -47,22 +47,22 @@ def as_records(data: Any, which: str, kind: str, target: str) -> Records:
     if isinstance(data, Dataset):
         data = _columns(data, which)
     inputs, targets = _parted(data, which, kind, target)
-    found_inputs, found_targets = _each(_tensor, inputs, f"{which} inputs"), _each(_tensor, targets, f"{which} labels")
-    sizes = {len(tensor) if tensor.ndim else -1 for part in (found_inputs, found_targets) for tensor in leaves(part)}
-    rows_only = isinstance(found_inputs, Tensor) and found_inputs.ndim < 2
-    wrong = isinstance(found_targets, Tensor) and found_targets.ndim not in _TARGET_DIMENSIONS.get(kind, (1, 2, 3, 4))
+    inputs, targets = _each(_tensor, inputs, f"{which} inputs"), _each(_tensor, targets, f"{which} labels")
+    sizes = {len(tensor) if tensor.ndim else -1 for part in (inputs, targets) for tensor in leaves(part)}
+    rows_only = isinstance(inputs, Tensor) and inputs.ndim < 2
+    wrong = isinstance(targets, Tensor) and targets.ndim not in _TARGET_DIMENSIONS.get(kind, (1, 2, 3, 4))
     if len(sizes) != 1 or rows_only or wrong:
         raise InvalidValueError(
             f"Expected {which} inputs of shape (n, ...) and labels of shape ({_label_shape(kind)}), "
-            f"got {_shapes(found_inputs)} and {_shapes(found_targets)}."
+            f"got {_shapes(inputs)} and {_shapes(targets)}."
         )
     if not sizes.pop():
         raise InvalidValueError(f"Expected at least one record in {which}, got none.")
-    return Records(_each(_as_input, found_inputs, which), _as_targets(found_targets, which, kind))
+    return Records(_each(_as_input, inputs, which), _as_targets(targets, which, kind))
 
 
 def _parted(data: Any, which: str, kind: str, target: str) -> tuple[Any, Any]:
-    """Inputs and targets."""
+    """Return inputs and targets."""
     if isinstance(data, tuple | list) and len(data) == 2 and not np.isscalar(data[0]):
         return data[0], data[1]
     is_frame = _is_frame(data)
@@ -86,7 +86,7 @@ def _is_frame(data: Any) -> bool:
 
 
 def column_names(data: Any, target: str) -> list[str] | None:
-    """The names of a frame's columns of inputs, in their order; None where the inputs are no frame."""
+    """Return the names of a frame's columns of inputs, in their order; None where the inputs are no frame."""
     inputs = data[0] if isinstance(data, tuple | list) and len(data) == 2 else data
     if not _is_frame(inputs):
         return None
@@ -134,22 +134,22 @@ def _numbered(ids: Any) -> Tensor:
     rule = "Expected unit to be a vector with one id for each record, all texts or all numbers"
     try:
         values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-        if any(one is None or bool(one != one) for one in values):
+        if any(value is None or bool(value != value) for value in values):
             raise InvalidValueError(f"{rule}, got some that are missing: drop these records, or give each its own id.")
-        kinds = {Number if isinstance(one, Number) else type(one) for one in values}
+        kinds = {Number if isinstance(value, Number) else type(value) for value in values}
         numbers: dict[Any, int] = {}
-        found = [numbers.setdefault(one, len(numbers)) for one in values]
+        units = [numbers.setdefault(value, len(numbers)) for value in values]
     except TypeError:  # no vector, or pandas' NA, which is not comparable; its text may quote an id
         raise InvalidValueError(f"{rule}, got missing ids or a {type(ids).__name__} of another form.") from None
     if len(kinds) > 1:  # 7 and "7" may be one person
         raise InvalidValueError(f"{rule}, got several types: {', '.join(sorted(kind.__name__ for kind in kinds))}.")
     if len(numbers) < 2:
         raise InvalidValueError(f"{rule}, and at least two different ones, got {len(numbers)}.")
-    return torch.tensor(found)
+    return torch.tensor(units)
 
 
 def _columns(dataset: "Dataset[Any]", which: str) -> Any:
-    """The rows of a dataset as columns: a pair of them, a dictionary of them, or one."""
+    """Return the rows of a dataset as columns: a pair of them, a dictionary of them, or a single one."""
     size = len(dataset) if hasattr(dataset, "__len__") else 0
     if size == 0:
         raise InvalidValueError(f"Expected a Dataset with a length and at least one record as {which}.")
@@ -170,18 +170,18 @@ def _stacked(rows: list[Any], which: str) -> Any:
         ) from error
 
 
-def _tensor(given: Any, what: str) -> Tensor:
-    values = given
+def _tensor(data: Any, what: str) -> Tensor:
+    values = data
     try:
-        if hasattr(values, "to_numpy"):  # pandas; columns of several types are objects
-            values = values.to_numpy()
+        if hasattr(data, "to_numpy"):  # pandas; columns of several types are objects
+            values = data.to_numpy()
             values = values.astype(float) if values.dtype == object else values
         if isinstance(values, np.ndarray) and not values.flags.writeable:  # as pandas gives them out
             values = values.copy()
         return torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError):  # its text quotes a record
-        other, empty = _columns_without_numbers(given), _columns_with_gaps(given)
-        if hasattr(given, "toarray"):
+        other, empty = _columns_without_numbers(data), _columns_with_gaps(data)
+        if hasattr(data, "toarray"):
             raise InvalidValueError(f"Expected {what} to be dense, got a sparse matrix; use its toarray().") from None
         if empty and not other:
             raise InvalidValueError(
@@ -196,14 +196,14 @@ def _tensor(given: Any, what: str) -> Tensor:
 
 
 def _columns_without_numbers(frame: Any) -> list[str]:
-    """The names of a frame's columns of other types; empty for anything else."""
+    """Return the names of a frame's columns of other types; none for anything else."""
     if not hasattr(frame, "select_dtypes"):
         return []
     return [str(name) for name in frame.select_dtypes(exclude=["number", "bool"]).columns]
 
 
 def _columns_with_gaps(frame: Any) -> list[str]:
-    """The names of a frame's columns with missing values, or of a series with some; empty for anything else."""
+    """Return the names of a frame's columns with missing values, or of a series with some; none for anything else."""
     if not hasattr(frame, "isna"):
         return []
     frame = frame if hasattr(frame, "columns") else frame.to_frame()
@@ -215,7 +215,7 @@ def _as_input(tensor: Tensor, which: str) -> Tensor:
         raise InvalidValueError(f"Expected real inputs in {which}, got complex ones; give their parts as two columns.")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return tensor.to(torch.int64, copy=True)
-    tensor = tensor.to(tensor.dtype if tensor.dtype in _KEPT else torch.float32, copy=True)
+    tensor = tensor.to(tensor.dtype if tensor.dtype in _PRECISIONS else torch.float32, copy=True)
     if not tensor.isfinite().all():
         raise InvalidValueError(f"Expected finite inputs in {which}, got NaN or infinity; impute or drop them.")
     return tensor
@@ -223,8 +223,8 @@ def _as_input(tensor: Tensor, which: str) -> Tensor:
 
 def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
     if kind == "own":
-        found: Tensors = _each(_as_input, targets, which)
-        return found
+        real: Tensors = _each(_as_input, targets, which)
+        return real
     if not isinstance(targets, Tensor):
         raise InvalidValueError(f"Expected one tensor of labels in {which}, got several; kind='own' takes them.")
     if kind in ("classification", "tokens"):
@@ -242,9 +242,9 @@ def _as_targets(targets: Tensors, which: str, kind: str) -> Tensors:
 
 
 def _each(function: Callable[[Any, str], Any], values: Any, what: str) -> Any:
-    """A function applied to the values, or to each of several, with the name of the values for messages."""
+    """Apply a function to the values, or to each of several, with their name for messages."""
     if isinstance(values, Mapping):
-        return {str(name): function(one, f"{what} {name!r}") for name, one in values.items()}
+        return {str(name): function(value, f"{what} {name!r}") for name, value in values.items()}
     return function(values, what)
 
 

@@ -18,7 +18,7 @@ class Split:
         content_hash: see `rows.content_hash`; "" if nobody has hashed the records yet.
         url: address of the file if it is not on the hub.
         sha256: of each file. Without a content hash only these files are taken; without either, any with the right
-            number of rows, and the run's identity holds the SHA-256 of what was found.
+            number of rows, and the run's identity holds their SHA-256.
         parts: number of files.
     """
 
@@ -70,12 +70,12 @@ class Dataset:
 
     @property
     def form(self) -> str:
-        """What its records are made into when they are read, where that is a choice: part of their identity."""
+        """The form that records get when they are read, where that is a choice; part of their identity."""
         return ""
 
     @property
     def published_at(self) -> str:
-        """Where the files are."""
+        """The address of the files."""
         return f"https://huggingface.co/datasets/{self.repo_id}" if self.repo_id else self.homepage
 
 
@@ -117,7 +117,7 @@ class Table(Dataset):
 
 
 def download_command(dataset: Dataset, mirror: str) -> str:
-    """The shell command that puts a dataset into a mirror, for use on any machine with a network."""
+    """Return the shell command that puts a dataset into a mirror, on any machine with a network."""
     if dataset.repo_id:
         revision = "" if dataset.revision == "main" else f" --revision {dataset.revision}"
         files = f" {' '.join(path for split in dataset.splits for path in split.paths)}" if dataset.shares_repo else ""

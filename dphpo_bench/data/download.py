@@ -3,9 +3,8 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.files import write_whole
@@ -16,18 +15,8 @@ _SECONDS_TO_ANSWER = 10
 _CHUNK = 2**20
 
 
-@dataclass(frozen=True)
-class HubFile:
-    """A file on the Hugging Face hub."""
-
-    repo_id: str
-    path: str
-    repo_type: Literal["dataset", "model"]
-    revision: str = "main"
-
-
 def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
-    """Download the files of one split into `folder`; one that another process has downloaded meanwhile is kept.
+    """Download the files of one split into `folder`, but for those that another process has downloaded meanwhile.
 
     Raises:
         DataError: if the publisher cannot be reached, or sends another file than announced.
@@ -38,10 +27,8 @@ def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
         f"and pass --data-dir DIR or set {DATA_VARIABLE}=DIR."
     )
     if split.url is None:
-        return tuple(
-            download_from_hub(HubFile(dataset.repo_id, path, "dataset", dataset.revision), folder, what, way_out)
-            for path in split.paths
-        )
+        hub = {"repo_id": dataset.repo_id, "repo_type": "dataset", "revision": dataset.revision}
+        return tuple(download_from_hub(path, folder, what, way_out, **hub) for path in split.paths)
     path = folder / split.path
     with locked(path):
         if not path.is_file():
@@ -49,56 +36,50 @@ def download(dataset: Dataset, split: Split, folder: Path) -> tuple[Path, ...]:
     return (path,)
 
 
-def download_from_hub(file: HubFile, folder: Path, what: str, way_out: str) -> Path:
-    """Download one file into `folder`, or return it if another process has done so meanwhile.
+def download_from_hub(
+    path: str, folder: Path, what: str, way_out: str, *, repo_id: str, repo_type: str, revision: str
+) -> Path:
+    """Download one file into `folder`, unless another process has done so meanwhile; return where it is.
 
     Honours HF_ENDPOINT (a mirror of the hub), HF_HUB_OFFLINE, HF_HUB_ETAG_TIMEOUT, HF_TOKEN, and the usual variables
     for proxies.
 
     Args:
-        file: what to download.
-        folder: where it comes to lie, under its path in the repository.
-        what: names it in an error.
-        way_out: what a user without a network can do, as sentences.
+        path: of the file in its repository, and below `folder`.
+        folder: where to download to.
+        what: names the file in an error.
+        way_out: sentences on what a user without a network can do.
+        repo_id: name of the repository.
+        repo_type: "dataset" or "model".
+        revision: branch, tag or commit.
 
     Raises:
         DataError: if the hub cannot be reached, or sends another file than announced.
     """
-    path = folder / file.path
-    with locked(path):
-        if not path.is_file():
-            _from_hub(file, folder, what, way_out)
-    return path
-
-
-def _from_hub(file: HubFile, folder: Path, what: str, way_out: str) -> None:
     from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 
-    # huggingface_hub reads the variable on import, which may have been long ago.
-    endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
-    try:
-        # Asking first, once and without retries, fails fast where there is no network.
-        url = hf_hub_url(file.repo_id, file.path, repo_type=file.repo_type, revision=file.revision, endpoint=endpoint)
-        metadata = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=endpoint)
-        hf_hub_download(
-            file.repo_id,
-            file.path,
-            repo_type=file.repo_type,
-            revision=metadata.commit_hash,
-            local_dir=folder,
-            endpoint=endpoint,
-        )
-    except Exception as error:  # the exceptions depend on the HTTP library, which changes between versions
-        raise _unreachable(what, endpoint, error, way_out) from error
-    # A file that is in git and not in large-file storage has a SHA-1 tag instead. Then the check of its content when it
-    # is decoded has to do.
-    path, announced = folder / file.path, metadata.etag or ""
-    if re.fullmatch("[0-9a-f]{64}", announced) and sha256_of_file(path) != announced:
-        path.unlink()
-        raise DataError(
-            f"Download of {file.path} from {file.repo_id} is damaged: "
-            f"its sha256 is not {announced}. The file was deleted; try again."
-        )
+    with locked(folder / path):
+        if (folder / path).is_file():
+            return folder / path
+        # huggingface_hub reads the variable on import, which may have been long ago.
+        endpoint = os.environ.get("HF_ENDPOINT", constants.ENDPOINT).rstrip("/")
+        place: Any = {"repo_type": repo_type, "endpoint": endpoint}
+        try:
+            # Asking first, once and without retries, fails fast where there is no network.
+            url = hf_hub_url(repo_id, path, revision=revision, **place)
+            metadata = get_hf_file_metadata(url, timeout=constants.HF_HUB_ETAG_TIMEOUT, endpoint=endpoint)
+            file = Path(hf_hub_download(repo_id, path, revision=metadata.commit_hash, local_dir=folder, **place))
+        except Exception as error:  # the exceptions depend on the HTTP library, which changes between versions
+            raise _unreachable(what, endpoint, error, way_out) from error
+        # A file that is in git and not in large-file storage has a SHA-1 tag instead; decoding checks its content.
+        announced = metadata.etag or ""
+        if re.fullmatch("[0-9a-f]{64}", announced) and sha256_of_file(file) != announced:
+            file.unlink()
+            raise DataError(
+                f"Download of {path} from {repo_id} is damaged: "
+                f"its sha256 is not {announced}. The file was deleted; try again."
+            )
+        return file
 
 
 def _from_publisher(url: str, path: Path, what: str, way_out: str) -> None:

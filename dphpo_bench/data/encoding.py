@@ -1,4 +1,4 @@
-"""Columns of a table as numbers, by public constants: what is learned from private records would be a release.
+"""Columns of a table as numbers, by public constants: anything learned from private records would be a release.
 
 >>> encode([(39, "State-gov")], {"age": Number(typical=40, spread=15), "employer": Category(("Private", "State-gov"))})
 tensor([[-0.0667,  0.0000,  1.0000]])
@@ -37,7 +37,7 @@ class Number:
         return 1
 
     def encoded(self, value: Any) -> list[float]:
-        """The inputs of one value.
+        """Return the inputs of one value.
 
         Raises:
             ValueError: if it is no number, or has no logarithm.
@@ -63,21 +63,21 @@ class Category:
         return len(self.values)
 
     def encoded(self, value: Any) -> list[float]:
-        """The inputs of one value.
+        """Return the inputs of one value.
 
         Raises:
             ValueError: if the value is not documented.
         """
         if value not in self.values:
             raise ValueError(f"one of {', '.join(self.values)}")
-        return [float(value == one) for one in self.values]
+        return [float(value == other) for other in self.values]
 
 
 Column = Number | Category
 
 
 def encode(rows: Sequence[Sequence[Any]], columns: Mapping[str, Column | None]) -> "Tensor":
-    """The inputs of rows, float32, shape (n, sum of the columns' sizes).
+    """Encode rows as inputs, float32, shape (n, sum of the columns' sizes).
 
     Args:
         rows: each with a value for each column, in their order.
@@ -91,12 +91,12 @@ def encode(rows: Sequence[Sequence[Any]], columns: Mapping[str, Column | None]) 
     used = [(index, name, column) for index, (name, column) in enumerate(columns.items()) if column is not None]
 
     def inputs(row: Sequence[Any]) -> list[float]:
-        found = []
+        values: list[float] = []
         for index, name, column in used:
             try:
-                found += column.encoded(row[index])
+                values += column.encoded(row[index])
             except (TypeError, ValueError) as error:
                 raise DataError(f"Expected {name} to be {error}, got {shown(row[index])}.") from None
-        return found
+        return values
 
     return torch.tensor([inputs(row) for row in rows])

@@ -18,38 +18,34 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from dphpo_bench.data.cache import Array, cached_array, rows_kept
+from dphpo_bench.data.cache import Array, cached_array, cached_rows
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.data.rows import published_files, unusable
+from dphpo_bench.data.rows import hash_of_digests, published_files, unusable
 from dphpo_bench.data.source import DataSource
 
 _ROWS_PER_BLOCK = 500  # 75 MB of the largest pictures here, 224x224 in colour
 
 
 def record_type(image_shape: tuple[int, int, int]) -> np.dtype[Any]:
-    """NumPy type of one record: `pixels` of shape (channels, height, width), then `label`, all uint8."""
+    """Return the NumPy type of one record: `pixels` of shape (channels, height, width), then `label`, all uint8."""
     return np.dtype([("pixels", np.uint8, image_shape), ("label", np.uint8)])
 
 
 def record_digests(records: Array) -> list[bytes]:
-    """SHA-256 of each record's bytes, for records of shape (n,)."""
+    """Return the SHA-256 of each record's bytes, for records of shape (n,)."""
     rows = np.ascontiguousarray(records).view(np.uint8).reshape(len(records), -1)
     return [hashlib.sha256(row.data).digest() for row in rows]
 
 
 def canonical_order(records: Array) -> Array:
-    """The records sorted by digest; equal records are interchangeable."""
+    """Sort records by digest; equal records are interchangeable."""
     digests = record_digests(records)
     return records[sorted(range(len(digests)), key=digests.__getitem__)]
 
 
 def content_hash(records: Array) -> str:
-    """Hash of the multiset of records, whatever their order."""
-    return _hash_of(record_digests(records))
-
-
-def _hash_of(digests: list[bytes]) -> str:
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
+    """Hash the multiset of records, whatever their order."""
+    return hash_of_digests(record_digests(records))
 
 
 def prepare_records(source: DataSource, dataset: Images) -> None:
@@ -60,12 +56,12 @@ def prepare_records(source: DataSource, dataset: Images) -> None:
     """
     source.check_mirror(dataset)
     for split in dataset.splits:
-        if rows_kept(*_place(source, dataset, split)) < split.rows:
+        if cached_rows(*_place(source, dataset, split)) < split.rows:
             load_records(source, dataset, split)
 
 
 def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
-    """The records of a split in canonical order, shape (n,) of `record_type`; decoded once, then cached.
+    """Return the records of a split in canonical order, shape (n,) of `record_type`; decoded once, then cached.
 
     Raises:
         DataError: if the file is missing, damaged, or holds other records than it should.
@@ -79,28 +75,25 @@ def load_records(source: DataSource, dataset: Images, split: Split) -> Array:
         paths = published_files(source, dataset, split)
         with _on_disk(decode(paths, dataset, split, source), place[0].parent, place[2]) as (records, digests):
             order = sorted(range(len(digests)), key=digests.__getitem__)
-            if split.content_hash not in ("", _hash_of(digests)):
+            if split.content_hash not in ("", hash_of_digests(digests)):
                 raise unusable(paths[0], dataset, "its images or labels are not those of the published dataset")
             for first in range(start, len(order), _ROWS_PER_BLOCK):
                 yield records[order[first : first + _ROWS_PER_BLOCK]]
 
-    def is_right(records: Array) -> bool:
-        return not split.content_hash or split.content_hash == content_hash(records)
-
-    return cached_array(*place, compute, check=is_right)
+    return cached_array(*place, compute)
 
 
 def _place(source: DataSource, dataset: Images, split: Split) -> tuple[Path, tuple[int], np.dtype[Any]]:
-    """The cached file's path, and the shape and type of its array."""
+    """Return the cached file's path, and the shape and type of its array."""
     name = f"{dataset.name}-{split.name}-{source.pin(dataset, split)[:16]}.npy"
     return source.cache_dir / "decoded" / name, (split.rows,), record_type(dataset.image_shape)
 
 
 @contextmanager
 def _on_disk(blocks: Iterable[Array], folder: Path, dtype: np.dtype[Any]) -> Iterator[tuple[Array, list[bytes]]]:
-    """The records of all blocks, memory-mapped from a file that does not outlive the process, and their digests.
+    """Yield the records of all blocks, memory-mapped from a temporary file, and their digests.
 
-    So records may be sorted of which memory holds a few at a time only.
+    So records can be sorted while memory holds a few at a time.
     """
     digests: list[bytes] = []
     with TemporaryFile(dir=folder) as file:
@@ -136,7 +129,7 @@ def decode(paths: Sequence[Path], dataset: Images, split: Split, source: DataSou
 
 
 def _from_parquet(path: Path, dataset: Images, row: int, most: int) -> Iterator[Array]:
-    """Blocks of a file's records, which begin at `row` of the split and end at `most` at the latest."""
+    """Yield blocks of a file's records, which begin at `row` of the split and end at `most` at the latest."""
     columns = [dataset.image_column, dataset.label_column]
     with pq.ParquetFile(path) as file:
         missing = [column for column in columns if column not in file.schema_arrow.names]
@@ -153,7 +146,7 @@ def _from_parquet(path: Path, dataset: Images, row: int, most: int) -> Iterator[
 
 
 def _from_matlab(path: Path, dataset: Images, row: int, most: int) -> Iterator[Array]:
-    """The same of a MATLAB file: pictures of shape (height, width, channels, n), and labels of shape (n, 1).
+    """Yield blocks of a MATLAB file: pictures of shape (height, width, channels, n), and labels of shape (n, 1).
 
     Labels count from 1, and the last stands for the class 0, as in SVHN.
     """
@@ -181,13 +174,13 @@ def _from_matlab(path: Path, dataset: Images, row: int, most: int) -> Iterator[A
         yield records
 
 
-def _check_rows(found: int, most: int) -> None:
-    if found > most:
-        raise ValueError(f"expected {most} rows, got {found}")
+def _check_rows(rows: int, most: int) -> None:
+    if rows > most:
+        raise ValueError(f"expected {most} rows, got {rows}")
 
 
 def decode_picture(image: Any, label: Any, row: int, dataset: Images) -> tuple[NDArray[np.uint8], int]:
-    """One parquet row as (pixels of shape (c, h, w), label).
+    """Decode one parquet row into (pixels of shape (c, h, w), label).
 
     Raises:
         ValueError: if it is not one of the dataset.

@@ -21,7 +21,7 @@ Row = tuple[str | int, ...]
 
 
 def load_rows(source: DataSource, dataset: Table, split: Split) -> list[Row]:
-    """The rows of a split in canonical order.
+    """Return the rows of a split in canonical order.
 
     Raises:
         DataError: if the file is missing, damaged, or holds other rows than it should.
@@ -40,7 +40,7 @@ def load_rows(source: DataSource, dataset: Table, split: Split) -> list[Row]:
 
 
 def published_files(source: DataSource, dataset: Dataset, split: Split) -> tuple[Path, ...]:
-    """The split's files. Where their records cannot be checked, the files themselves are.
+    """Return the split's files; check the files themselves where their records cannot be checked.
 
     Raises:
         DataError: if one is missing, or is not the published one.
@@ -52,13 +52,13 @@ def published_files(source: DataSource, dataset: Dataset, split: Split) -> tuple
         if len(paths) != split.parts:
             raise unusable(paths[0], dataset, f"expected {split.parts} files with the names that they have on the hub")
         for path, expected in zip(paths, split.sha256, strict=True):
-            if (found := sha256_of_file(path)) != expected:
-                raise unusable(path, dataset, f"expected sha256 {expected}, got {found}")
+            if (actual := sha256_of_file(path)) != expected:
+                raise unusable(path, dataset, f"expected sha256 {expected}, got {actual}")
     return paths
 
 
 def doubt(paths: Sequence[Path], split: Split) -> str:
-    """Why the files cannot be the split's, as far as a glance at them tells: nothing is decoded. "" if they may be."""
+    """Return why the files are wrong, without decoding any, or an empty string."""
     import pyarrow.parquet as pq
 
     rows = 0
@@ -74,17 +74,22 @@ def doubt(paths: Sequence[Path], split: Split) -> str:
 
 
 def row_digest(row: Row) -> bytes:
-    """SHA-256 of one row."""
+    """Return the SHA-256 of one row."""
     return hashlib.sha256(json.dumps(row, ensure_ascii=False).encode()).digest()
 
 
 def content_hash(rows: Iterable[Row]) -> str:
-    """Hash of the multiset of rows, whatever their order."""
-    return hashlib.sha256(b"".join(sorted(map(row_digest, rows)))).hexdigest()
+    """Hash the multiset of rows, whatever their order."""
+    return hash_of_digests(map(row_digest, rows))
+
+
+def hash_of_digests(digests: Iterable[bytes]) -> str:
+    """Hash records by their digests, whatever their order."""
+    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
 def unusable(path: Path, dataset: Dataset, reason: object) -> DataError:
-    """The error of a file that does not hold what it should."""
+    """Return the error of a file that does not hold what it should."""
     first_line = shown(str(reason).strip().split("\n")[0], 200).rstrip(".")
     return DataError(
         f"File {path} is not usable as {dataset.name}: {first_line}. Delete it and get it again from "
@@ -112,7 +117,7 @@ def _typed(values: list[object], name: str, cls: type[str] | type[int]) -> list[
 
 
 def _from_csv(path: Path, dataset: Table) -> list[Row]:
-    """The publisher's own form of tables: cells with blanks around them, no header, notes that begin with a bar.
+    """Read the form of UCI's tables: cells with blanks around them, no header, notes that begin with a bar.
 
     Labels of some splits end with a full stop.
     """

@@ -1,4 +1,4 @@
-"""Where the files of a dataset are: in a local mirror, or downloaded once from where they are published.
+"""Sources of datasets: a local mirror, or files downloaded once from where they are published.
 
 A mirror holds `<dataset>/<split>.parquet`, or the files that `hf download` or `curl` put into `<mirror>/<dataset>`.
 Downloads in the cache have the second form, so the cache's folder `datasets` is itself a mirror.
@@ -17,7 +17,7 @@ from dphpo_bench.data.datasets import CACHE_VARIABLE, DATA_VARIABLE, Dataset, Sp
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where datasets are read from, and where derived data are kept.
+    """The places that datasets are read from and derived data are written to.
 
     Attributes:
         data_dir: a local mirror, or None for downloads from the hub.
@@ -36,7 +36,7 @@ class DataSource:
         cache_dir: str | Path | None = None,
         progress: Progress | None = None,
     ) -> "DataSource":
-        """The source meant by the arguments or else the environment.
+        """Return the source that the arguments or else the environment mean.
 
         Args:
             data_dir: a local mirror; default: the environment variable DPHPO_BENCH_DATA, else downloads.
@@ -57,16 +57,16 @@ class DataSource:
 
     @property
     def root(self) -> Path:
-        """The given mirror, or that of the downloads."""
+        """The mirror: `data_dir`, or that of the downloads."""
         return self.data_dir or self.cache_dir / "datasets"
 
     @property
     def silent(self) -> "DataSource":
-        """The same places without a display: what may be kept, copied and sent to other processes."""
+        """The same places without a display: for what is copied or sent to other processes."""
         return replace(self, progress=SilentProgress())
 
     def find(self, dataset: Dataset, split: Split) -> tuple[Path, ...]:
-        """The split's files if all are on this machine, else none.
+        """Return the split's files if all are on this machine, else none.
 
         Raises:
             DataError: if the folder is not readable.
@@ -82,7 +82,7 @@ class DataSource:
             ) from None
 
     def check_mirror(self, dataset: Dataset) -> None:
-        """Make sure that a given mirror has both splits; to lack one is a mistake, whatever is cached.
+        """Refuse a mirror that lacks a split: that is a mistake, whatever is cached.
 
         Raises:
             DataError: if it lacks one.
@@ -92,10 +92,10 @@ class DataSource:
                 self.files(dataset, split)
 
     def files(self, dataset: Dataset, split: Split) -> tuple[Path, ...]:
-        """The split's files, downloaded if need be.
+        """Return the split's files; download them if need be.
 
         Raises:
-            DataError: if the given mirror lacks one, or it cannot be downloaded.
+            DataError: if the mirror lacks one, or it cannot be downloaded.
         """
         if paths := self.find(dataset, split):
             return paths
@@ -111,9 +111,9 @@ class DataSource:
         return download(dataset, split, self.root / dataset.name)
 
     def pin(self, dataset: Dataset, split: Split) -> str:
-        """What identifies a split's records: their content hash, else the SHA-256 of the files as published.
+        """Return what identifies a split's records: their content hash, else the SHA-256 of the published files.
 
-        Where neither is known, that of the files that are here. The dataset's `form` belongs to it.
+        Where neither is known, that of the files on this machine. The dataset's `form` belongs to it.
 
         Raises:
             DataError: if files are needed and cannot be had.
@@ -123,5 +123,5 @@ class DataSource:
         from dphpo_bench.data.cache import sha256_of_file
 
         hashes = split.sha256 or tuple(map(sha256_of_file, self.files(dataset, split)))
-        told = [*hashes, dataset.form] if dataset.form else hashes
-        return told[0] if len(told) == 1 else hashlib.sha256(" ".join(told).encode()).hexdigest()
+        parts = [*hashes, dataset.form] if dataset.form else hashes
+        return parts[0] if len(parts) == 1 else hashlib.sha256(" ".join(parts).encode()).hexdigest()

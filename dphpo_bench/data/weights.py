@@ -46,20 +46,20 @@ class Weights:
     revision: str = "main"
 
     def has_seen_any(self, datasets: Iterable[Dataset]) -> bool:
-        """Whether records of one of these datasets are, or may be, among the pretraining data."""
+        """Return whether records of one of these datasets are, or may be, among the pretraining data."""
         return any(dataset.name in self.has_seen for dataset in datasets)
 
     @property
     def key(self) -> dict[str, str]:
-        """The files' checksums: what identifies the model in a cache's key and in a run's identity."""
+        """The files' checksums, which identify the model in a cache's key and in a run's identity."""
         return dict(self.files)
 
 
 def weights_folder(source: DataSource, weights: Weights) -> Path:
-    """The folder that holds all files of `weights`, each with the right checksum.
+    """Return the folder that holds all files of `weights`, each with the right checksum.
 
-    Looked for in this order: `weights/<name>` of the mirror, the installed package, `weights/<name>` of the cache.
-    Then the hub is asked. A place that lacks one of the files is passed over.
+    The order: `weights/<name>` of the mirror, the installed package, `weights/<name>` of the cache, the hub. A place
+    that lacks one of the files is passed over.
 
     Raises:
         DataError: if the files are nowhere and cannot be downloaded, or a file is not the published one.
@@ -79,7 +79,7 @@ def _places(source: DataSource, weights: Weights) -> Iterator[Path]:
         yield source.data_dir / "weights" / weights.name
     if weights.distribution:
         with suppress(metadata.PackageNotFoundError):
-            # Asks the installer's notes: the package is not imported, and need not be importable.
+            # By the installer's notes: the package is not imported, and need not be importable.
             yield Path(str(metadata.distribution(weights.distribution).locate_file(weights.package_folder)))
 
 
@@ -93,18 +93,18 @@ def _holds(folder: Path, weights: Weights) -> bool:
 
 
 def _download(weights: Weights, folder: Path) -> Path:
-    from dphpo_bench.data.download import HubFile, download_from_hub
+    from dphpo_bench.data.download import download_from_hub
 
     if not weights.repo_id:
         raise DataError(f"The weights {weights.name} are not on this machine. {_ways(weights)}")
+    hub = {"repo_id": weights.repo_id, "repo_type": "model", "revision": weights.revision}
     for name, _ in weights.files:
-        file = HubFile(weights.repo_id, name, "model", weights.revision)
-        download_from_hub(file, folder, f"the weights {weights.name}", _ways(weights))
+        download_from_hub(name, folder, f"the weights {weights.name}", _ways(weights), **hub)
     return folder
 
 
 def _ways(weights: Weights) -> str:
-    """How to get the files, as a sentence."""
+    """Say in a sentence how to get the files."""
     package = [f"run `{_INSTALL}`"] if weights.distribution else []
     names = " and ".join(filter(None, [", ".join(name for name, _ in weights.files[:-1]), weights.files[-1][0]]))
     mirror = [f"put {names} into weights/{weights.name} of the mirror that --data-dir or {DATA_VARIABLE} names"]
@@ -117,11 +117,11 @@ def _check(path: Path, sha256: str, weights: Weights) -> None:
     from dphpo_bench.data.cache import sha256_of_file
 
     try:
-        found = sha256_of_file(path)
+        actual = sha256_of_file(path)
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror}. Make the file readable.") from None
-    if found != sha256:
+    if actual != sha256:
         raise DataError(
-            f"File {path} is not that of {weights.name}: expected sha256 {sha256}, got {found}. "
+            f"File {path} is not that of {weights.name}: expected sha256 {sha256}, got {actual}. "
             "Delete it and get it again."
         )

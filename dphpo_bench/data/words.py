@@ -45,17 +45,17 @@ class Vocabulary:
         return {token: index for index, token in enumerate(self.tokens)}
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
-        found: list[str] = []
+        """Return the tokens of a text."""
+        pieces: list[str] = []
         for piece in re.findall(r"<[a-z]+>|[a-z0-9]+|\S", plain(text)):
             if piece in self.ids or len(piece) == 1 or piece[0] == "<":
-                found.append(piece)
+                pieces.append(piece)
             else:
-                found += [piece[0], *(f"{_INSIDE}{letter}" for letter in piece[1:])]
-        return [self.ids.get(token, self.ids[UNKNOWN]) for token in found]
+                pieces += [piece[0], *(f"{_INSIDE}{letter}" for letter in piece[1:])]
+        return [self.ids.get(token, self.ids[UNKNOWN]) for token in pieces]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of tokens, with spaces as people set them."""
+        """Return the text of tokens, with spaces as people set them."""
         text = ""
         glued = True
         for token in (self.tokens[index] for index in ids):
@@ -66,6 +66,6 @@ class Vocabulary:
 
 
 def plain(text: str) -> str:
-    """Lower case without accents, and with straight quotes and hyphens."""
+    """Return a text in lower case without accents, and with straight quotes and hyphens."""
     parts = unicodedata.normalize("NFKD", text.translate(_STRAIGHT))
     return "".join(part for part in parts if not unicodedata.combining(part)).lower()

@@ -167,20 +167,20 @@ class ArrayTask(Task):
 
     @property
     def facts(self) -> TaskFacts:
-        """What was declared public."""
+        """The public facts, as declared."""
         return self._facts
 
     @property
     def metrics(self) -> tuple[Metric | ModelMetric, ...]:
-        """What is measured on the test records."""
+        """The metrics of the test records."""
         return self._metrics or super().metrics
 
     def losses(self, outputs: Any, targets: Any) -> Tensor:
-        """Each record's loss."""
+        """Return each record's loss."""
         return self.objective().losses(outputs, targets)
 
     def scores(self, outputs: Any, targets: Any) -> Tensor:
-        """Each record's score."""
+        """Return each record's score."""
         return (self._scores or self.ready("scores"))(outputs, targets)
 
     def check_scores(self) -> None:
@@ -189,21 +189,21 @@ class ArrayTask(Task):
             self.ready("scores")
 
     def objective(self) -> Objective:
-        """Losses and scores."""
+        """Return losses and scores."""
         return Objective(self._losses or self.ready("losses"), self.scores)
 
     def load_train(self, source: "DataSource") -> Records:
-        """The private training records."""
+        """Return the private training records."""
         del source
         return self._train
 
     def load_test(self, source: "DataSource") -> Records:
-        """The test records; none if there are none."""
+        """Return the test records, of which there may be none."""
         del source
         return self._test
 
     def build_model(self) -> nn.Module:
-        """A copy of the module, at new initial weights unless it is pretrained; or a new one from the function.
+        """Copy the module, with new initial weights unless it is pretrained; or make one by the function.
 
         Raises:
             InvalidValueError: if the function returns something else, or a layer cannot draw its weights anew.
@@ -216,26 +216,26 @@ class ArrayTask(Task):
         return model
 
     def fingerprint(self, source: "DataSource") -> str:
-        """Hash of `version`, of the tensors' names and types, of how many test records there are; not of records."""
+        """Hash `version`, the tensors' names and types, and the number of test records; not the records."""
         del source
         types = {name: str(tensor.dtype) for name, tensor in self._train.named().items()}
         return hashlib.sha256(json.dumps([self.name, self._version, types, len(self._test)]).encode()).hexdigest()
 
     def model_fingerprint(self) -> str:
-        """Hash of the structure; of a pretrained module also of its weights, from which runs start."""
+        """Hash the structure, and of a pretrained module the weights, from which runs start."""
         is_start = self._pretrained and isinstance(self._model, nn.Module)
         weights = weights_hash(self.build_model()) if is_start else None
         return hashlib.sha256(json.dumps([super().model_fingerprint(), weights]).encode()).hexdigest()
 
 
 def _checked_metrics(metrics: Any, kind: str) -> tuple[Metric | ModelMetric, ...]:
-    given = tuple(metrics) if isinstance(metrics, list | tuple) else (metrics,)
-    for one in given:
-        if not isinstance(one, Metric | ModelMetric):
-            raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(one, form=repr)}.")
-        if kind == "regression" and any(one is known for known in OF_CLASSES):  # its own may have the same name
-            raise InvalidValueError(f"Expected metrics of a regression, got {one.name}, which is about classes.")
-    return given
+    several = tuple(metrics) if isinstance(metrics, list | tuple) else (metrics,)
+    for metric in several:
+        if not isinstance(metric, Metric | ModelMetric):
+            raise InvalidValueError(f"Expected metrics of type Metric or ModelMetric, got {shown(metric, form=repr)}.")
+        if kind == "regression" and any(metric is known for known in OF_CLASSES):  # its own may have the same name
+            raise InvalidValueError(f"Expected metrics of a regression, got {metric.name}, which is about classes.")
+    return several
 
 
 def _check_columns(train: list[str] | None, test: list[str] | None) -> None:
@@ -249,11 +249,11 @@ def _check_columns(train: list[str] | None, test: list[str] | None) -> None:
 def _checked_space(space: "Mapping[str, BaseDistribution]", n_records: int) -> "dict[str, BaseDistribution]":
     from optuna.distributions import BaseDistribution
 
-    for name, one in space.items():
-        if not isinstance(one, BaseDistribution):
+    for name, distribution in space.items():
+        if not isinstance(distribution, BaseDistribution):
             raise InvalidValueError(
                 f"Expected distributions of Optuna in search_space, such as FloatDistribution(1e-4, 1, log=True), got "
-                f"{shown(one, form=repr)} for {name!r}."
+                f"{shown(distribution, form=repr)} for {name!r}."
             )
     sizes = space.get("batch_size")
     largest = max(getattr(sizes, "choices", [getattr(sizes, "high", 0)]))
@@ -265,7 +265,7 @@ def _checked_space(space: "Mapping[str, BaseDistribution]", n_records: int) -> "
 
 
 def default_batch_size(n_records: int) -> int:
-    """A quarter of the records, at most 8,192: under privacy large batches are better, at a price in time.
+    """Return a quarter of the records, at most 8,192: under privacy large batches are better, at a price in time.
 
     Source: De et al., "Unlocking high-accuracy differentially private image classification through
     scale", 2022.
@@ -289,7 +289,7 @@ def _reset(model: nn.Module) -> None:
 
 
 def _accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
-    """The records as the model takes them, and its outputs for one of zeros.
+    """Return the records as the model takes them, and its outputs for a record of zeros.
 
     Integers are token ids for a model that takes them, and numbers for others.
     """
@@ -299,19 +299,19 @@ def _accepted(model: nn.Module, records: Records) -> tuple[Records, Any]:
             return tried, _outputs(model, tried)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             failures.append(str(error).partition("\n")[0])
-    shapes = each(lambda tensor: tensor[:1], records.inputs)
-    found = {name: (1, *tensor.shape[1:]) for name, tensor in shapes.items()} if isinstance(shapes, Mapping) else None
-    what = found or (1, *records.named()["inputs"].shape[1:])
+    parts = records.inputs
+    shapes = {name: (1, *part.shape[1:]) for name, part in parts.items()} if isinstance(parts, Mapping) else None
+    what = shapes or (1, *records.named()["inputs"].shape[1:])
     raise InvalidValueError(f"The model does not accept inputs of shape {what}: {failures[0]}")
 
 
 def _real(records: Records) -> Records:
-    """The records with integer inputs as float32."""
-    keeps = (torch.bool,)
-    inputs = each(
-        lambda tensor: tensor if tensor.is_floating_point() or tensor.dtype in keeps else tensor.float(), records.inputs
-    )
-    return Records(inputs, records.targets)
+    """Return the records with integer inputs as float32."""
+
+    def real(tensor: Tensor) -> Tensor:
+        return tensor if tensor.is_floating_point() or tensor.dtype == torch.bool else tensor.float()
+
+    return Records(each(real, records.inputs), records.targets)
 
 
 def _outputs(model: nn.Module, records: Records) -> Any:
@@ -323,17 +323,17 @@ def _outputs(model: nn.Module, records: Records) -> Any:
 
 
 def _n_classes(outputs: Any, kind: str, expected: int | None) -> int:
-    found = logits(outputs)
+    values = logits(outputs)
     dimensions, least = (3 if kind == "tokens" else 2), (1 if kind == "multilabel" else 2)
-    if not isinstance(found, Tensor) or found.ndim != dimensions or found.shape[-1] < least:
+    if not isinstance(values, Tensor) or values.ndim != dimensions or values.shape[-1] < least:
         shape = "1, length" if kind == "tokens" else "1"
-        got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise InvalidValueError(f"Expected model outputs of shape ({shape}, n_classes >= {least}), got {got}.")
-    if expected not in (None, found.shape[-1]):
+    if expected not in (None, values.shape[-1]):
         raise InvalidValueError(
-            f"Expected a model with n_classes={expected} outputs, got {found.shape[-1]}; change one of them."
+            f"Expected a model with n_classes={expected} outputs, got {values.shape[-1]}; change one of them."
         )
-    return found.shape[-1]
+    return values.shape[-1]
 
 
 def _check_labels(records: Records, n_classes: int, which: str) -> None:
@@ -358,5 +358,5 @@ def _input(tensor: Tensor) -> Input:
 
 
 def _shapes(records: Records) -> str:
-    found = {name: f"(n, {', '.join(map(str, tensor.shape[1:]))})" for name, tensor in records.named().items()}
-    return ", ".join(text for name, text in found.items() if name.startswith("inputs"))
+    inputs = [tensor for name, tensor in records.named().items() if name.startswith("inputs")]
+    return ", ".join(f"(n, {', '.join(map(str, tensor.shape[1:]))})" for tensor in inputs)

@@ -26,8 +26,8 @@ class Training:
         run: what is trained, with all of its steps.
 
     Attributes:
-        run: as given.
-        steps: how many of them were taken.
+        run: what is trained.
+        steps: number of steps taken.
     """
 
     def __init__(self, session: Session, run: DpSgd) -> None:
@@ -62,7 +62,7 @@ class Training:
             self.steps += 1
 
     def model(self) -> "nn.Module":
-        """A copy of the model with the average of the weights so far."""
-        found = copy.deepcopy(self._model)
-        self._average.copy_to(trainable(found))
-        return found
+        """Return a copy of the model with the average of the weights so far."""
+        model = copy.deepcopy(self._model)
+        self._average.copy_to(trainable(model))
+        return model

@@ -82,7 +82,7 @@ class DpSgd:
         schedule: Schedule = "constant",
         averaging: float = 0.99,
     ) -> "DpSgd":
-        """A run with the schedule of a task, whose noise is still to be calibrated; None takes the task's default."""
+        """Return a run on the schedule of a task, not yet calibrated; None takes the task's default."""
         return cls(
             facts.sample_rate,
             facts.steps,
@@ -108,21 +108,21 @@ class DpSgd:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """What the run releases."""
+        """The releases of the run."""
         return (Release("clipped gradient sum", self.steps, self.noise_multiplier, self.sample_rate),)
 
     @property
     def optimizer_options(self) -> dict[str, object]:
-        """What the optimiser is given besides the learning rate."""
-        given = {"weight_decay": self.weight_decay, "momentum": self.momentum}
-        return {name: value for name, value in given.items() if value is not None}
+        """The optimiser's options besides the learning rate."""
+        options = {"weight_decay": self.weight_decay, "momentum": self.momentum}
+        return {name: value for name, value in options.items() if value is not None}
 
     def cost(self, n_records: float) -> Cost:
-        """What the run computes on this many records, in expectation."""
+        """Return the expected cost of the run on this many records."""
         return Cost(runs=1, steps=self.steps, examples=self.steps * self.sample_rate * n_records)
 
     def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> "Plan[Any]":
-        """The plan of a method that does this one run."""
+        """Return the plan of a method that does this one run."""
         return Plan(
             budget=budget,
             event=self.event,
@@ -133,7 +133,7 @@ class DpSgd:
         )
 
     def having(self, hyperparameters: Mapping[str, Any]) -> "DpSgd":
-        """The same run with some hyperparameters replaced.
+        """Return the run with some hyperparameters replaced.
 
         Raises:
             InvalidValueError: if one is not a hyperparameter of a run, or would change its privacy.
@@ -144,11 +144,11 @@ class DpSgd:
         return replace(self, **hyperparameters)
 
     def with_noise(self, noise_multiplier: float) -> "DpSgd":
-        """The same run with another noise multiplier."""
+        """Return the run with another noise multiplier."""
         return replace(self, noise_multiplier=noise_multiplier)
 
     def calibrated(self, budget: PrivacyBudget, accountant: str | None = None) -> "DpSgd":
-        """The same run with the least noise that keeps it, alone, within the budget.
+        """Return the run with the least noise that keeps it, alone, within the budget.
 
         Args:
             budget: the (ε, δ) to stay within.
@@ -162,17 +162,17 @@ class DpSgd:
         return self.with_noise(calibrate(lambda noise: self.with_noise(noise).event, budget, accountant=accountant))
 
     def rate_at(self, step: int) -> float:
-        """η of step 0 ≤ step < T."""
+        """Return η of a step, 0 ≤ step < T."""
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * (1 + math.cos(math.pi * step / self.steps)) / 2
 
     def opened(self, session: Session, candidate: Candidate) -> "tuple[DpSgd, Session, Candidate]":
-        """The run of a candidate, the session that is charged for it, and the candidate; see `SearchedRun.opened`."""
+        """Return the run of a candidate, the session that is charged for it, and the candidate."""
         return self.having(candidate), session, candidate
 
     def trained(self, session: Session, candidate: Candidate, label: str = "Training") -> "nn.Module":
-        """The model of a candidate, trained on the session's records."""
+        """Train the model of a candidate on the session's records."""
         return self.having(candidate).train(session, label)
 
     def train(self, session: Session, label: str = "Training") -> "nn.Module":
@@ -288,5 +288,5 @@ def dp_sgd_event(sample_rate: float, steps: int, noise_multiplier: float) -> "Dp
 
 
 def trainable(model: "nn.Module") -> "list[Tensor]":
-    """The parameters that training moves, in the order in which a session gives their gradients."""
+    """Return the parameters that training moves, in the order of a session's gradients."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -1,6 +1,6 @@
-"""Which weights of a pretrained network are trained, and how it gets the published ones."""
+"""Fine-tuning of pretrained networks: published weights, and the choice of those that are trained."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import torch
@@ -19,10 +19,10 @@ product of two thin matrices, zero at first, that is added to some weights (Hu e
 
 
 def train_only(network: nn.Module, which: Which, *, rank: int, alpha: int, layers: tuple[str, ...]) -> None:
-    """Freeze all other weights of a network, and give it LoRA's matrices if they are wanted; changed in place.
+    """Freeze all other weights of a pretrained network without its head; add LoRA's matrices if asked for, in place.
 
     Args:
-        network: pretrained, without the head.
+        network: changed in place.
         which: see `Which`.
         rank: of LoRA's product, which is multiplied by alpha / rank.
         alpha: see `rank`.
@@ -34,54 +34,46 @@ def train_only(network: nn.Module, which: Which, *, rank: int, alpha: int, layer
     if which == "bitfit":
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(name.endswith("bias"))
-    if which != "lora":
-        return
-    require_extra("transformers", "LoRA needs", "peft")
-    from peft import LoraConfig, inject_adapter_in_model
+    if which == "lora":
+        require_extra("transformers", "LoRA needs", "peft")
+        from peft import LoraConfig, inject_adapter_in_model
 
-    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(layers)), network)
-
-
-def published_tensors(weights: Weights, source: DataSource | None) -> dict[str, Tensor]:
-    """What the first of the files of `weights` holds.
-
-    Args:
-        weights: whose first file is one of safetensors.
-        source: where they are looked for; default: as the environment says.
-
-    Raises:
-        DataError: if the weights cannot be had; see `weights_folder`.
-    """
-    from safetensors.torch import load_file
-
-    return load_file(weights_folder(source or DataSource.resolve(), weights) / weights.files[0][0])
+        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=list(layers)), network)
 
 
-def filled(build: Callable[[], Network], tensors: Mapping[str, Tensor], weights: Weights, prefix: str = "") -> Network:
-    """A network with the published weights. What it does not have is left out; no random number is drawn.
+def published(
+    build: Callable[[], Network],
+    weights: Weights,
+    source: DataSource | None,
+    named: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+) -> Network:
+    """Build a network and fill it with published weights, as float32; draw no random number.
 
     Args:
         build: makes the network; every buffer of it is stored with the weights.
-        tensors: as `published_tensors` gives them, in any precision; converted to float32.
-        weights: names them in messages.
-        prefix: what some names of tensors begin with, and the network's do not.
+        weights: whose first file is one of safetensors. What the network does not have is left out.
+        source: where the weights are looked for; default: as the environment says.
+        named: returns published tensors under the network's names; one that has such a name already needs no other.
 
     Raises:
-        DataError: if a weight is missing or has another shape.
+        DataError: if the weights cannot be had, one is missing, or one has another shape.
     """
+    from safetensors.torch import load_file
+
     with torch.device("meta"):  # structure alone
         network = build()
     network = network.to_empty(device="cpu")
-    named = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    found = {}
-    for name, own in network.state_dict().items():
-        if name not in named:
+    expected = network.state_dict()
+    file = weights_folder(source or DataSource.resolve(), weights) / weights.files[0][0]
+    as_published = load_file(file)
+    tensors = named(as_published) | as_published
+    for name, empty in expected.items():
+        if name not in tensors:
             raise DataError(f"The weights {weights.name} lack {name}; they belong to another configuration.")
-        if named[name].shape != own.shape:
+        if tensors[name].shape != empty.shape:
             raise DataError(
                 f"The weights {weights.name} belong to another configuration: expected {name} of shape "
-                f"{tuple(own.shape)}, got {tuple(named[name].shape)}."
+                f"{tuple(empty.shape)}, got {tuple(tensors[name].shape)}."
             )
-        found[name] = named[name].float()
-    network.load_state_dict(found)
+    network.load_state_dict({name: tensors[name].float() for name in expected})
     return network

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import InvalidValueError
+from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.tokenizing import load_tokenizer, require_transformers
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from dphpo_bench.recipes.language_models import PublishedCausalModel, TestTexts
 
 END = "<|endoftext|>"
-_POSITIONS = "transformer.wpe.weight"
 _TRANSPOSED = ("c_attn.weight", "c_proj.weight", "c_fc.weight")  # `Conv1D` in the file, `nn.Linear` here
 
 GPT2 = Weights(
@@ -67,13 +67,13 @@ class Gpt2:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What identifies token ids and initial weights, for the identity of a run."""
+        """Identity of token ids and initial weights, for the identity of a run."""
         return {"tokens": type(self).__name__, "length": self.length, "weights": self.weights.key}
 
     def records(
         self, prompts: Sequence[str], texts: Sequence[str], source: DataSource | None = None
     ) -> "tuple[Tensor, Tensor]":
-        """Inputs and targets of prompts that are each followed by a text and its end; both of shape (n, length).
+        """Return inputs and targets of prompts, each followed by a text and its end; both of shape (n, length).
 
         Targets count for the text and its end alone. A text that does not fit is cut, and then has no end; a prompt
         that does not fit loses its own end, and leaves one token to the text.
@@ -102,7 +102,7 @@ class Gpt2:
         return inputs, targets
 
     def written(self, model: "nn.Module", test: "TestTexts", source: DataSource | None = None) -> list[str]:
-        """What a model writes for the prompt of each record if it always takes the likeliest token.
+        """Write a text for the prompt of each record, always with the likeliest token.
 
         Args:
             model: token ids of shape (n, length) → logits of the token after each.
@@ -118,45 +118,48 @@ class Gpt2:
         texts = [""] * len(test)
         for size in sorted(set(sizes.tolist())):  # texts of one size, because none is padded before its end
             rows = (sizes == size).nonzero()[:, 0]
-            found = greedy(model, inputs[rows, :size], self.length + 1 - size, end)
-            for row, tokens in zip(rows.tolist(), found, strict=True):
+            written = greedy(model, inputs[rows, :size], self.length + 1 - size, end)
+            for row, tokens in zip(rows.tolist(), written, strict=True):
                 texts[row] = tokenizer.decode(tokens).strip()
         return texts
 
     def network(self, which: "Which", source: DataSource | None = None) -> "PublishedCausalModel":
-        """The network at its published weights.
+        """Build the network with published weights.
 
         Args:
-            which: what of it is trained; LoRA is for queries, keys and values, which are one matrix.
+            which: what is trained; LoRA is for queries, keys and values, which are one matrix.
             source: where the weights are looked for; default: as the environment says.
 
         Raises:
             DataError: if the weights cannot be had, or are not this network's.
         """
         require_transformers()
-        from dphpo_bench.recipes.fine_tuning import filled, published_tensors
+        from dphpo_bench.recipes.fine_tuning import published
         from dphpo_bench.recipes.language_models import PublishedCausalModel
 
-        tensors = {}
-        for name, tensor in published_tensors(self.weights, source).items():
-            own = f"transformer.{name.removeprefix('transformer.')}"
-            tensors[f"network.{own}"] = tensor.T if own.endswith(_TRANSPOSED) else tensor
-        if (positions := tensors.get(f"network.{_POSITIONS}")) is not None:
-            tensors[f"network.{_POSITIONS}"] = positions[: self.length]
-        if (embedding := tensors.get("network.transformer.wte.weight")) is not None:
-            tensors["network.lm_head.weight"] = embedding
-        network = filled(lambda: PublishedCausalModel(self._config()), tensors, self.weights)
+        def named(published_tensors: "dict[str, Tensor]") -> "dict[str, Tensor]":
+            tensors = {}
+            for key, tensor in published_tensors.items():
+                name = f"network.transformer.{key.removeprefix('transformer.')}"
+                tensors[name] = tensor.T if name.endswith(_TRANSPOSED) else tensor
+                if name.endswith(".wpe.weight"):  # of positions
+                    tensors[name] = tensor[: self.length]
+                if name.endswith(".wte.weight"):  # the embedding
+                    tensors["network.lm_head.weight"] = tensor
+            return tensors
+
+        network = published(lambda: PublishedCausalModel(self.config()), self.weights, source, named)
         return self._trained(network, which)
 
     def structure(self, which: "Which") -> "PublishedCausalModel":
-        """The same without values, on torch's device "meta": it needs no weights."""
+        """Build `network` without values, on torch's device "meta": no weights are needed."""
         require_transformers()
         import torch
 
         from dphpo_bench.recipes.language_models import PublishedCausalModel
 
         with torch.device("meta"):
-            return self._trained(PublishedCausalModel(self._config()), which)
+            return self._trained(PublishedCausalModel(self.config()), which)
 
     def _trained(self, network: "PublishedCausalModel", which: "Which") -> "PublishedCausalModel":
         from dphpo_bench.recipes.fine_tuning import train_only
@@ -171,7 +174,13 @@ class Gpt2:
             raise InvalidValueError(f"Expected a tokeniser with the token {END} of {self.weights.name}, got none.")
         return tokenizer, end
 
-    def _config(self) -> "GPT2Config":
+    def config(self) -> "GPT2Config":
+        """Return the configuration, without dropout: the noise regularises enough.
+
+        Raises:
+            MissingExtraError: if transformers is missing.
+        """
+        require_extra("transformers", "Language models need", "transformers")
         from transformers import GPT2Config
 
         return GPT2Config(

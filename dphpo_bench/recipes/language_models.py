@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -37,7 +38,7 @@ class CausalModel(nn.Module):
 
     def __init__(self, config: "GPT2Config") -> None:
         super().__init__()
-        require("transformers")
+        require_extra("transformers", "Language models need", "transformers")
         from transformers import GPT2LMHeadModel
 
         for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
@@ -57,11 +58,11 @@ class CausalModel(nn.Module):
         _replace_conv1d(self.network)
 
     def lengths_of(self, ids: Tensor) -> Tensor:
-        """Zeros: a text may end where its last target does."""
+        """Return zeros: a text may end where its last target does."""
         return ids.new_zeros(len(ids), dtype=torch.int64)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits for token ids.
+        """Return logits for token ids.
 
         Raises:
             InvalidValueError: if the texts are longer than the model takes.
@@ -75,7 +76,7 @@ class CausalModel(nn.Module):
         return logits
 
     def after(self, ids: Tensor, cache: "Cache | None" = None) -> "tuple[Tensor, Cache]":
-        """Logits of the next token alone, shape (n, vocabulary), and what it takes to go on from there.
+        """Return logits of the next token alone, shape (n, vocabulary), and a cache to continue from.
 
         Args:
             ids: of texts, or what they go on with, shape (n, length).
@@ -112,7 +113,7 @@ def _replace_conv1d(model: nn.Module) -> None:
 
 
 def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[int]]:
-    """What a model writes after each prompt if it always takes the likeliest token.
+    """Write a text after each prompt, always with the likeliest token.
 
     Args:
         model: token ids of shape (n, length) → logits of the token after each. A `CausalModel` goes on from what it has
@@ -134,15 +135,15 @@ def greedy(model: nn.Module, prompts: Tensor, most: int, end: int) -> list[list[
                 following = plain(logits).argmax(-1)  # of a subclass of ours, too
                 for row, token in zip(rows.tolist(), following.tolist(), strict=True):
                     written[row].append(token)
-                kept = (following != end).nonzero()[:, 0]
-                rows = rows[kept.cpu()]
+                unfinished = (following != end).nonzero()[:, 0]
+                rows = rows[unfinished.cpu()]
                 if not len(rows):
                     break
                 if cache is None:
-                    texts = torch.cat([texts, following[:, None]], 1)[kept]
+                    texts = torch.cat([texts, following[:, None]], 1)[unfinished]
                 else:
-                    texts = following[kept, None]
-                    cache.batch_select_indices(kept)
+                    texts = following[unfinished, None]
+                    cache.batch_select_indices(unfinished)
     return [text[:-1] if text and text[-1] == end else text for text in written]
 
 
@@ -161,15 +162,15 @@ class TestTexts(Records):
     references: tuple[str, ...] = ()
 
     def rows(self, rows: slice | Tensor) -> "TestTexts":
-        """Some of the records: a slice, or indices of int64."""
+        """Return some of the records: a slice, or indices of int64."""
         some = super().rows(rows)
-        kept = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
-        texts = [tuple(column[row] for row in kept) for column in (self.prompts, self.references)]
+        indices = range(len(self))[rows] if isinstance(rows, slice) else rows.tolist()
+        texts = [tuple(column[row] for row in indices) for column in (self.prompts, self.references)]
         return TestTexts(some.inputs, some.targets, *texts)
 
 
 def token_perplexity(model: nn.Module, test: Records) -> float:
-    """exp of the cross-entropy of all tokens that count, a batch at a time; ∞ if an output is no number."""
+    """Return exp of the cross-entropy of all tokens that count, a batch at a time; ∞ if an output is no number."""
     nats, count = 0.0, 0
     for _, outputs, targets in outputs_of(model, test):
         flat = single(targets).flatten()
@@ -183,26 +184,25 @@ def token_perplexity(model: nn.Module, test: Records) -> float:
 
 
 def corpus_bleu(texts: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """BLEU of texts, each against several references, from 0 to 100; letter case does not count.
+    """Return BLEU of texts, each against several references, from 0 to 100; letter case does not count.
 
     Source: Papineni et al. 2002, by sacrebleu (Post 2018) with its default tokens and smoothing.
 
     Raises:
         DataError: if sacrebleu is missing.
     """
-    require("sacrebleu")
+    require_bleu()
     from sacrebleu.metrics.bleu import BLEU
 
-    most = max(map(len, references))
-    columns = [[own[column] if column < len(own) else None for own in references] for column in range(most)]
+    columns = [list(column) for column in zip_longest(*references)]
     # `force`: a text that ends with a space and a full stop is not to be warned of.
-    return float(BLEU(lowercase=True, force=True).corpus_score(texts, columns).score)  # type: ignore[arg-type]
+    return float(BLEU(lowercase=True, force=True).corpus_score(texts, columns).score)
 
 
-def require(package: str) -> None:
-    """Refuse to go on without a package of the extra `transformers`.
+def require_bleu() -> None:
+    """Refuse to go on without sacrebleu.
 
     Raises:
         MissingExtraError: if it is missing.
     """
-    require_extra("transformers", "Language models need", package)
+    require_extra("transformers", "Language models need", "sacrebleu")

@@ -12,7 +12,7 @@ LEAST_SIDE = 8
 
 
 def zero_linear(n_inputs: int, n_outputs: int) -> nn.Linear:
-    """A linear layer whose weights and biases start from zero."""
+    """Build a linear layer whose weights and biases start from zero."""
     model = nn.Linear(n_inputs, n_outputs)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
@@ -20,7 +20,7 @@ def zero_linear(n_inputs: int, n_outputs: int) -> nn.Linear:
 
 
 def tanh_cnn(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
-    """The network for pictures of this kind: the small one for grey pictures from 20 pixels on, else the large one.
+    """Build the small network for grey pictures from 20 pixels on, else the large one.
 
     Source: Papernot et al., "Tempered sigmoid activations for deep learning with differential privacy", AAAI 2021,
     which also found that tanh suits private training better than ReLU. On 28x28 grey and 32x32 colour pictures of ten
@@ -48,7 +48,7 @@ def tanh_cnn(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
 
 
 def _layers(small: bool, channels: int) -> list[nn.Module]:
-    """What comes before the head: Papernot et al. 2021, and for the large one Tramèr and Boneh, ICLR 2021."""
+    """Build the layers before the head: Papernot et al. 2021, and for the large one Tramèr and Boneh, ICLR 2021."""
     if small:
         return [
             nn.Conv2d(1, 16, kernel_size=8, stride=2, padding=3),

@@ -1,4 +1,4 @@
-"""Single runs whose steps an optimiser of its own takes, such as one that finds its step size by itself."""
+"""Single runs with an optimiser of their own, such as one that finds its step size by itself."""
 
 import math
 from abc import abstractmethod
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 REPORTED = 20
-"""How many values of each estimate, about, a record keeps."""
+"""About how many values of each estimate a record holds."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,16 @@ class OptimizerRun(SingleRun):
     """
 
     def training(self, facts: TaskFacts) -> DpSgd:
-        """The run but for its noise."""
+        """Return the run but for its noise."""
         return replace(super().training(facts), optimizer=type(self).__name__, learning_rate=1.0)
 
     @abstractmethod
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
-        """The optimiser that its authors published, of these weights."""
+        """Return the optimiser that its authors published, of these weights."""
 
     @abstractmethod
     def estimates(self, optimizer: "torch.optim.Optimizer") -> dict[str, float]:
-        """What the optimiser has found by now, such as its step size, by name; for the record."""
+        """Return the optimiser's estimates so far by name, such as its step size; for the record."""
 
     def finish(self, optimizer: "torch.optim.Optimizer") -> None:
         """After the last step, turn the weights into those to release."""

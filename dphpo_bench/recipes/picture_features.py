@@ -1,21 +1,18 @@
 """Features of pictures from a pretrained network, as it is published: nothing here depends on a dataset."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
-from dphpo_bench.recipes.features import in_parallel
+from dphpo_bench.recipes.features import PictureRoute
 
 if TYPE_CHECKING:
     import torch
 
-_PICTURES_PER_CALL = 16  # intermediate results of so few fit into a processor's cache
-_PICTURES_PER_BLOCK = 512
 # The mean and deviation of each colour over ImageNet, with which the network was trained.
 _MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _LEAST_SIDE = 32
@@ -38,7 +35,7 @@ EFFICIENTNET_LITE0 = Weights(
 
 
 @dataclass(frozen=True)
-class PictureFeatures:
+class PictureFeatures(PictureRoute):
     """The last feature maps of EfficientNet-Lite0, averaged, and brought to mean 0 and variance 1 for each picture.
 
     >>> inputs = torch.cat(list(PictureFeatures().extract(pixels)))  # doctest: +SKIP
@@ -52,7 +49,6 @@ class PictureFeatures:
         weights: the network's.
     """
 
-    version: ClassVar[int] = 1  # part of the cache key: raise it when the same parameters give other features
     channels: ClassVar[int] = 1280
 
     side: int = 128
@@ -63,41 +59,28 @@ class PictureFeatures:
             raise InvalidValueError(f"Expected side >= {_LEAST_SIDE}, got {self.side}: the network shrinks it by that.")
 
     @property
-    def key(self) -> dict[str, Any]:
-        """What identifies these features, for the cache and for the identity of a run."""
-        parameters = {"side": self.side, "weights": self.weights.key}
-        return {"features": type(self).__name__, "version": self.version, **parameters}
+    def _parameters(self) -> dict[str, Any]:
+        return {"side": self.side, "weights": self.weights.key}
 
     def size(self, image_shape: tuple[int, int, int]) -> int:
-        """Number of features of one picture, whatever its shape."""
+        """Return the number of features of one picture, whatever its shape."""
         del image_shape
         return self.channels
 
-    def extract(self, pixels: "torch.Tensor", source: DataSource | None = None) -> "Iterator[torch.Tensor]":
-        """Features of pictures, in blocks, so that the whole need not fit into memory.
-
-        Args:
-            pixels: uint8, shape (n, 1 or 3, height, width); grey pictures become coloured ones.
-            source: where weights are looked for; default: as the environment says.
-
-        Yields:
-            Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the pictures have another shape or type.
-        """
-        yield from self.extractor(shape_of(pixels), source)(pixels)
-
-    def extractor(
-        self, image_shape: tuple[int, int, int], source: DataSource | None = None
-    ) -> "Callable[[torch.Tensor], Iterator[torch.Tensor]]":
-        """What `extract` does for pictures of shape (channels, height, width), with the network loaded once."""
+    def _function(
+        self, image_shape: tuple[int, int, int], source: DataSource | None
+    ) -> "Callable[[torch.Tensor], torch.Tensor]":
+        del image_shape
+        folder = weights_folder(source or DataSource.resolve(), self.weights)
+        require_extra("pretrained", "Features of pictures need", "efficientnet_lite_pytorch")
         import torch
+        from efficientnet_lite_pytorch import EfficientNet
         from torch.nn.functional import interpolate, layer_norm
 
-        del image_shape
-        network = self._loaded(weights_folder(source or DataSource.resolve(), self.weights))
+        with torch.random.fork_rng(devices=[]):  # it draws initial weights first
+            network: Any = EfficientNet.from_name("efficientnet-lite0")
+        network.load_state_dict(torch.load(folder / self.weights.files[0][0], weights_only=True))
+        network = network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
         mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (_MEAN, _DEVIATION))
 
         def features(few: torch.Tensor) -> torch.Tensor:
@@ -108,31 +91,4 @@ class PictureFeatures:
             maps: torch.Tensor = network.extract_features(images)
             return layer_norm(maps.mean((2, 3)), (self.channels,)).bfloat16()
 
-        return lambda pixels: in_parallel(features, pixels, _PICTURES_PER_BLOCK, _PICTURES_PER_CALL)
-
-    def _loaded(self, folder: Path) -> Any:
-        require_extra("pretrained", "Features of pictures need", "efficientnet_lite_pytorch")
-        import torch
-        from efficientnet_lite_pytorch import EfficientNet
-
-        with torch.random.fork_rng(devices=[]):  # it draws initial weights first
-            network = EfficientNet.from_name("efficientnet-lite0")
-        network.load_state_dict(torch.load(folder / self.weights.files[0][0], weights_only=True))
-        return network.eval().requires_grad_(False).to(memory_format=torch.channels_last)
-
-
-def shape_of(pixels: "torch.Tensor") -> tuple[int, int, int]:
-    """(channels, height, width) of pictures.
-
-    Raises:
-        InvalidValueError: unless they are grey or coloured, and of uint8.
-    """
-    import torch
-
-    if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] not in (1, 3):
-        shape = tuple(pixels.shape)
-        raise InvalidValueError(
-            f"Expected pixels of uint8, shape (n, 1 or 3, height, width), got {pixels.dtype}, {shape}."
-        )
-    channels, height, width = pixels.shape[1:]
-    return channels, height, width
+        return features

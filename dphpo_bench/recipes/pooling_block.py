@@ -1,12 +1,12 @@
 """A block of a pretrained encoder, fine-tuned on what its frozen lower blocks put out."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
-from dphpo_bench.recipes.fine_tuning import train_only
+from dphpo_bench.recipes.fine_tuning import Which, train_only
 from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.training.lengths import last_place
 
@@ -21,22 +21,27 @@ class PoolingBlock(nn.Module):
     were taken behind it, a run on SST-2 would take three times as long for half a point of accuracy (docs/tasks.md).
 
     Args:
-        block: one of BERT's.
+        block: one of BERT's, pretrained; changed in place.
         width: of a token.
         n_classes: number of outputs.
+        which: what is trained beside the head; LoRA is for queries and values.
+
+    Raises:
+        DataError: if peft is needed and not installed.
     """
 
-    def __init__(self, block: nn.Module, width: int, n_classes: int) -> None:
+    def __init__(self, block: nn.Module, width: int, n_classes: int, which: Which) -> None:
         super().__init__()
         self.block = block
-        self.head = zero_linear(width, n_classes)
+        self.head = zero_linear(width, n_classes)  # before LoRA: both draw random numbers
+        train_only(block, which, rank=_RANK, alpha=_RANK, layers=("query", "value"))
 
     def lengths_of(self, inputs: Tensor) -> Tensor:
-        """How many tokens each text has."""
+        """Return the number of tokens of each text."""
         return last_place(_are_tokens(inputs))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Logits of tokens, shape (n, length, width); places after the end of a text hold zeros and nothing else."""
+        """Return logits of tokens, shape (n, length, width); places after the end of a text hold zeros."""
         block: Any = self.block
         attention = block.attention.self
         is_token = _are_tokens(inputs)
@@ -56,22 +61,5 @@ class PoolingBlock(nn.Module):
 
 
 def _are_tokens(inputs: Tensor) -> Tensor:
-    """Whether there is anything at a place, shape (n, length). `(inputs != 0).any(-1)` takes three times as long."""
+    """Return where there is a token, shape (n, length). `(inputs != 0).any(-1)` takes three times as long."""
     return inputs.abs().amax(-1) != 0
-
-
-def fine_tuned(block: nn.Module, width: int, n_classes: int, which: Literal["bitfit", "lora"]) -> PoolingBlock:
-    """The model, of which few weights are trained beside the head.
-
-    Args:
-        block: pretrained; changed in place.
-        width: of a token.
-        n_classes: number of outputs.
-        which: see `fine_tuning.Which`; LoRA is for queries and values.
-
-    Raises:
-        DataError: if peft is not installed.
-    """
-    model = PoolingBlock(block, width, n_classes)
-    train_only(block, which, rank=_RANK, alpha=_RANK, layers=("query", "value"))
-    return model

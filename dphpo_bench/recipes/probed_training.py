@@ -32,7 +32,7 @@ RELEASES = 3
 
 
 class ProbingRule(ABC):
-    """How probes become learning rates. Sees released values and public constants only.
+    """A rule from probes to learning rates. It sees released values and public constants only.
 
     Attributes:
         learning_rate: η of the coming step.
@@ -48,7 +48,7 @@ class ProbingRule(ABC):
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """Values h at which w − h · G is probed."""
+        """The values h at which w − h · G is probed."""
         return (-self.radius, 0.0, self.radius)
 
     @abstractmethod
@@ -58,7 +58,7 @@ class ProbingRule(ABC):
 
 @dataclass(frozen=True)
 class Probed:
-    """What is planned.
+    """The plan's parameters.
 
     Attributes:
         sample_rate: q.
@@ -124,7 +124,7 @@ class ProbedTraining(TrainingMethod[Probed]):
     optimizer: OptimizerOrTask = "SGD"
 
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[Probed]:
-        """Noise of gradients and probes, for the whole training at once."""
+        """Calibrate the noise of gradients and probes, for the whole training at once."""
         from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
         from dphpo_bench.privacy.events import compose, repeat
 
@@ -177,13 +177,13 @@ class ProbedTraining(TrainingMethod[Probed]):
                 values = probed.losses(model, direction, rule.offsets, bound, loss_noise)
                 rule.observe(values, loss_noise * bound / expected_size)
                 seen = {f"probe_{index}": value for index, value in enumerate(values)}
-                found = {"step": step, "learning_rate": rule.learning_rate, "radius": radius, "loss_bound": bound}
-                path.append(found | seen)
+                state = {"step": step, "learning_rate": rule.learning_rate, "radius": radius, "loss_bound": bound}
+                path.append(state | seen)
             update.apply(direction, rule.learning_rate)
         return Outcome(model, {"learning_rate": rule.learning_rate, "path": path})
 
     def kinds(self, rate: float, gradient_noise: float, loss_noise: float) -> "tuple[DpEvent, DpEvent]":
-        """The batches of a step, and those that losses are asked of: known before a step is taken."""
+        """Return the event of a step's batches, and of those that are probed."""
         from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, repeat
 
         gradient = gaussian(gradient_noise)
@@ -192,23 +192,23 @@ class ProbedTraining(TrainingMethod[Probed]):
         return poisson_sampled(rate, gradient), poisson_sampled(rate, asked)
 
     def _cheapest_inflation(self, alone: float, facts: TaskFacts, probes: int) -> float:
-        """γ for which the noise on a probed mean is about `probe_noise`; from public constants.
+        """Return γ for which the noise on a probed mean is about `probe_noise`; from public constants.
 
         Uses that T subsampled Gaussians cost about T (q/σ)² while σ is large. An error makes the probes less
         or more accurate than aimed at, and never changes ε, which is calibrated afterwards.
         """
         loss_noise = self.probe_noise * facts.batch_size / self.initial_loss_bound
         share = probes * RELEASES * alone**2 / (facts.steps * loss_noise**2)
-        wanted = 1 / math.sqrt(1 - share) if share < 1 else math.inf
-        return min(max(wanted, SMALLEST_INFLATION), LARGEST_INFLATION)
+        inflation = 1 / math.sqrt(1 - share) if share < 1 else math.inf
+        return min(max(inflation, SMALLEST_INFLATION), LARGEST_INFLATION)
 
 
 def within(limits: tuple[float, float], value: float) -> float:
-    """The value, or the limit that it exceeds."""
+    """Return the value, or the limit that it exceeds."""
     return min(max(value, limits[0]), limits[1])
 
 
 def parabola(values: Sequence[float], radius: float) -> tuple[float, float]:
-    """Slope b and curvature a of L(w − hG) ≈ L₀ − b h + a h²/2 through h = −radius, 0, radius."""
+    """Return slope b and curvature a of L(w − hG) ≈ L₀ − b h + a h²/2 through h = −radius, 0, radius."""
     behind, here, ahead = values
     return (behind - ahead) / (2 * radius), (behind + ahead - 2 * here) / radius**2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dphpo_bench.recipes.roberta_network import RobertaClassifier
 
 ROBERTAS: "dict[str, Which]" = {"roberta": "all", "roberta_bitfit": "bitfit", "roberta_lora": "lora"}
-"""The models of a task that are a RoBERTa, and what of it they train."""
+"""The RoBERTa models of a task, and what of the network they train."""
 
 LEARNING_RATES = {"roberta": 5e-4, "roberta_bitfit": 5e-3, "roberta_lora": 1e-3}
 """For AdamW, as published: Li et al., "Large language models can be strong differentially private learners", ICLR
@@ -77,11 +77,11 @@ class Roberta:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What identifies token ids and initial weights, for the cache and for the identity of a run."""
+        """Identity of token ids and initial weights, for the cache and for the identity of a run."""
         return {"tokens": type(self).__name__, "longest": self.longest, "weights": self.weights.key}
 
     def token_ids(self, rows: Sequence[tuple[str, ...]], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
-        """Token ids of texts, or of pairs of texts.
+        """Tokenise texts, or pairs of texts.
 
         Args:
             rows: of one text or two each.
@@ -110,26 +110,28 @@ class Roberta:
             yield torch.tensor(padded, dtype=torch.int32)
 
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "RobertaClassifier":
-        """The network at its published weights, with a head whose weights are drawn from torch's global generator.
+        """Build the network with published weights, and a head drawn from torch's global generator.
 
         Args:
             n_classes: number of outputs.
-            which: what of it is trained beside the head.
+            which: what is trained beside the head.
             source: where the weights are looked for; default: as the environment says.
 
         Raises:
             DataError: if the weights cannot be had, or are not this network's.
         """
         require_transformers()
-        from dphpo_bench.recipes.fine_tuning import filled, published_tensors
+        from dphpo_bench.recipes.fine_tuning import published
         from dphpo_bench.recipes.roberta_network import RobertaClassifier, encoder
 
-        tensors = published_tensors(self.weights, source)
-        network = filled(lambda: encoder(self._config()), tensors, self.weights, prefix="roberta.")
+        def named(tensors: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
+            return {key.removeprefix("roberta."): tensor for key, tensor in tensors.items()}
+
+        network = published(lambda: encoder(self._config()), self.weights, source, named)
         return RobertaClassifier(network, self.size, n_classes, which, self.rank)
 
     def structure(self, n_classes: int, which: "Which") -> "RobertaClassifier":
-        """The same without values, on torch's device "meta": it needs no weights."""
+        """Build `classifier` without values, on torch's device "meta": no weights are needed."""
         require_transformers()
         import torch
 

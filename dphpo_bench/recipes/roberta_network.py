@@ -47,11 +47,11 @@ class RobertaClassifier(nn.Module):
         self.head = nn.Sequential(layers[0], nn.Tanh(), layers[1])
 
     def lengths_of(self, ids: Tensor) -> Tensor:
-        """How many tokens each text has."""
+        """Return the number of tokens of each text."""
         return last_place(ids != PADDING)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Logits for token ids of any integer type."""
+        """Return logits for token ids of any integer type."""
         ids = ids.long()
         is_token = ids != PADDING
         places = torch.where(is_token, is_token.cumsum(1) + PADDING, PADDING)  # as RoBERTa counts them
@@ -64,7 +64,7 @@ class RobertaClassifier(nn.Module):
 
 
 def encoder(config: "RobertaConfig") -> "RobertaModel":
-    """The encoder, with attention spelled out: vmap takes the fused one's records one by one."""
+    """Build the encoder, with attention spelled out: vmap takes the fused one's records one by one."""
     from transformers import RobertaModel
 
     config._attn_implementation = "eager"

@@ -5,24 +5,22 @@ Source: Tramèr and Boneh, "Differentially private learning needs better feature
 Features may therefore be computed before any privacy is spent.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dphpo_bench.recipes.features import in_parallel
+from dphpo_bench.recipes.features import PictureRoute, in_parallel
 
 if TYPE_CHECKING:
     import torch
 
     from dphpo_bench.data.source import DataSource
 
-_IMAGES_PER_CALL = 16  # intermediate results of so few pictures fit into a processor's cache
-_IMAGES_PER_BLOCK = 1024
 _SYNTHETIC_IMAGES = 2000
 
 
 @dataclass(frozen=True)
-class ScatteringFeatures:
+class ScatteringFeatures(PictureRoute):
     """Second-order scattering coefficients, normalised without a look at the data.
 
     Attributes:
@@ -36,7 +34,8 @@ class ScatteringFeatures:
             columns; the left half says the same again. Half the dimensions need half the noise.
     """
 
-    version: ClassVar[int] = 1  # part of the cache key: raise it when the same parameters give other features
+    per_block: ClassVar[int] = 1024
+    any_channels: ClassVar[bool] = True
 
     scales: int = 2
     angles: int = 8
@@ -45,43 +44,26 @@ class ScatteringFeatures:
     symmetric: bool = False
 
     @property
-    def key(self) -> dict[str, Any]:
-        """What identifies these features, for the cache and for the identity of a run."""
-        return {"features": type(self).__name__, "version": self.version, **asdict(self)}
+    def _parameters(self) -> dict[str, Any]:
+        return asdict(self)
 
     def size(self, image_shape: tuple[int, int, int]) -> int:
-        """Number of features of one picture of shape (channels, height, width)."""
+        """Return the number of features of a picture of shape (channels, height, width)."""
         channels, height, width = image_shape
         paths = 1 + self.scales * self.angles + self.angles**2 * self.scales * (self.scales - 1) // 2
         columns = width >> self.scales
-        kept = columns - columns // 2 if self.symmetric else columns
-        return channels * paths * (height >> self.scales) * kept
+        used = columns - columns // 2 if self.symmetric else columns
+        return channels * paths * (height >> self.scales) * used
 
-    def extract(self, pixels: "torch.Tensor", source: "DataSource | None" = None) -> "Iterator[torch.Tensor]":
-        """Features of pictures, in blocks, so that the whole need not fit into memory.
-
-        Args:
-            pixels: uint8, shape (n, channels, height, width).
-            source: not needed; for routes that need weights.
-
-        Yields:
-            Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
-        """
-        channels, height, width = pixels.shape[1:]
-        yield from self.extractor((channels, height, width), source)(pixels)
-
-    def extractor(
+    def _function(
         self, image_shape: tuple[int, int, int], source: "DataSource | None" = None
-    ) -> "Callable[[torch.Tensor], Iterator[torch.Tensor]]":
-        """What `extract` does for pictures of shape (channels, height, width), with what it needs computed once."""
+    ) -> "Callable[[torch.Tensor], torch.Tensor]":
         del source
-        features = self._features(image_shape)
-        return lambda pixels: in_parallel(
-            lambda few: features(few).bfloat16(), pixels, _IMAGES_PER_BLOCK, _IMAGES_PER_CALL
-        )
+        features = self.float_features(image_shape)
+        return lambda few: features(few).bfloat16()
 
-    def _features(self, image_shape: tuple[int, int, int]) -> "Callable[[torch.Tensor], torch.Tensor]":
-        """Maps a few pictures to features in float32."""
+    def float_features(self, image_shape: tuple[int, int, int]) -> "Callable[[torch.Tensor], torch.Tensor]":
+        """Return a function from a few pictures to features in float32."""
         from dphpo_bench.recipes.wavelets import scattering_transform
 
         transform = scattering_transform(self.scales, self.angles, image_shape[1:], self.symmetric)
@@ -97,7 +79,7 @@ class ScatteringFeatures:
         return features
 
     def _normaliser(self, image_shape: tuple[int, int, int]) -> "Callable[[torch.Tensor], torch.Tensor]":
-        """Maps coefficients of shape (n, channels, paths, height, width)."""
+        """Return the normalisation of coefficients of shape (n, channels, paths, height, width)."""
         import torch
         from torch.nn.functional import group_norm
 
@@ -107,14 +89,14 @@ class ScatteringFeatures:
             return lambda values: group_norm(values.flatten(1, 2), self.groups).view_as(values)
         transform = scattering_transform(self.scales, self.angles, image_shape[1:], mirrored=False)
         synthetic = _pink_noise(_SYNTHETIC_IMAGES, *image_shape)
-        blocks = in_parallel(lambda few: _root(transform(few)[0]), synthetic, _IMAGES_PER_BLOCK, _IMAGES_PER_CALL)
+        blocks = in_parallel(lambda few: _root(transform(few)[0]), synthetic, self.per_block, self.per_call)
         values = torch.cat(list(blocks))
         deviation, mean = torch.std_mean(values, dim=(0, 3, 4), keepdim=True)
         return lambda values: (_root(values) - mean) / deviation
 
 
 def _root(coefficients: "torch.Tensor") -> "torch.Tensor":
-    """Square roots, which tame the long tails, of all but the first path, the local averages."""
+    """Take square roots, which tame long tails, of all but the first path, the local averages."""
     import torch
 
     averages, rest = coefficients[:, :, :1], coefficients[:, :, 1:]
@@ -122,7 +104,7 @@ def _root(coefficients: "torch.Tensor") -> "torch.Tensor":
 
 
 def _pink_noise(n: int, channels: int, height: int, width: int) -> "torch.Tensor":
-    """Synthetic pictures with amplitudes 1/frequency and channels that correlate, float32 in [0, 1].
+    """Draw synthetic pictures with amplitudes 1/frequency and channels that correlate, float32 in [0, 1].
 
     Amplitudes fall as 1/f in natural pictures too: Field, "Relations between the statistics of natural images
     and the response properties of cortical cells", JOSA A 1987.

@@ -1,4 +1,4 @@
-"""What all searches by held-out scores share."""
+"""Searches by held-out scores: what their methods share."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -42,12 +42,12 @@ class CandidateMethod(TrainingMethod[P]):
     space: Extent | None = field(default=None, metadata=LATER)
 
     def training(self, facts: TaskFacts) -> DpSgd:
-        """One run, but for its hyperparameters and its noise."""
+        """Return the run, but for its hyperparameters and its noise."""
         facts = self.scheduled(facts)
         return DpSgd.of(facts, optimizer=self.optimizer, clipping=self.clipping, averaging=self.averaging)
 
     def searched_space(self, facts: TaskFacts) -> Space | None:
-        """What is searched, of what the task has; None: the task's search space as it is."""
+        """Return the part of the task's search space that is searched; None: the space as it is."""
         extent = self.space or (None if facts.states_a_space else self.unstated)
         if extent is None:
             return None
@@ -60,7 +60,7 @@ class CandidateMethod(TrainingMethod[P]):
         return Space(extent, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
 
     def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
-        """A run, or one for each batch size and number of epochs that are searched; see `searched`."""
+        """Return a run, or a run for each batch size and number of epochs that are searched; see `searched`."""
         space = self.searched_space(facts)
         return searched(self.training(facts), self.scheduled(facts), budget, drawn=drawn, space=space)
 
@@ -89,7 +89,7 @@ class SearchMethod(CandidateMethod[P]):
         *,
         drawn: bool = False,
     ) -> Trial:
-        """The trial with the least noise that keeps the whole procedure within its budget; see `Trial.calibrated`."""
+        """Return the trial with the least noise that keeps the procedure within budget; see `Trial.calibrated`."""
         return Trial.calibrated(
             whole,
             self.searched(facts, budget, drawn=drawn),
@@ -131,7 +131,7 @@ class RandomStopping(SearchMethod[P]):
     def plan_search(
         self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, expected_runs: float | None = None
     ) -> Plan[Trial]:
-        """The plan of a search that releases its best trial.
+        """Return the plan of a search that releases its best trial.
 
         Args:
             facts: of the task.
@@ -146,7 +146,7 @@ class RandomStopping(SearchMethod[P]):
     def plan_search_and_run(
         self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, final: Run, searched: float = 1.0
     ) -> Plan[SearchThenTrain]:
-        """The plan of a search whose winner's hyperparameters serve one final run on all records.
+        """Return the plan of a search whose winner's hyperparameters serve one final run on all records.
 
         Args:
             facts: of the task.

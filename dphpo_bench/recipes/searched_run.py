@@ -26,7 +26,7 @@ class Combination:
     Attributes:
         run: with a noise multiplier of its own.
         batch_size: what the search space says; None if it leaves it alone.
-        epochs: likewise.
+        epochs: what the search space says; None if it leaves them alone.
     """
 
     run: DpSgd
@@ -35,7 +35,7 @@ class Combination:
 
     @property
     def schedule(self) -> Candidate:
-        """What the search space says, by name."""
+        """The search space's values, by name."""
         named = {"batch_size": self.batch_size, "epochs": self.epochs}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -63,7 +63,7 @@ class SearchedRun:
     @property
     def runs(self) -> tuple[DpSgd, ...]:
         """The runs."""
-        return tuple(one.run for one in self.combinations)
+        return tuple(combination.run for combination in self.combinations)
 
     @property
     def event(self) -> "DpEvent":
@@ -94,36 +94,38 @@ class SearchedRun:
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """What the runs release; only one of them happens."""
+        """The releases of all runs, of which only one happens."""
         return tuple(release for run in self.runs for release in run.releases)
 
     def cost(self, n_records: float) -> Cost:
-        """What the mean run computes on this many records, in expectation."""
+        """Return the expected cost of the mean run on this many records."""
         return Cost(runs=1, steps=round(self.steps), examples=self.steps * self.sample_rate * n_records)
 
     def with_noise(self, noise_multiplier: float) -> "SearchedRun":
-        """The same with this noise in the first run, and in the others in proportion."""
+        """Return the runs with this noise in the first, and in the others in proportion."""
         factor = noise_multiplier / self.noise_multiplier
-        scaled = (replace(one, run=one.run.with_noise(factor * one.run.noise_multiplier)) for one in self.combinations)
+        scaled = [
+            replace(each, run=each.run.with_noise(factor * each.run.noise_multiplier)) for each in self.combinations
+        ]
         return replace(self, combinations=tuple(scaled))
 
     def calibrated(self, budget: PrivacyBudget, accountant: str | None = None) -> "SearchedRun":
-        """The same with the least noise that keeps it, alone, within the budget; see `DpSgd.calibrated`."""
+        """Return the runs with the least noise that keeps them within the budget; see `DpSgd.calibrated`."""
         from dphpo_bench.privacy.calibration import calibrate
 
         return self.with_noise(calibrate(lambda noise: self.with_noise(noise).event, budget, accountant=accountant))
 
     def as_plan(self, facts: TaskFacts, budget: PrivacyBudget) -> "Plan[Any]":
-        """The plan of a method that does this one run."""
+        """Return the plan of a method that does this one run."""
         return Plan(budget, self.event, self.event, self, self.releases, self.cost(facts.n_records))
 
     def having(self, hyperparameters: Candidate) -> "SearchedRun":
-        """The same with some hyperparameters replaced in every run; batch size and epochs are left to `opened`."""
+        """Replace some hyperparameters in every run; batch size and epochs are left to `opened`."""
         free = {name: value for name, value in hyperparameters.items() if name not in search.SCHEDULE}
-        return replace(self, combinations=tuple(replace(one, run=one.run.having(free)) for one in self.combinations))
+        return replace(self, combinations=tuple(replace(each, run=each.run.having(free)) for each in self.combinations))
 
     def opened(self, session: Session, candidate: Candidate) -> tuple[DpSgd, Session, Candidate]:
-        """The run of a candidate, the session that is charged for it, and the candidate as it is trained.
+        """Return the run of a candidate, the session that is charged for it, and the candidate as it is trained.
 
         Args:
             session: is charged `event`.
@@ -142,13 +144,13 @@ class SearchedRun:
         asked = {name: value for name, value in candidate.items() if name in search.SCHEDULE}
         if not asked:
             return 0
-        schedules = [one.schedule for one in self.combinations]
+        schedules = [combination.schedule for combination in self.combinations]
         if asked not in schedules:
             raise InvalidValueError(f"Expected one of the planned combinations {schedules}, got {asked}.")
         return schedules.index(asked)
 
     def trained(self, session: Session, candidate: Candidate, label: str = "Training") -> "nn.Module":
-        """The model of a candidate; see `opened`."""
+        """Train the model of a candidate; see `opened`."""
         run, inner, _ = self.opened(session, candidate)
         return run.train(inner, label)
 
@@ -160,7 +162,7 @@ Run = DpSgd | SearchedRun
 def searched(
     training: DpSgd, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool, space: search.Space | None = None
 ) -> Run:
-    """The run of a search: as it is, or one for each batch size and number of epochs of the search space.
+    """Return the run of a search, or a run for each batch size and number of epochs of the search space.
 
     The noise of each of several runs is such that all cost about the same alone; `calibrated` and
     `Trial.calibrated` then scale all of it.
@@ -177,12 +179,14 @@ def searched(
     """
     from dphpo_bench.privacy.calibration import calibrate_roughly
 
-    found = facts.searched(space)
-    unknown = sorted({search.hyperparameter(name) for name in found} - HYPERPARAMETERS - search.SCHEDULE)
+    distributions = facts.searched(space)
+    unknown = sorted({search.hyperparameter(name) for name in distributions} - HYPERPARAMETERS - search.SCHEDULE)
     if unknown:
         known = sorted(HYPERPARAMETERS | search.SCHEDULE)
         raise InvalidValueError(f"Expected a search space of hyperparameters among {known}, got {unknown[0]!r}.")
-    schedules = search.grid({name: one for name, one in found.items() if name in search.SCHEDULE}, search.MOST_VALUES)
+    schedules = search.grid(
+        {name: values for name, values in distributions.items() if name in search.SCHEDULE}, search.MOST_VALUES
+    )
     if schedules == [{}]:
         return training
 

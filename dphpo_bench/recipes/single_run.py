@@ -1,4 +1,4 @@
-"""What all methods that train share, and those whose budget goes into a single run."""
+"""Methods that train, and those whose budget goes into a single run."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class TrainingMethod(Method[P]):
     averaging: Decay = 0.99
 
     def scheduled(self, facts: TaskFacts) -> TaskFacts:
-        """The facts with this method's batch size and epochs."""
+        """Return the facts with this method's batch size and epochs."""
         return facts.with_schedule(self.batch_size, self.epochs)
 
 
@@ -42,11 +42,11 @@ class SingleRun(TrainingMethod[DpSgd]):
     clipping: ClippingRule = "auto_s"
 
     def training(self, facts: TaskFacts) -> DpSgd:
-        """The run but for its noise."""
+        """Return the run but for its noise."""
         return DpSgd.of(self.scheduled(facts), clipping=self.clipping, averaging=self.averaging)
 
     def plan(self, facts: TaskFacts, budget: PrivacyBudget) -> Plan[DpSgd]:
-        """T steps at the smallest noise that meets the budget."""
+        """Plan T steps at the smallest noise that meets the budget."""
         return self.training(facts).calibrated(budget).as_plan(facts, budget)
 
     def run(self, plan: Plan[DpSgd], session: Session) -> Outcome:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights, weights_folder
-from dphpo_bench.recipes.features import own_part_for_each_core
+from dphpo_bench.recipes.features import Features, part_for_each_core
 from dphpo_bench.recipes.tokenizing import require_transformers
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     Reduce = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-    """From outputs (n, length, size), whether a place is a token, and whether it is one of the text's own."""
+    """From outputs (n, length, size), whether a place is a token, and whether it is one of the text itself."""
 
 _TEXTS_PER_CALL = 32
 _TEXTS_PER_BLOCK = 2048  # sorted by length within a block; even, so that pairs stay together
@@ -69,7 +69,7 @@ MINILM = Weights(
 
 
 @dataclass(frozen=True)
-class TextFeatures:
+class TextFeatures(Features):
     """The mean of a layer's outputs over a text's own tokens, brought to mean 0 and variance 1 by itself.
 
     >>> inputs = torch.cat(list(TextFeatures().extract(["a fine film", "what a bore"])))  # doctest: +SKIP
@@ -86,8 +86,6 @@ class TextFeatures:
         weights: the encoder, with its configuration and tokeniser.
     """
 
-    version: ClassVar[int] = 1  # part of the cache key: raise it when the same parameters give other features
-
     layers: int = 3
     longest: int = 128
     size: int = 384
@@ -96,13 +94,11 @@ class TextFeatures:
     weights: Weights = MINILM
 
     @property
-    def key(self) -> dict[str, Any]:
-        """What identifies these features, for the cache and for the identity of a run."""
-        parameters = {"layers": self.layers, "longest": self.longest, "weights": self.weights.key}
-        return {"features": type(self).__name__, "version": self.version, **parameters}
+    def _parameters(self) -> dict[str, Any]:
+        return {"layers": self.layers, "longest": self.longest, "weights": self.weights.key}
 
     def extract(self, texts: Sequence[str], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
-        """Features of texts, in blocks, so that the whole need not fit into memory.
+        """Extract features of texts, in blocks, so that the whole need not fit into memory.
 
         Args:
             texts: any number, of any length; what is beyond `longest` tokens is not looked at.
@@ -117,30 +113,30 @@ class TextFeatures:
         """
         import torch
 
-        def reduce(outputs: torch.Tensor, seen: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+        def reduce(outputs: torch.Tensor, seen: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
             del seen
-            mean = (outputs * own).sum(1) / own.sum(1).clamp(min=1)  # of an empty text zeros
+            mean = (outputs * inner).sum(1) / inner.sum(1).clamp(min=1)  # of an empty text zeros
             return torch.nn.functional.layer_norm(mean, (self.size,))
 
         return self._extract(texts, source, reduce)
 
     def tokens(self, texts: Sequence[str], source: DataSource | None = None) -> "Iterator[torch.Tensor]":
-        """What the layers put out for each token, the encoder's own marks included: see `extract`.
+        """Yield the layers' output for each token, the encoder's own marks included; see `extract`.
 
         Yields:
             Consecutive rows, bfloat16, shape (rows, longest · size): token after token, then zeros.
         """
         import torch
 
-        def reduce(outputs: torch.Tensor, seen: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-            del own
+        def reduce(outputs: torch.Tensor, seen: torch.Tensor, inner: torch.Tensor) -> torch.Tensor:
+            del inner
             rest = self.longest - outputs.shape[1]
             return torch.nn.functional.pad(outputs * seen, (0, 0, 0, rest)).flatten(1)
 
         return self._extract(texts, source, reduce)
 
     def block_above(self, source: DataSource | None = None) -> "nn.Module":
-        """The pretrained block that follows on `layers`, for what `tokens` gives.
+        """Build the pretrained block that follows on `layers`, for what `tokens` yields.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
@@ -149,16 +145,16 @@ class TextFeatures:
         folder = weights_folder(source or DataSource.resolve(), self.weights)
         _, encoder = replace(self, layers=self.layers + 1)._loaded(folder)
         config: Any = encoder.config
-        found = config.num_attention_heads, config.intermediate_size
-        if found != (self.heads, self.inner):
+        actual = config.num_attention_heads, config.intermediate_size
+        if actual != (self.heads, self.inner):
             raise InvalidValueError(
-                f"Expected {found[0]} heads and inner={found[1]} of {self.weights.name}, got {self.heads} and "
+                f"Expected {actual[0]} heads and inner={actual[1]} of {self.weights.name}, got {self.heads} and "
                 f"{self.inner}."
             )
         return self._last_block(encoder)
 
     def block_structure(self) -> "nn.Module":
-        """The same without values, on torch's device "meta": it needs no weights."""
+        """Build `block_above` without values, on torch's device "meta": no weights are needed."""
         require_transformers()
         import torch
         from transformers import BertConfig, BertModel
@@ -193,20 +189,20 @@ class TextFeatures:
         tokenizer, encoder = self._loaded(folder)
 
         def features(few: "list[Encoding]") -> torch.Tensor:
-            ids = _padded([one.ids for one in few])
-            seen = _padded([one.attention_mask for one in few])
-            own = _padded([[1 - mark for mark in one.special_tokens_mask] for one in few])[..., None]
+            ids = _padded([text.ids for text in few])
+            seen = _padded([text.attention_mask for text in few])
+            inner = _padded([[1 - mark for mark in text.special_tokens_mask] for text in few])[..., None]
             outputs: torch.Tensor = encoder(input_ids=ids, attention_mask=seen).last_hidden_state
-            return reduce(outputs, seen[..., None], own).bfloat16()
+            return reduce(outputs, seen[..., None], inner).bfloat16()
 
-        with own_part_for_each_core() as rows:
+        with part_for_each_core() as rows:
             for start in range(0, len(texts), _TEXTS_PER_BLOCK):
                 # One at a time: a batch starts threads of the tokeniser's own, which complains when the process forks.
                 encodings = [tokenizer.encode(text) for text in texts[start : start + _TEXTS_PER_BLOCK]]
                 order = sorted(range(len(encodings)), key=lambda n: len(encodings[n].ids))
                 few = [order[i : i + _TEXTS_PER_CALL] for i in range(0, len(order), _TEXTS_PER_CALL)]
-                found = rows(features, [[encodings[n] for n in part] for part in few])
-                yield found[torch.tensor(order).argsort()]
+                outputs = rows(features, [[encodings[n] for n in part] for part in few])
+                yield outputs[torch.tensor(order).argsort()]
 
     def _loaded(self, folder: Path) -> "tuple[Tokenizer, torch.nn.Module]":
         require_transformers()
@@ -236,7 +232,7 @@ class TextFeatures:
 
 
 def _padded(rows: list[list[int]]) -> "torch.Tensor":
-    """Integers, shape (n, length of the longest); zeros after the end of a shorter one."""
+    """Pad integers to shape (n, length of the longest), with zeros after the end of a shorter row."""
     import torch
 
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)

@@ -1,18 +1,17 @@
 """Tasks on a dataset of labelled texts or pairs of texts: a subclass names the dataset, everything else is here."""
 
-import hashlib
-import json
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
 
 from dphpo_bench.base.tensors import Records
-from dphpo_bench.contract.task import Input, Task, TaskFacts
+from dphpo_bench.contract.task import Input
 from dphpo_bench.data.datasets import Split, Table
-from dphpo_bench.data.weights import Weights
+from dphpo_bench.data.weights import Weights, weights_folder
+from dphpo_bench.recipes.dataset_task import DatasetTask, Schedule, Setup
 from dphpo_bench.recipes.features import CachedFeatures, Extract
 from dphpo_bench.recipes.roberta import LEARNING_RATES, ROBERTAS, Roberta
-from dphpo_bench.recipes.schedule import Schedule
 from dphpo_bench.recipes.text_features import TextFeatures
 
 if TYPE_CHECKING:
@@ -20,9 +19,13 @@ if TYPE_CHECKING:
 
     from dphpo_bench.data.rows import Row
     from dphpo_bench.data.source import DataSource
+    from dphpo_bench.recipes.fine_tuning import Which
+
+FINE_TUNED: "dict[str, Which]" = {**ROBERTAS, "bitfit": "bitfit", "lora": "lora"}
+"""The models that fine-tune an encoder, and what of it they train."""
 
 
-class TextTask(Task):
+class TextTask(DatasetTask):
     """Classification of the texts, or of the pairs of texts, of one dataset.
 
     Models: "linear", a linear layer that starts from zero on features of a pretrained encoder. Where a subclass lists
@@ -47,135 +50,93 @@ class TextTask(Task):
         roberta_schedule: of the three models that are one.
     """
 
-    public = True
     models: ClassVar[tuple[str, ...]] = ("linear",)
+    fine_tuned: "ClassVar[Mapping[str, Which]]" = FINE_TUNED
     datasets: ClassVar[tuple[Table, ...]]
-    n_classes: ClassVar[int]
+    n_classes: int
     features: ClassVar[TextFeatures] = TextFeatures()
     linear_schedule: ClassVar[Schedule] = Schedule(batch_size=8192, epochs=30)
     tuned_features: ClassVar[TextFeatures] = TextFeatures(longest=48)
     tuned_schedule: ClassVar[Schedule] = Schedule(batch_size=2048, epochs=2)
     roberta: ClassVar[Roberta] = Roberta()
     roberta_schedule: ClassVar[Schedule] = Schedule(batch_size=1000, epochs=3)
-    _prepared_from: "DataSource | None" = None
-
-    @property
-    def dataset(self) -> Table:
-        """The one dataset of the task."""
-        return self.datasets[0]
-
-    @property
-    def facts(self) -> TaskFacts:
-        """Public facts; reads no data."""
-        which = ROBERTAS.get(self.model_name)
-        schedule = self.roberta_schedule if which else self.tuned_schedule
-        schedule = self.linear_schedule if self.model_name == "linear" else schedule
-        return TaskFacts(
-            task=self.name,
-            model=self.model_name,
-            n_records=self.dataset.train.rows,
-            inputs=Input(self._shape, "int", self.roberta.vocabulary) if which else Input(self._shape),
-            n_classes=self.n_classes,
-            batch_size=schedule.batch_size,
-            epochs=schedule.epochs,
-            optimizer="AdamW",
-            learning_rate=LEARNING_RATES.get(self.model_name, 1e-3),  # else AdamW's own default: tuned on nothing
-        )
 
     @property
     def pretrained_models(self) -> tuple[Weights, ...]:
         """The encoder."""
-        if self.model_name in ROBERTAS:
-            return (self.roberta.weights,)
-        return ((self.features if self.model_name == "linear" else self.tuned_features).weights,)
+        return (self._encoder.weights,)
 
     def prepare(self, source: "DataSource") -> None:
         """Get the weights that the model starts from; extract features, or token ids, where the cache lacks them.
 
-        From then on the weights are looked for in this source.
+        From then on `build_model` looks for weights in this source.
         """
-        from dphpo_bench.data.weights import weights_folder
-
         super().prepare(source)
-        if self.model_name != "linear":
-            weights_folder(source, self.pretrained_models[0])
+        if self._tuning:
+            weights_folder(source, self._encoder.weights)
         self._features(source).prepare(lambda split: self._rows(source, split), lambda: self._extract_from(source))
         self._prepared_from = source.silent
 
-    def load_train(self, source: "DataSource") -> Records:
-        """The private training records in canonical order."""
-        return self._load(source, self.dataset.train)
-
-    def load_test(self, source: "DataSource") -> Records:
-        """The test records in canonical order."""
-        return self._load(source, self.dataset.test)
-
     def build_model(self) -> "torch.nn.Module":
-        """The linear layer, of zeros; the pretrained block with one on top; or a RoBERTa with a head.
+        """Build the linear layer, of zeros; the pretrained block with one on top; or a RoBERTa with a head.
 
         Raises:
             DataError: if pretrained weights are not where the task was prepared from; without that, where the
                 environment says.
         """
-        if self.model_name == "linear":
+        if not self._tuning:
             from dphpo_bench.recipes.networks import zero_linear
 
-            return zero_linear(math.prod(self._shape), self.n_classes)
-        source = self._prepared_from
-        if which := ROBERTAS.get(self.model_name):
-            return self.roberta.classifier(self.n_classes, which, source)
-        return self._with_head(self.tuned_features.block_above(source))
+            return zero_linear(math.prod(self._setup.input.shape), self.n_classes)
+        if self._is_roberta:
+            return self.roberta.classifier(self.n_classes, self._tuning, self._prepared_from)
+        return self._with_head(self.tuned_features.block_above(self._prepared_from), self._tuning)
 
-    def model_fingerprint(self) -> str:
-        """Hash of the model's structure, for which no weights are needed."""
-        if self.model_name == "linear":
-            return super().model_fingerprint()
+    def _structure(self, which: "Which") -> "torch.nn.Module":
         import torch
 
-        from dphpo_bench.training.structure import structure_hash
-
-        if which := ROBERTAS.get(self.model_name):
-            return structure_hash(self.roberta.structure(self.n_classes, which))
+        if self._is_roberta:
+            return self.roberta.structure(self.n_classes, which)
         with torch.device("meta"):
-            return structure_hash(self._with_head(self.tuned_features.block_structure()))
+            return self._with_head(self.tuned_features.block_structure(), which)
 
-    def fingerprint(self, source: "DataSource") -> str:
-        """Hash of what identifies the inputs: the records, and the features' parameters."""
-        identity = [[source.pin(self.dataset, split) for split in self.dataset.splits], self._key]
-        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    def _with_head(self, block: "torch.nn.Module", which: "Which") -> "torch.nn.Module":
+        from dphpo_bench.recipes.pooling_block import PoolingBlock
 
-    def _with_head(self, block: "torch.nn.Module") -> "torch.nn.Module":
-        from dphpo_bench.recipes.pooling_block import fine_tuned
+        return PoolingBlock(block, self.tuned_features.size, self.n_classes, which)
 
-        return fine_tuned(
-            block, self.tuned_features.size, self.n_classes, "lora" if self.model_name == "lora" else "bitfit"
-        )
+    @property
+    def _is_roberta(self) -> bool:
+        return self.model_name in ROBERTAS
+
+    @property
+    def _encoder(self) -> Roberta | TextFeatures:
+        if self._is_roberta:
+            return self.roberta
+        return self.tuned_features if self._tuning else self.features
 
     @property
     def _texts(self) -> int:
-        """How many texts make a record."""
+        """The number of texts of a record."""
         return len(self.dataset.columns) - 1
 
     @property
-    def _shape(self) -> tuple[int, ...]:
-        """Of one record's inputs."""
-        if self.model_name in ROBERTAS:
-            return (self.roberta.longest,)
-        if self.model_name != "linear":
-            return (self.tuned_features.longest, self.tuned_features.size)
-        return (self.features.size * (1 if self._texts == 1 else 4),)
-
-    @property
-    def _key(self) -> dict[str, Any]:
-        """What identifies the inputs."""
-        if self.model_name in ROBERTAS:
-            return self.roberta.key
-        return self.features.key if self.model_name == "linear" else {**self.tuned_features.key, "of": "each token"}
+    def _setup(self) -> Setup:
+        if self._is_roberta:
+            tokens = Input((self.roberta.longest,), "int", self.roberta.vocabulary)
+            schedule = replace(self.roberta_schedule, learning_rate=LEARNING_RATES[self.model_name])
+            return Setup(tokens, self.roberta.key, schedule)
+        if self._tuning:
+            block = self.tuned_features
+            return Setup(Input((block.longest, block.size)), {**block.key, "of": "each token"}, self.tuned_schedule)
+        size = self.features.size * (1 if self._texts == 1 else 4)
+        return Setup(Input((size,)), self.features.key, self.linear_schedule)
 
     def _features(self, source: "DataSource") -> CachedFeatures:
-        if self.model_name in ROBERTAS:
-            return CachedFeatures(source, self.dataset, self._key, self.roberta.longest, "int32", "Tokenising")
-        return CachedFeatures(source, self.dataset, self._key, math.prod(self._shape))
+        size = math.prod(self._setup.input.shape)
+        if self._is_roberta:
+            return CachedFeatures(source, self.dataset, self._setup.key, size, "int32", "Tokenising")
+        return CachedFeatures(source, self.dataset, self._setup.key, size)
 
     def _rows(self, source: "DataSource", split: Split) -> "list[Row]":
         from dphpo_bench.data.rows import load_rows, unusable
@@ -191,15 +152,17 @@ class TextTask(Task):
         import torch
 
         def extract(some: "Sequence[Row]") -> "Iterator[torch.Tensor]":
-            if self.model_name in ROBERTAS:
-                yield from self.roberta.token_ids([tuple(map(str, row[:-1])) for row in some], source)
+            texts = [tuple(map(str, row[:-1])) for row in some]
+            if self._is_roberta:
+                yield from self.roberta.token_ids(texts, source)
                 return
-            if self.model_name != "linear":
-                yield from self.tuned_features.tokens([str(row[0]) for row in some], source)
+            if self._tuning:
+                yield from self.tuned_features.tokens([text for text, *_ in texts], source)
                 return
-            for block in self.features.extract([str(text) for row in some for text in row[:-1]], source):
-                one, *other = block.view(-1, self._texts, self.features.size).unbind(1)
-                yield torch.cat([one, *other, *((one - two).abs() for two in other), *(one * two for two in other)], 1)
+            for block in self.features.extract([text for row in texts for text in row], source):
+                first, *second = block.view(-1, self._texts, self.features.size).unbind(1)
+                pairs = ((first - other).abs() for other in second), (first * other for other in second)
+                yield torch.cat([first, *second, *pairs[0], *pairs[1]], 1)
 
         return extract
 
@@ -208,4 +171,4 @@ class TextTask(Task):
 
         rows = self._rows(source, split)
         inputs = self._features(source).load(split, rows, self._extract_from(source))
-        return Records(inputs.view(-1, *self._shape), torch.tensor([row[-1] for row in rows]))
+        return Records(inputs.view(-1, *self._setup.input.shape), torch.tensor([row[-1] for row in rows]))

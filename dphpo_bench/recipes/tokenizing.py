@@ -21,7 +21,7 @@ def require_transformers() -> None:
 
 
 def load_tokenizer(weights: Weights, vocabulary: int, source: DataSource | None = None) -> "Tokenizer":
-    """The tokeniser that was published with some weights; it neither pads nor cuts.
+    """Load the tokeniser that was published with some weights; it neither pads nor cuts.
 
     Args:
         weights: one of whose files is `tokenizer.json`.

@@ -33,7 +33,7 @@ Whole = Callable[["DpEvent"], "DpEvent"]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a trial releases if it wins.
+    """The release of a trial that wins.
 
     Attributes:
         model: the trained model.
@@ -77,7 +77,7 @@ class Trial:
         accountant: str | None = None,
         space: Space | None = None,
     ) -> "Trial":
-        """The trial with the least noise, in both of its parts, that keeps a whole procedure within its budget.
+        """Return the trial with the least noise, in both parts, that keeps a whole procedure within its budget.
 
         Args:
             whole: the event of the whole procedure, as a function of what a trial exposes a record to.
@@ -103,7 +103,7 @@ class Trial:
 
     @property
     def event(self) -> "DpEvent":
-        """What one trial releases, each record being in one of the two parts."""
+        """The event of one trial, each record being in one of the two parts."""
         from dphpo_bench.privacy.events import gaussian
         from dphpo_bench.privacy.holdout import held_out
 
@@ -111,17 +111,17 @@ class Trial:
 
     @property
     def full_batches(self) -> bool:
-        """Whether every step takes every record of the training part."""
+        """True if every step takes every record of the training part."""
         return type(self.training) is DpSgd and self.training.sample_rate == 1
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """What one trial releases, named as that."""
-        found = (*self.training.releases, Release("count of correct predictions", 1, self.score_noise, 1.0))
-        return tuple(replace(one, name=f"{one.name}, each trial") for one in found)
+        """The releases of one trial, each named as such."""
+        releases = (*self.training.releases, Release("count of correct predictions", 1, self.score_noise, 1.0))
+        return tuple(replace(release, name=f"{release.name}, each trial") for release in releases)
 
     def cost(self, n_records: float, runs: float) -> Cost:
-        """What this many trials compute, on this many records, in expectation."""
+        """Return the expected cost of this many trials on this many records."""
         steps = runs * self.training.steps
         examples = steps * self.training.sample_rate * (1 - self.validation) + runs * self.validation
         return Cost(runs=round(runs), steps=round(steps), examples=examples * n_records)
@@ -129,7 +129,7 @@ class Trial:
     def as_plan(
         self, facts: TaskFacts, budget: PrivacyBudget, event: "DpEvent", runs: float, accountant: str | None = None
     ) -> "Plan[Trial]":
-        """The plan of a method that runs such trials, and releases the model of one.
+        """Return the plan of a method that runs such trials, and releases the model of one.
 
         Args:
             facts: of the task.
@@ -174,12 +174,12 @@ class Trial:
                 UpdateRule(run.optimizer, weights, run.optimizer_options)
 
     def _different(self, session: Session) -> list[Candidate]:
-        """Candidates with every optimiser, clipping rule and other category of the space."""
+        """Return candidates with every optimiser, clipping rule and other category of the space."""
         space = session.facts.searched(self.space)
-        return search.grid({name: one for name, one in space.items() if name not in search.SCHEDULE}, 1)
+        return search.grid({name: values for name, values in space.items() if name not in search.SCHEDULE}, 1)
 
     def __call__(self, session: Session) -> Scored:
-        """One trial."""
+        """Run a single trial."""
         return self.run([session])[0]
 
     def run(self, sessions: list[Session], candidates: list[Candidate] | None = None) -> list[Scored]:
@@ -191,7 +191,7 @@ class Trial:
         """
         chosen = candidates or [session.candidate(self.space) for session in sessions]
         parts = [session.holdout(self.validation) for session in sessions]
-        opened = [self.training.opened(part, one) for (part, _), one in zip(parts, chosen, strict=True)]
+        opened = [self.training.opened(part, candidate) for (part, _), candidate in zip(parts, chosen, strict=True)]
         if len({run.steps for run, _, _ in opened}) == 1:
             models = DpSgd.train_together([inner for _, inner, _ in opened], [run for run, _, _ in opened])
         else:
@@ -216,7 +216,7 @@ class SearchThenTrain:
 
 
 def released(best: Trained | None, session: Session) -> Outcome:
-    """What a method returns that releases the winner of a search.
+    """Return the outcome of a method that releases the winner of a search.
 
     Args:
         best: the winner; None if there is none. The model's initial weights are released then: they do not

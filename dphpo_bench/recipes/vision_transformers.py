@@ -1,23 +1,19 @@
 """A pretrained vision transformer: features of pictures from it, or the network itself to be fine-tuned."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dphpo_bench.base.extras import require_extra
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.data.weights import Weights
-from dphpo_bench.recipes.features import in_parallel
-from dphpo_bench.recipes.picture_features import shape_of
+from dphpo_bench.recipes.features import PictureRoute
 
 if TYPE_CHECKING:
     import torch
-    from transformers import ViTConfig
+    from transformers import ViTConfig, ViTModel
 
     from dphpo_bench.recipes.fine_tuning import Which
-
-_PICTURES_PER_CALL = 8
-_PICTURES_PER_BLOCK = 512
 
 VIT_BASE = Weights(
     name="vit-base-patch16-224-in21k",
@@ -31,7 +27,7 @@ VIT_BASE = Weights(
 
 
 @dataclass(frozen=True)
-class VisionTransformer:
+class VisionTransformer(PictureRoute):
     """ViT-Base with patches of 16x16 pixels. Its configuration stands here, so that only weights are downloaded.
 
     As features it gives what its last layer puts out for the class token, brought to mean 0 and variance 1 for each
@@ -51,7 +47,7 @@ class VisionTransformer:
         weights: the network's.
     """
 
-    version: ClassVar[int] = 1  # part of the cache key: raise it when the same parameters give other features
+    per_call: ClassVar[int] = 8
 
     side: int = 224
     patch: int = 16
@@ -62,73 +58,55 @@ class VisionTransformer:
     weights: Weights = VIT_BASE
 
     @property
-    def key(self) -> dict[str, Any]:
-        """What identifies the features, for the cache and for the identity of a run; the rest is the weights'."""
-        return {"features": type(self).__name__, "version": self.version, "weights": self.weights.key}
+    def _parameters(self) -> dict[str, Any]:
+        return {"weights": self.weights.key}  # the rest follows from them
 
     def size(self, image_shape: tuple[int, int, int]) -> int:
-        """Number of features of one picture, whatever its shape."""
+        """Return the number of features of one picture, whatever its shape."""
         del image_shape
         return self.width
 
-    def extract(self, pixels: "torch.Tensor", source: DataSource | None = None) -> "Iterator[torch.Tensor]":
-        """Features of pictures, in blocks, so that the whole need not fit into memory.
-
-        Args:
-            pixels: uint8, shape (n, 1 or 3, height, width); grey pictures become coloured ones.
-            source: where weights are looked for; default: as the environment says.
-
-        Yields:
-            Consecutive rows, bfloat16, shape (rows, size); next to the noise that is precise enough.
-
-        Raises:
-            DataError: if the weights cannot be had; see `weights_folder`.
-            InvalidValueError: if the pictures have another shape or type.
-        """
-        yield from self.extractor(shape_of(pixels), source)(pixels)
-
-    def extractor(
-        self, image_shape: tuple[int, int, int], source: DataSource | None = None
-    ) -> "Callable[[torch.Tensor], Iterator[torch.Tensor]]":
-        """What `extract` does for pictures of shape (channels, height, width), with the network loaded once."""
+    def _function(
+        self, image_shape: tuple[int, int, int], source: DataSource | None
+    ) -> "Callable[[torch.Tensor], torch.Tensor]":
         from torch.nn.functional import layer_norm
 
-        from dphpo_bench.recipes import vision_networks
+        from dphpo_bench.recipes.vision_networks import class_tokens
 
         del image_shape
-        network = vision_networks.pretrained(self.config(), self.weights, source)
+        network = self._network(source)
         network.eval().requires_grad_(False)  # type: ignore[no-untyped-call]
-
-        def features(few: "torch.Tensor") -> "torch.Tensor":
-            return layer_norm(vision_networks.class_tokens(network, few), (self.width,)).bfloat16()
-
-        return lambda pixels: in_parallel(features, pixels, _PICTURES_PER_BLOCK, _PICTURES_PER_CALL)
+        return lambda few: layer_norm(class_tokens(network, few), (self.width,)).bfloat16()
 
     def classifier(self, n_classes: int, which: "Which", source: DataSource | None = None) -> "torch.nn.Module":
-        """The pretrained network with a linear layer on its class token, which starts from zero.
+        """Build the pretrained network with a linear layer on its class token, which starts from zero.
 
-        It takes pixels as integers, shape (n, 1 or 3, height, width). What LoRA adds is drawn from torch's global
-        generator.
+        It takes pixels as integers, shape (n, 1 or 3, height, width). LoRA draws from torch's global generator.
 
         Raises:
             DataError: if the weights cannot be had; see `weights_folder`.
         """
-        from dphpo_bench.recipes import vision_networks
+        from dphpo_bench.recipes.vision_networks import PictureClassifier
 
-        network = vision_networks.pretrained(self.config(), self.weights, source)
-        return vision_networks.fine_tuned(network, n_classes, which)
+        return PictureClassifier(self._network(source), n_classes, which)
 
     def structure(self, n_classes: int, which: "Which") -> "torch.nn.Module":
-        """What `classifier` gives, but without values: weights are neither needed nor made."""
+        """Build `classifier` without values, on torch's device "meta": no weights are needed."""
         import torch
 
-        from dphpo_bench.recipes import vision_networks
+        from dphpo_bench.recipes.vision_networks import PictureClassifier, empty
 
         with torch.device("meta"):
-            return vision_networks.fine_tuned(vision_networks.empty(self.config()), n_classes, which)
+            return PictureClassifier(empty(self.config()), n_classes, which)
+
+    def _network(self, source: DataSource | None) -> "ViTModel":
+        from dphpo_bench.recipes import vision_networks
+        from dphpo_bench.recipes.fine_tuning import published
+
+        return published(lambda: vision_networks.empty(self.config()), self.weights, source, vision_networks.named)
 
     def config(self) -> "ViTConfig":
-        """The configuration, without dropout: the noise regularises enough.
+        """Return the configuration, without dropout: the noise regularises enough.
 
         Raises:
             DataError: if transformers is not installed.

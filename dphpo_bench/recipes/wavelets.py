@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def scattering_transform(
     scales: int, angles: int, shape: tuple[int, int], mirrored: bool
 ) -> "Callable[[torch.Tensor], list[torch.Tensor]]":
-    """The transform of pictures of one shape.
+    """Build the transform of pictures of one shape.
 
     Args:
         scales: J; the coefficients' grid is 2^J times coarser than the pixels'.
@@ -56,7 +56,7 @@ def scattering_transform(
     order = _mirrored_paths(scales, angles)
 
     def averages(maps: torch.Tensor, level: int, scale: int) -> torch.Tensor:
-        """Coefficients, from maps of shape (..., images, rows, columns)."""
+        """Return coefficients of maps of shape (..., images, rows, columns)."""
         rows, columns = low_pass[scale]
         reading = readings[scale] if level == 0 else columns
         values = torch.unflatten(rows @ (maps @ reading.t()), -1, (-1, len(columns)))
@@ -83,7 +83,7 @@ def scattering_transform(
 
 
 def _of_both(columns: "torch.Tensor", step: int) -> "torch.Tensor":
-    """A low-pass matrix that reads a picture's and its mirror image's grid from columns that are not subsampled."""
+    """Return a low-pass matrix that reads the grids of a picture and its mirror image from columns not subsampled."""
     import torch
 
     spread = torch.stack([columns, *[torch.zeros_like(columns)] * (step - 1)], -1).flatten(1)
@@ -91,7 +91,7 @@ def _of_both(columns: "torch.Tensor", step: int) -> "torch.Tensor":
 
 
 def _modulus(spectrum: "torch.Tensor", wavelet: "torch.Tensor") -> "torch.Tensor":
-    """Modulus of the convolution with a wavelet, subsampled as the wavelet was prepared for.
+    """Return the modulus of the convolution with a wavelet, subsampled as the wavelet was prepared for.
 
     Args:
         spectrum: of real maps, complex64, shape (..., rows, columns).
@@ -110,7 +110,7 @@ def _modulus(spectrum: "torch.Tensor", wavelet: "torch.Tensor") -> "torch.Tensor
 
 
 def _folding(spectrum: "torch.Tensor", down: int, across: int) -> "torch.Tensor":
-    """The spectrum of a wavelet, which is real, made ready to subsample rows and columns by `down` and `across`.
+    """Prepare the spectrum of a wavelet, which is real, to subsample rows and columns by `down` and `across`.
 
     Returns:
         Shape (down, rows / down, across, columns / across, 2), every number twice: torch is faster at multiplying
@@ -123,7 +123,7 @@ def _folding(spectrum: "torch.Tensor", down: int, across: int) -> "torch.Tensor"
 
 
 def _low_pass(spectrum: "torch.Tensor", step: int) -> "list[torch.Tensor]":
-    """Two matrices that filter, subsample and crop: one for the rows of a map, one for its columns.
+    """Return matrices that filter, subsample and crop the rows of a map, and its columns.
 
     The filter is a Gaussian, so its spectrum is the product of its first column and its first row.
     """
@@ -134,13 +134,13 @@ def _low_pass(spectrum: "torch.Tensor", step: int) -> "list[torch.Tensor]":
     for factor in (spectrum[:, 0], spectrum[0]):
         kernel = torch.fft.ifft(factor / spectrum[0, 0].sqrt()).real
         size = len(kernel)
-        kept = torch.arange(step, size - step, step)  # all but the first and the last: padding
-        matrices.append(kernel[(kept[:, None] - torch.arange(size)) % size].float())
+        centres = torch.arange(step, size - step, step)  # all but the first and the last: padding
+        matrices.append(kernel[(centres[:, None] - torch.arange(size)) % size].float())
     return matrices
 
 
 def _mirrored_paths(scales: int, angles: int) -> list[int]:
-    """Which of a picture's paths is each path of its mirror image."""
+    """Return which of a picture's paths each path of its mirror image is."""
     turned = [(2 * (angles // 2 - 1) - angle) % angles for angle in range(angles)]
     order = [0] + [1 + scale * angles + angle for scale in range(scales) for angle in turned]
     for scale in range(scales):

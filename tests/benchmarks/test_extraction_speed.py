@@ -17,8 +17,8 @@ def test_scattering(benchmark, monkeypatch, shape, symmetric):
     monkeypatch.setattr(scattering, "_SYNTHETIC_IMAGES", 50)
     pixels = torch.randint(0, 256, (PICTURES, *shape), dtype=torch.uint8)
     kymatio = Scattering2D(J=2, L=8, shape=shape[1:])
-    features = ScatteringFeatures(symmetric=symmetric)._features(pixels)
-    few = scattering._IMAGES_PER_CALL
+    features = ScatteringFeatures(symmetric=symmetric).float_features(shape)
+    few = ScatteringFeatures.per_call
 
     def by_kymatio() -> None:
         for part in pixels.split(few):

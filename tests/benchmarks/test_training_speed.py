@@ -221,12 +221,12 @@ def test_backends(benchmark, threads, name):
 def texts(number):
     """A block of MiniLM with LoRA, and texts of 13 tokens on average and 48 at most, as those of SST-2 are."""
     pytest.importorskip("peft")
-    from dphpo_bench.recipes.pooling_block import fine_tuned
+    from dphpo_bench.recipes.pooling_block import PoolingBlock
     from dphpo_bench.recipes.text_features import TextFeatures
 
     torch.manual_seed(0)
     features = TextFeatures(longest=48)
-    network = fine_tuned(features.block_structure().to_empty(device="cpu"), features.size, 2, "lora")
+    network = PoolingBlock(features.block_structure().to_empty(device="cpu"), features.size, 2, "lora")
     for weights in network.parameters():
         weights.data.normal_(std=0.02)
     lengths = (-10.4 * torch.rand(number).log()).int() + 3

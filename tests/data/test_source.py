@@ -28,25 +28,19 @@ def one_line(error: pytest.ExceptionInfo[DataError]) -> str:
     return message
 
 
-class TestResolve:
-    def test_argument_wins_over_environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DPHPO_BENCH_DATA", "/elsewhere")
-        monkeypatch.setenv("DPHPO_BENCH_CACHE", "/elsewhere-too")
-        source = DataSource.resolve(tmp_path, tmp_path / "cache")
-        assert (source.data_dir, source.cache_dir) == (tmp_path, tmp_path / "cache")
-
-    def test_environment_wins_over_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DPHPO_BENCH_DATA", "~/data")
-        monkeypatch.setenv("DPHPO_BENCH_CACHE", "/cache")
-        source = DataSource.resolve()
-        assert (source.data_dir, source.cache_dir) == (Path.home() / "data", Path("/cache"))
-
-    def test_default_is_downloads_into_the_users_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("DPHPO_BENCH_DATA", "")
-        monkeypatch.delenv("DPHPO_BENCH_CACHE", raising=False)
-        source = DataSource.resolve()
-        assert source.data_dir is None
-        assert source.cache_dir.name == "dphpo-bench"
+def test_arguments_win_over_the_environment_and_that_over_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPHPO_BENCH_DATA", "")
+    monkeypatch.delenv("DPHPO_BENCH_CACHE", raising=False)
+    source = DataSource.resolve()
+    assert (source.data_dir, source.cache_dir.name) == (None, "dphpo-bench")
+    monkeypatch.setenv("DPHPO_BENCH_DATA", "~/data")
+    monkeypatch.setenv("DPHPO_BENCH_CACHE", "/cache")
+    source = DataSource.resolve()
+    assert (source.data_dir, source.cache_dir) == (Path.home() / "data", Path("/cache"))
+    source = DataSource.resolve(tmp_path, tmp_path / "cache")
+    assert (source.data_dir, source.cache_dir) == (tmp_path, tmp_path / "cache")
 
 
 class TestMirror:
@@ -89,13 +83,6 @@ class TestDownload:
         assert downloads.files(branch, branch.train)[0].read_bytes() == file.read_bytes()
         with pytest.raises(DataError, match="--repo-type dataset --revision refs/convert/parquet --local-dir DIR/sm"):
             downloads.files(branch, branch.test)
-
-    def test_records_come_out_right(
-        self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images
-    ) -> None:
-        hub.add(dataset, dataset.train, *mirror.files(dataset, dataset.train))
-        records = load_records(downloads, dataset, dataset.train)
-        assert (records == load_records(mirror, dataset, dataset.train)).all()
 
     def test_wrong_checksum(self, hub: FakeHub, mirror: DataSource, downloads: DataSource, dataset: Images) -> None:
         hub.add(dataset, dataset.train, *mirror.files(dataset, dataset.train))

@@ -116,7 +116,3 @@ def test_unreadable_folder(source: DataSource, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Path, "is_file", refuse)
     assert "Make the folder readable" in failure(source)
-
-
-def test_key_tells_every_file() -> None:
-    assert WEIGHTS.key == dict(WEIGHTS.files)

@@ -63,15 +63,6 @@ def test_an_array_that_nobody_may_write_to_is_copied() -> None:
     torch.testing.assert_close(make(train=(fixed, Y)).load_train(SOURCE).inputs, torch.tensor(X).float())
 
 
-@pytest.mark.filterwarnings("error")
-def test_arrays_that_cannot_be_written_to_are_copied() -> None:
-    inputs, labels = np.zeros((40, 3), dtype=np.float32), np.arange(40) % 2
-    for array in (inputs, labels):
-        array.flags.writeable = False
-    task = make(train=(inputs, labels), model=nn.Linear(3, 2))
-    assert task.load_train(SOURCE).targets.tolist() == labels.tolist()
-
-
 def test_every_run_gets_its_own_copy_of_the_module() -> None:
     module = nn.Linear(5, 3)
     task = make(model=module, pretrained=True)
@@ -206,7 +197,7 @@ def test_a_search_on_a_regression_needs_scores_and_says_so_before_it_trains() ->
     values = X @ np.arange(5.0)
     task = make(train=(X, values), kind="regression", model=nn.Linear(5, 1))
     budget = bench.PrivacyBudget(2.0, 1e-3)
-    for method in ("grid_composed", "papernot_steinke", "linear_scaling", "propose_test"):
+    for method in ("grid_composed", "papernot_steinke"):
         with pytest.raises(InvalidValueError, match="Expected an error_bound of task"):
             bench.plan(method, task, budget)
     bench.plan("dp_sgd", task, budget)

@@ -1,6 +1,5 @@
 """The published GPT-2, by a tiny one: values, per-sample gradients, prompts, writing."""
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.recipes.fine_tuning import Which
 from dphpo_bench.recipes.gpt2 import Gpt2
 from dphpo_bench.recipes.language_models import PublishedCausalModel, TestTexts, token_perplexity
-from dphpo_bench.training.clipping import Abadi, AutoS, Clipping
+from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.gradients import gradient_engine
@@ -61,31 +60,16 @@ def test_its_values_are_those_of_transformers(gpt2: Gpt2, source: bench.DataSour
     assert len(ours.network.transformer.wpe.weight) == LENGTH
 
 
-@pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS()], ids=str)
 @pytest.mark.parametrize("engine", [VmapEngine, LayerwiseEngine], ids=["vmap", "layerwise"])
 @pytest.mark.parametrize("which", ["all", "lora"])
 def test_clipped_sums_are_those_of_a_loop(
-    gpt2: Gpt2, source: bench.DataSource, which: Which, engine: type[GradientEngine], clipping: Clipping
+    gpt2: Gpt2, source: bench.DataSource, which: Which, engine: type[GradientEngine]
 ) -> None:
     model, some = shaken(gpt2.network(which, source)), records(gpt2, source)
-    found = flat(engine(model, token_cross_entropy).clipped_sum(some.inputs, some.targets, clipping)).float()
-    wanted = loop(model, some, token_cross_entropy, clipping)
+    found = flat(engine(model, token_cross_entropy).clipped_sum(some.inputs, some.targets, Abadi(0.5))).float()
+    wanted = loop(model, some, token_cross_entropy, Abadi(0.5))
     assert wanted.norm() > 0.5
     assert float((found - wanted).norm() / wanted.norm()) < 1e-5
-
-
-def test_a_private_step_of_lora_leaves_the_published_weights(gpt2: Gpt2, source: bench.DataSource) -> None:
-    torch.manual_seed(0)
-    model, some = gpt2.network("lora", source), records(gpt2, source)
-    before = copy.deepcopy(model.state_dict())
-    engine = gradient_engine(model, token_cross_entropy)
-    for _ in range(2):  # of the two factors one is zero at first, and hides the other
-        step = engine.clipped_sum(some.inputs, some.targets, Abadi(1.0))
-        for weight, change in zip(engine.parameters, step, strict=True):
-            weight.data.add_(change.float(), alpha=-1)
-    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
-    assert changed == {name for name in before if "lora_" in name}
-    assert len(changed) == 4
 
 
 @pytest.mark.parametrize("which", ["all", "lora"])

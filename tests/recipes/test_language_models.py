@@ -1,6 +1,5 @@
 """Small GPT-2s: per-sample gradients in every back-end, padding, writing, BLEU."""
 
-import copy
 import sys
 
 import pytest
@@ -18,6 +17,7 @@ from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
 from dphpo_bench.training.model_checks import refuse_mixing
 from dphpo_bench.training.vmap import VmapEngine
+from tests.recipes.published import loop
 from tests.training.models import flat
 
 transformers = pytest.importorskip("transformers")
@@ -50,25 +50,12 @@ def texts(n: int = 7) -> tuple[Tensor, Tensor]:
     return inputs, targets
 
 
-def loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Clipping) -> list[Tensor]:
-    """One backward pass for each record, in float64."""
-    model = copy.deepcopy(model).double()
-    parameters = list(model.parameters())
-    total = [torch.zeros_like(parameter) for parameter in parameters]
-    for row in range(len(inputs)):
-        loss = token_cross_entropy(model(inputs[row : row + 1]), targets[row : row + 1]).sum()
-        gradients = torch.autograd.grad(loss, parameters)
-        factor = clipping.factors(flat(list(gradients)).norm()[None])[0]
-        total = [one + factor * gradient for one, gradient in zip(total, gradients, strict=True)]
-    return total
-
-
 @pytest.mark.parametrize("clipping", [Abadi(0.5), AutoS()], ids=str)
 @pytest.mark.parametrize("engine", [VmapEngine, LayerwiseEngine], ids=["vmap", "layerwise"])
 def test_clipped_sums_are_those_of_a_loop(engine: type[GradientEngine], clipping: Clipping) -> None:
     model, (inputs, targets) = tiny(), texts()
-    found = flat(engine(model, token_cross_entropy).clipped_sum(inputs, targets, clipping))
-    wanted = flat([one.detach() for one in loop(model, inputs, targets, clipping)])
+    found = flat(engine(model, token_cross_entropy).clipped_sum(inputs, targets, clipping)).float()
+    wanted = loop(model, bench.Records(inputs, targets), token_cross_entropy, clipping)
     assert wanted.norm() > 0.5
     assert float((found - wanted).norm() / wanted.norm()) < 1e-5
 

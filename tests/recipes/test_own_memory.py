@@ -90,8 +90,7 @@ def zero(values: Any) -> None:
     values[:] = 0
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", ["classification", "own"])
+@pytest.mark.parametrize(("form", "kind"), [*((form, "classification") for form in FORMS), ("numpy", "own")])
 def test_what_is_given_is_copied(form: str, kind: str) -> None:
     x, y = arrays()
     own = {"losses": bench.cross_entropy, "kind": "own"} if kind == "own" else {}
@@ -175,8 +174,10 @@ def written(in_place: bool, batch_size: int, losses: Any = bench.cross_entropy) 
     return task, data
 
 
-@pytest.mark.parametrize("batch_size", [60, 20])
-@pytest.mark.parametrize("method", ["dp_sgd", "papernot_steinke", "hyfreedp", "nonprivate"])
+@pytest.mark.parametrize(
+    ("method", "batch_size"),
+    [("dp_sgd", 60), ("dp_sgd", 20), ("papernot_steinke", 60), ("hyfreedp", 20), ("nonprivate", 20)],
+)
 def test_runs_with_code_that_writes_in_place_repeat(method: str, batch_size: int) -> None:
     """As often as one likes, with what the same code without it gives, and the caller's arrays stay."""
     (task, data), (polite, _) = written(True, batch_size), written(False, batch_size)

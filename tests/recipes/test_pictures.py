@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import DataError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.recipes import scattering
+from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.picture_features import EFFICIENTNET_LITE0, PictureFeatures
-from dphpo_bench.recipes.schedule import Schedule
 from tests.data.conftest import write_records
 
 FILE = "network.pth"
@@ -79,22 +79,6 @@ def test_other_arrays_are_refused(features: PictureFeatures, source: DataSource,
 def test_a_side_that_the_network_shrinks_to_nothing_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="side >= 32, got 16"):
         PictureFeatures(side=16)
-
-
-def test_no_weights_is_one_line_with_the_ways(features: PictureFeatures, tmp_path: Path) -> None:
-    with pytest.raises(DataError) as error:
-        list(features.extract(pictures(1), DataSource.resolve(tmp_path / "empty", tmp_path / "cache")))
-    message = str(error.value)
-    assert "weights/random of the mirror" in message
-    assert "\n" not in message
-
-
-def test_a_damaged_file_is_found(features: PictureFeatures, source: DataSource) -> None:
-    assert source.data_dir
-    path = source.data_dir / "weights" / "random" / FILE
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(DataError, match="is not that of random: expected sha256"):
-        list(features.extract(pictures(1), source))
 
 
 @pytest.mark.parametrize("model", ["pretrained", "linear", "cnn"])

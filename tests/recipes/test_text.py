@@ -17,7 +17,6 @@ from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row, content_hash, row_digest
 from dphpo_bench.data.weights import Weights
-from dphpo_bench.recipes.networks import zero_linear
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
@@ -25,6 +24,8 @@ from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.structure import structure_hash
 from tests.conftest import Remembering
+from tests.recipes.published import loop, shaken
+from tests.training.models import flat
 
 WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
 LAYERS, SIZE, LONGEST = 2, 16, 12
@@ -227,22 +228,6 @@ class TestFeatures:
         with pytest.raises(InvalidValueError, match=r"at most 2 layers, longest from 3 to 12 and size 16 of tiny"):
             extract(replace(features, **wrong), ["a"], mirror)  # type: ignore[arg-type]
 
-    def test_key_tells_parameters_and_checksums(self, features: TextFeatures, weights: Weights) -> None:
-        other = replace(weights, files=(*weights.files[:2], ("tokenizer.json", "ab" * 32)))
-        variants = [
-            features,
-            replace(features, layers=1),
-            replace(features, longest=5),
-            replace(features, weights=other),
-        ]
-        assert len({str(variant.key) for variant in variants}) == 4
-        assert replace(features, weights=replace(weights, homepage="https://moved.example.org")).key == features.key
-
-    def test_your_own_texts_in_three_lines(self, features: TextFeatures, mirror: bench.DataSource) -> None:
-        inputs = torch.cat(list(features.extract(["fine film", "what a bore"], mirror))).float()
-        task = bench.ArrayTask("mine", (inputs, torch.tensor([1, 0])), zero_linear(features.size, 2))
-        assert task.facts.n_records == 2
-
 
 class TestTask:
     def test_records_belong_to_their_texts(
@@ -256,14 +241,6 @@ class TestTask:
         expected = one_by_one(encoder, [str(text) for text, _ in rows], LAYERS)
         torch.testing.assert_close(train.named()["inputs"].float(), expected, atol=0.02, rtol=0)
         assert len(test) == 3
-
-    def test_features_are_kept(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        task = task_on(dataset(), features)
-        first = task.load_train(mirror)
-        monkeypatch.setattr(TextFeatures, "extract", None)
-        assert torch.equal(task.load_train(mirror).named()["inputs"], first.named()["inputs"])
 
     def test_both_splits_are_prepared_as_one_piece_of_work(
         self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
@@ -357,21 +334,10 @@ class TestTask:
     ) -> None:
         task = tuned_on(dataset(), features, model)
         records = task.load_train(mirror).rows(slice(0, 6)).to(torch.device("cpu"), torch.float32)
-        torch.manual_seed(0)
-        network = task.build_model()
-        trained = [weight for weight in network.parameters() if weight.requires_grad]
-        for weight in trained:
-            weight.data.add_(torch.randn_like(weight), alpha=0.1)
-        losses = task.objective().losses
-        total = [torch.zeros_like(weight) for weight in trained]
-        for n in range(6):
-            one = records.rows(slice(n, n + 1))
-            gradient = torch.autograd.grad(losses(network(one.inputs), one.targets).sum(), trained)
-            norm = torch.cat([part.flatten() for part in gradient]).norm()
-            total = [old + part * min(1, 0.1 / float(norm)) for old, part in zip(total, gradient, strict=True)]
-        found = gradient_engine(network, losses).clipped_sum(records.inputs, records.targets, Abadi(0.1))
-        for got, wanted in zip(found, total, strict=True):
-            torch.testing.assert_close(got.float(), wanted, atol=1e-5, rtol=1e-4)
+        network, losses = shaken(task.build_model()), task.objective().losses
+        found = flat(gradient_engine(network, losses).clipped_sum(records.inputs, records.targets, Abadi(0.1))).float()
+        wanted = loop(network, records, losses, Abadi(0.1))
+        assert float((found - wanted).norm() / wanted.norm()) < 1e-5
 
     @pytest.mark.parametrize("model", ["bitfit", "lora"])
     def test_a_private_run_changes_what_is_tuned_and_nothing_else(
@@ -395,44 +361,3 @@ class TestTask:
         assert any(("lora_B" if model == "lora" else "intermediate.dense.bias") in name for name in changed)
         result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0, source=mirror, results_dir=tmp_path)
         assert result.record.status == "ok", result.record.error
-
-    @pytest.mark.parametrize(
-        ("rows", "message"),
-        [
-            ([*TRAIN[:-1], ("unseen", 1)], "its rows are not those of the published dataset"),
-            (TRAIN[:-1], "expected 40 rows, got 39"),
-            ([(text, float(label)) for text, label in TRAIN], "column 'label' holds 0.0, expected int"),
-        ],
-    )
-    def test_other_rows(self, features: TextFeatures, mirror: bench.DataSource, rows: list[Row], message: str) -> None:
-        assert mirror.data_dir
-        put(mirror.data_dir / "reviews/train.parquet", rows)
-        self.refused(task_on(dataset(), features), mirror, message)
-
-    def test_labels_out_of_range(self, features: TextFeatures, mirror: bench.DataSource) -> None:
-        """Published test splits without labels have -1."""
-        assert mirror.data_dir
-        unlabelled = [(text, -1) for text, _ in TRAIN]
-        put(mirror.data_dir / "reviews/train.parquet", unlabelled)
-        self.refused(task_on(dataset(unlabelled), features), mirror, "expected labels from 0 to 1, got -1")
-
-    def test_damaged_file(self, features: TextFeatures, mirror: bench.DataSource) -> None:
-        assert mirror.data_dir
-        path = mirror.data_dir / "reviews/train.parquet"
-        path.write_bytes(path.read_bytes()[:-20])
-        self.refused(task_on(dataset(), features), mirror, str(path))
-
-    def test_no_weights(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        assert mirror.data_dir
-        (mirror.data_dir / "weights/tiny").unlink()
-        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-        self.refused(task_on(dataset(), features), mirror, "Cannot download the weights tiny")
-        assert not list(mirror.cache_dir.rglob("*.npy"))
-
-    def refused(self, task: TextTask, source: bench.DataSource, message: str) -> None:
-        with pytest.raises(DataError) as error:
-            task.load_train(source)
-        assert message in str(error.value)
-        assert "\n" not in str(error.value)

@@ -101,44 +101,8 @@ def test_what_of_the_contract_needs_no_data(task_class: type[Task], test: str) -
         getattr(TaskContract(), test)(task_class(model))
 
 
-@pytest.mark.parametrize("task_class", IMAGE_TASKS)
-def test_first_model_is_linear_on_features(task_class: type[ImageTask]) -> None:
-    facts = task_class().facts
-    assert facts.model == "linear"
-    assert (facts.batch_size, facts.epochs) == (8192, 30)
-    assert facts.n_classes == 10
-    assert facts.n_records == {"cifar10": 50_000}.get(facts.task, 60_000)
-
-
 class TestOfTheHub:
     """Tasks whose files nobody here has."""
-
-    @pytest.mark.parametrize(
-        ("task_class", "records", "shape", "classes"),
-        [
-            (Cifar100, (50_000, 10_000), (3, 32, 32), 100),
-            (Food101, (75_750, 25_250), (3, 224, 224), 101),
-            (Gtsrb, (26_640, 12_630), (3, 48, 48), 43),
-            (Svhn, (73_257, 26_032), (3, 32, 32), 10),
-        ],
-    )
-    def test_what_is_public(
-        self, task_class: type[ImageTask], records: tuple[int, int], shape: tuple[int, ...], classes: int
-    ) -> None:
-        for model in task_class.models:
-            facts = task_class(model).facts
-            assert (facts.n_records, facts.n_classes) == (records[0], classes)
-            inputs = facts.inputs
-            assert isinstance(inputs, bench.Input)
-            if model in FINE_TUNED:
-                assert inputs == bench.Input(shape, "int", 256)
-                assert (facts.batch_size, facts.epochs) == (1000, 5)
-            assert facts.learning_rate == (5e-4 if model == "vit" else 1e-3)
-        dataset = task_class.datasets[0]
-        assert tuple(split.rows for split in dataset.splits) == records
-        for split in dataset.splits:
-            assert split.sha256 == () or len(split.sha256) == len(split.paths)
-            assert all(len(bytes.fromhex(sha256)) == 32 for sha256 in split.sha256)
 
     def test_how_to_get_them(self) -> None:
         assert download_command(Gtsrb.datasets[0], "M") == (
@@ -153,7 +117,7 @@ class TestOfTheHub:
         assert Food101.datasets[0].train.paths[7] == "data/train-00007-of-00008.parquet"
         assert Food101.datasets[0].test.paths[2] == "data/validation-00002-of-00003.parquet"
 
-    @pytest.mark.parametrize("task_class", [Cifar10, *OF_THE_HUB])
+    @pytest.mark.parametrize("task_class", [Cifar10, Mnli, Sst2])
     def test_planning_needs_neither_records_nor_weights(
         self, task_class: type[ImageTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -168,7 +132,7 @@ class TestOfTheHub:
         assert len(structures) == len(task_class.models)
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("task_class", OF_THE_HUB)
+    @pytest.mark.parametrize("task_class", [Gtsrb, Mnli, Svhn])
     def test_a_mirror_without_them_is_one_line_with_the_way(self, task_class: type[Task], tmp_path: Path) -> None:
         with pytest.raises(DataError) as error:
             task_class(task_class.models[-1]).prepare(DataSource.resolve(tmp_path, tmp_path / "cache"))
@@ -273,44 +237,12 @@ def test_real_mnist_is_the_original_byte_for_byte(real_source: DataSource) -> No
 
 
 class TestGlue:
-    @pytest.mark.parametrize("task_class", [*GLUE, Sst2])
-    def test_roberta_is_described_without_data_or_weights(
-        self, task_class: type[TextTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-        source = DataSource.resolve(tmp_path, tmp_path)
-        tasks = [task_class(model) for model in ROBERTAS]
-        assert all(task.pretrained_models == (ROBERTA,) for task in tasks)
-        assert len({task.fingerprint(source) for task in tasks}) == 1
-        assert len({task.model_fingerprint() for task in tasks}) == 3
-        longest = 64 if task_class is Sst2 else 128
-        assert {task.facts.inputs for task in tasks} == {bench.Input((longest,), "int", 50_265)}
-        assert [task.facts.learning_rate for task in tasks] == [5e-4, 5e-3, 1e-3]
-
     @pytest.mark.parametrize("task_class", GLUE)
     def test_the_default_model_has_seen_the_records_and_says_so(self, task_class: type[TextTask]) -> None:
         assert task_class().facts.model == "linear"
         (weights,) = task_class().pretrained_models
         assert task_class.name in weights.has_seen
         assert task_class.name not in ROBERTA.has_seen
-
-    @pytest.mark.parametrize("task_class", GLUE)
-    def test_files_are_those_of_one_commit_and_are_got_alone(self, task_class: type[TextTask]) -> None:
-        (dataset,) = task_class.datasets
-        assert len(dataset.revision) == 40
-        assert all(len(split.sha256[0]) == 64 for split in dataset.splits)
-        command = download_command(dataset, "DIR")
-        assert all(f" {path} " in command for split in dataset.splits for path in split.paths)
-
-    @pytest.mark.parametrize("task_class", GLUE)
-    def test_another_file_is_refused_in_one_line(self, task_class: type[TextTask], tmp_path: Path) -> None:
-        (dataset,) = task_class.datasets
-        for split in dataset.splits:
-            (tmp_path / dataset.name).mkdir(exist_ok=True)
-            (tmp_path / dataset.name / f"{split.name}.parquet").write_bytes(b"PAR1")
-        with pytest.raises(DataError, match=r"train.parquet is not usable as .*: expected sha256 .* got ") as error:
-            task_class().prepare(DataSource.resolve(tmp_path, tmp_path / "cache"))
-        assert "\n" not in str(error.value)
 
     def test_f1_is_that_of_duplicates(self) -> None:
         outputs = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [3.0, 0.0]])
