@@ -7,7 +7,7 @@ from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 
 from dphpo_bench.base.errors import BudgetTooSmallError
-from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
+from dphpo_bench.privacy.accountants.report import ACCOUNTANTS, epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 LARGEST = 1e5
@@ -83,19 +83,17 @@ def calibrate_roughly(
 
 
 def _tightest(event_of: Callable[[float], DpEvent], budget: PrivacyBudget) -> str | None:
-    """The accountant of private selection that claims least near the noise it asks for; None if PLD does.
-
-    RDP next to PLD costs nothing, as its ε chooses the grid of PLD; so both are asked in each step.
-    """
+    """Return the accountant that claims least near the noise it asks for; None if all are to be asked in each step."""
     report = epsilon(event_of(1.0), budget.delta, coarseness=_COARSENESS)
-    # Where noise is far too small others may claim less than the layer cake, but not near the answer as a rule.
-    name = "layer_cake" if "layer_cake" in report.by_accountant else report.quoted
+    # Where noise is far too small others may claim less, but not near the answer as a rule.
+    first = [name for name in report.by_accountant if ACCOUNTANTS[name].calibration == "first"]
+    name = first[0] if first else report.quoted
     for _ in range(3):  # again where another is tighter there
-        if name == "pld":
+        if ACCOUNTANTS[name].calibration == "together":
             return None
         noise = math.exp(_coarse_root(event_of, budget, name)[0])
-        known, name = name, epsilon(event_of(noise), budget.delta).quoted
-        if name == known:
+        previous, name = name, epsilon(event_of(noise), budget.delta).quoted
+        if name == previous:
             break
     return name
 

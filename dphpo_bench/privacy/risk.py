@@ -15,15 +15,10 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.checks import inside
 from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.accountants import pld, rdp
-from dphpo_bench.privacy.accountants.pld import Bound, Rules
-from dphpo_bench.privacy.accountants.profiles import MAX_EPSILON, Array, Points, Profile
+from dphpo_bench.privacy.accountants import report
 from dphpo_bench.privacy.accountants.refusals import RefusedError
-from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.privacy.tradeoff import TradeOff
-
-_RENYI_POINTS = 60
 
 _WITHOUT_A_CURVE = (RefusedError, ArithmeticError, IndexError, ValueError, MemoryError)
 """Errors of bounds and libraries at extreme losses. The quoted points remain, and the record of the run is not lost."""
@@ -96,35 +91,18 @@ def _risk(curve: TradeOff, delta: float) -> Risk:
 def trade_off(tree: DpEvent, delta: float) -> TradeOff:
     """The curve of a simplified tree without parts, from everything that is proven about it.
 
-    Every accountant's ε at δ is a point. Privacy loss distributions, the rules for private selection and Rényi
-    divergences each give a whole curve.
+    Every accountant's ε at δ is a point; most accountants have a whole curve.
 
     Raises:
         UnsupportedEventError: if no accountant supports the tree.
     """
     if isinstance(tree, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent):
         return TradeOff(np.zeros(1), np.array([float(isinstance(tree, dp_event.NonPrivateDpEvent))]))
-    bounds = epsilon(tree, delta).by_accountant
-    quoted = np.array([*bounds.values()])
-    curves = [(quoted, np.full(len(quoted), delta))]
-    selects = has_selection(tree)
-    theorems: tuple[Bound | None, ...] = ("profile", "layer_cake") if selects else (None,)
-    for theorem in theorems:
-        with suppress(*_WITHOUT_A_CURVE):
-            curves.append(_points(pld.profile(tree, Rules(theorem, 1.0, delta), bounds.get("rdp"))))
-    if selects:
-        with suppress(*_WITHOUT_A_CURVE):
-            at = np.r_[0.0, np.geomspace(1e-3, max(1.0, 2 * _largest(quoted)), _RENYI_POINTS)]
-            curves.append((at, rdp.deltas(tree, at)))
+    bounds = report.epsilon(tree, delta).by_accountant
+    curves = [(np.array([*bounds.values()]), np.full(len(bounds), delta))]
+    for name in report.accountants_for(selects=has_selection(tree)):
+        more = report.ACCOUNTANTS[name].curve
+        if more is not None:
+            with suppress(*_WITHOUT_A_CURVE):
+                curves.append(more(tree, delta, bounds))
     return TradeOff.of(*map(np.concatenate, zip(*curves, strict=True)))
-
-
-def _largest(epsilons: Array) -> float:
-    return float(np.max(epsilons, where=np.isfinite(epsilons), initial=0.0))
-
-
-def _points(profile: Profile) -> tuple[Array, Array]:
-    """The larger of the curves of both directions at all ε at which one of them is given."""
-    given = [curve.epsilons for curve in (profile.removal, profile.addition) if isinstance(curve, Points)]
-    at = np.unique(np.concatenate(given)) if given else np.linspace(0.0, min(profile.reach, MAX_EPSILON), 2000)
-    return at, np.asarray(profile.delta(at))

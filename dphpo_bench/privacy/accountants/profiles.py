@@ -93,6 +93,13 @@ def symmetrised(profile: Profile) -> Profile:
     return Profile(larger, larger, profile.reach)
 
 
+def points_of(profile: Profile) -> tuple[Array, Array]:
+    """Return all ε at which a curve of either direction has a point, and the larger δ of both there."""
+    tables = [curve.epsilons for curve in (profile.removal, profile.addition) if isinstance(curve, Points)]
+    at = np.unique(np.concatenate(tables)) if tables else np.linspace(0.0, min(profile.reach, MAX_EPSILON), 2000)
+    return at, np.asarray(profile.delta(at))
+
+
 def from_distribution(distribution: PrivacyLossDistribution, rounding: float) -> Profile:
     """The profile of a pessimistic privacy loss distribution; `rounding`, for floating point, is added to δ."""
     removal = _points(distribution._pmf_remove, rounding)

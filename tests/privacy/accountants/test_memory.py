@@ -83,7 +83,7 @@ def test_distributions_are_the_librarys_to_the_last_bit(parts: Any, counts: Any)
 
 def forget() -> None:
     """Let no answer from here be known elsewhere, or the other way round."""
-    for known in (report._report, report._one):
+    for known in (report._report, report._of_tree):
         known.cache_clear()
 
 
