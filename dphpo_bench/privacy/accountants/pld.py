@@ -20,6 +20,7 @@ from dphpo_bench.privacy.accountants.long_compositions import (
     composed,
     composed_often,
     epsilon_for_delta,
+    sampled_gaussian,
     self_composed,
 )
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
@@ -305,13 +306,12 @@ def _repeated(event: DpEvent, count: int, interval: float) -> PrivacyLossDistrib
         return privacy_loss_distribution.from_gaussian_mechanism(
             event.noise_multiplier / math.sqrt(count), value_discretization_interval=interval
         )
-    mechanism = (
-        privacy_loss_distribution.from_laplace_mechanism
-        if isinstance(noise, dp_event.LaplaceDpEvent)
-        else privacy_loss_distribution.from_gaussian_mechanism
+    if isinstance(noise, dp_event.GaussianDpEvent):
+        return self_composed(sampled_gaussian(noise.noise_multiplier, rate, interval), count)
+    laplace = privacy_loss_distribution.from_laplace_mechanism(
+        noise.noise_multiplier, value_discretization_interval=interval, sampling_prob=rate
     )
-    one = mechanism(noise.noise_multiplier, value_discretization_interval=interval, sampling_prob=rate)
-    return self_composed(one, count)
+    return self_composed(laplace, count)
 
 
 def _is_boundless(distribution: PrivacyLossDistribution) -> bool:

@@ -24,6 +24,7 @@ ORDERS = (*rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 80, 96, 160, 192, 384,
 ROUGH_ORDERS = ORDERS[::5]
 FEW_ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0, 32.0)
 """Orders that are fast to compute."""
+_WHOLE_ORDERS = np.arange(2.0, 13.0)
 _OTHER_ORDERS = (4.0, 6.0, 8.0, 12.0, 20.0, 32.0, 48.0, 96.0, 192.0)
 """Of these and the one that is asked, theorems for private selection take the best."""
 
@@ -33,10 +34,69 @@ _ROUNDING = 1e-12
 
 
 def epsilon(event: DpEvent, delta: float, orders: Sequence[float] = ORDERS) -> float:
-    """ε of a simplified tree at this δ, unless a part has no Rényi curve here."""
+    """Return ε of a simplified tree at this δ: the least that any of the orders gives.
+
+    Raises:
+        RefusedError: if a part has no Rényi curve here.
+    """
     with _quiet_absl():  # orders whose series does not converge are left out with a warning; the rest bound ε
-        curve = _curve(event, np.array(orders, dtype=float))
-        return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
+        if _gives_an_epsilon_above_0(event, delta):
+            return _searched_epsilon(event, delta, orders)
+        return _least_epsilon(np.array(orders, dtype=float), _curve(event, np.array(orders, dtype=float)), delta)
+
+
+def _least_epsilon(orders: Array, curve: Array, delta: float) -> float:
+    return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
+
+
+def _gives_an_epsilon_above_0(event: DpEvent, delta: float) -> bool:
+    """Return whether ε > 0 at every order for sure, and the curve at an order depends on that order alone.
+
+    The library returns ε = 0 below a divergence of about δ². By Pinsker, n Gaussians sampled at rate q have at least
+    2 n (q erf(1/√8σ))² at every order.
+    """
+    if has_selection(event):
+        return False
+    squares = 0.0
+    for part, count in event_rules.multiset(event).items():
+        rate, noise = (part.sampling_probability, part.event) if _is_sampled(part) else (1.0, part)
+        if isinstance(noise, dp_event.GaussianDpEvent):
+            squares += count * (rate * math.erf(1 / math.sqrt(8) / noise.noise_multiplier)) ** 2
+    return squares > max(delta**2, 1e-9)
+
+
+def _is_sampled(event: DpEvent) -> bool:
+    return isinstance(event, dp_event.PoissonSampledDpEvent)
+
+
+def _searched_epsilon(event: DpEvent, delta: float, orders: Sequence[float]) -> float:
+    """Return the least ε of all orders, to the last bit, without the curve at orders that cannot give it.
+
+    Values at whole orders are exact up to rounding, which the margins exceed by far; series at broken ones are upper
+    bounds. The moment (α − 1) ε(α) is convex, so values at whole orders bound it from below at broken ones.
+    """
+    at = np.array(sorted({*orders, *_WHOLE_ORDERS}), dtype=float)
+    fixed = np.where(np.isin(at, orders), np.log1p(-1 / at) - np.log(delta * at) / (at - 1), np.inf)
+    margin = 1e-9 + 10 * _ROUNDING * sum(event_rules.multiset(event).values())
+    curve, known = np.zeros(len(at)), np.isin(at, _WHOLE_ORDERS)
+    curve[known] = _curve(event, at[known])
+    moments = np.r_[0.0, curve[known] * (_WHOLE_ORDERS - 1)]  # at 1, 2, ...
+    slopes = np.r_[0.0, np.diff(moments), np.inf]  # from the whole order before
+    left = np.clip(at.astype(int), 1, len(moments)) - 1
+    from_left = moments[left] + slopes[left] * (at - 1 - left)
+    right = np.minimum(left + 1, len(moments) - 1)
+    with np.errstate(invalid="ignore"):
+        from_right = moments[right] - slopes[right + 1] * np.maximum(right + 1 - at, 0.0)
+    below = np.fmax(from_left, from_right)
+    below = np.where(np.isfinite(below), below, 0.0) / (at - 1)
+    while True:
+        usable = known & np.isfinite(fixed)
+        least = _least_epsilon(at[usable], curve[usable], delta) if usable.any() else math.inf
+        worth_asking = np.flatnonzero(~known & (below * (1 - 1e-9) - margin / (at - 1) + fixed <= least))
+        if not len(worth_asking):
+            return least
+        asked = worth_asking[np.argsort((below + fixed)[worth_asking])[:4]]
+        curve[asked], known[asked] = _curve(event, at[asked]), True
 
 
 def divergences(event: DpEvent, orders: Sequence[float]) -> tuple[float, ...]:
