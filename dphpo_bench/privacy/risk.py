@@ -66,13 +66,13 @@ def risk_of_point(epsilon: float, delta: float) -> Risk:
 
 
 def worst(risks: Iterable[Risk]) -> Risk:
-    """The larger of each bound; the fit is that of the larger μ."""
-    found = list(risks)
-    fit = max(found, key=lambda one: (one.mu, one.mu_fit))
+    """Return the larger of each bound; the fit is that of the larger μ."""
+    each = list(risks)
+    fit = max(each, key=lambda bound: (bound.mu, bound.mu_fit))
     return Risk(
-        advantage=max(one.advantage for one in found),
-        tpr_at_1pct=max(one.tpr_at_1pct for one in found),
-        tpr_at_01pct=max(one.tpr_at_01pct for one in found),
+        advantage=max(bound.advantage for bound in each),
+        tpr_at_1pct=max(bound.tpr_at_1pct for bound in each),
+        tpr_at_01pct=max(bound.tpr_at_01pct for bound in each),
         mu=fit.mu,
         mu_fit=fit.mu_fit,
     )
@@ -89,7 +89,7 @@ def _risk(curve: TradeOff, delta: float) -> Risk:
 
 
 def trade_off(tree: DpEvent, delta: float) -> TradeOff:
-    """The curve of a simplified tree without parts, from everything that is proven about it.
+    """Return the curve of a simplified tree without parts, from everything that is proven about it.
 
     Every accountant's ε at δ is a point; most accountants have a whole curve.
 

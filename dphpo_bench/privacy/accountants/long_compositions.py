@@ -1,4 +1,4 @@
-"""What `dp_accounting` does slowly where a grid has a million points, or a release is repeated millions of times.
+"""Faster code for what `dp_accounting` does slowly: large grids, and releases repeated millions of times.
 
 All functions keep its guarantees: ε is an upper bound. None composes distributions whose result would have more than
 `MOST_POINTS` points. That number does not depend on the machine, so neither does ε.
@@ -31,7 +31,7 @@ _LARGEST_LOSS = 700.0  # of larger ones, the exponential may vanish
 
 
 def epsilon_for_delta(distribution: PrivacyLossDistribution, delta: float) -> float:
-    """`get_epsilon_for_delta`, to the last bit, without a loop in Python."""
+    """Return `get_epsilon_for_delta`, to the last bit, without a loop in Python."""
     forward = _epsilon_one_way(distribution._pmf_remove, delta)
     return forward if distribution._symmetric else max(forward, _epsilon_one_way(distribution._pmf_add, delta))
 
@@ -52,9 +52,9 @@ def _epsilon_one_way(pmf: PLDPmf, delta: float) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         near = (upper > delta) & (lower > 0) & (np.log((upper - delta) / lower) >= losses - _MARGIN)
     for at in np.flatnonzero(near):
-        found = math.log((upper[at] - delta) / lower[at])
-        if found >= losses[at]:
-            return max(found, 0.0) if upper[at] > lower[at] + delta else 0.0
+        root = math.log((upper[at] - delta) / lower[at])
+        if root >= losses[at]:
+            return max(root, 0.0) if upper[at] > lower[at] + delta else 0.0
     return 0.0 if losses[-1] < 0 else float(pmf.get_epsilon_for_delta(delta))
 
 
@@ -188,14 +188,14 @@ def _distinct_sides(distribution: PrivacyLossDistribution) -> tuple[PLDPmf, ...]
 
 
 def _span(pmf: PLDPmf) -> int:
-    """The points of a distribution once it is dense."""
+    """Return the points of a distribution once it is dense."""
     if isinstance(pmf, SparsePLDPmf):
         return max(pmf._loss_probs) - min(pmf._loss_probs) + 1 if pmf._loss_probs else 1
     return int(pmf.size)
 
 
 def composed_often(distribution: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
-    """The distribution of very many releases of one distribution, on few points.
+    """Return the distribution of very many releases of one distribution, on few points.
 
     Raises:
         RefusedError: if it has too many points all the same.
@@ -207,7 +207,7 @@ def composed_often(distribution: PrivacyLossDistribution, count: int) -> Privacy
 
 
 def _composed(pmf: DensePLDPmf, count: int) -> DensePLDPmf:
-    """`self_compose` of few points, very often.
+    """Return `self_compose` of few points, very often.
 
     The library's window is found with steep exponentials only, so it is many times too wide. Its transform takes the
     power of every frequency, though nearly all powers vanish.
@@ -220,16 +220,16 @@ def _composed(pmf: DensePLDPmf, count: int) -> DensePLDPmf:
     size = fft.next_fast_len(max(high - low + 1, len(masses)), real=True)
     transform = fft.rfft(masses, size)
     with np.errstate(divide="ignore"):
-        kept = count * np.log(np.abs(transform)) > _VANISHING
+        visible = count * np.log(np.abs(transform)) > _VANISHING
     powers = np.zeros_like(transform)
-    powers[kept] = transform[kept] ** count
-    found = np.roll(fft.irfft(powers, size), -low)[: high - low + 1]
+    powers[visible] = transform[visible] ** count
+    losses = np.roll(fft.irfft(powers, size), -low)[: high - low + 1]
     infinite = _TAIL - math.expm1(count * math.log1p(-pmf._infinity_mass))
-    return DensePLDPmf(pmf._discretization, pmf._lower_loss * count + low, found, infinite, pmf._pessimistic_estimate)
+    return DensePLDPmf(pmf._discretization, pmf._lower_loss * count + low, losses, infinite, pmf._pessimistic_estimate)
 
 
 def _orders(masses: "np.ndarray[tuple[int], np.dtype[np.float64]]", count: int) -> Iterator[float]:
-    """Orders of Chernoff bounds around the best ones for the normal limit, in units of the grid; any order is valid."""
+    """Yield orders of Chernoff bounds near the best of the normal limit, in units of the grid; any order is valid."""
     at = np.arange(len(masses))
     mean = float(masses @ at) / float(masses.sum())
     variance = float(masses @ (at - mean) ** 2)

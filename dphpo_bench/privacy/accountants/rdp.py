@@ -142,7 +142,7 @@ def deltas(event: DpEvent, epsilons: Array) -> Array:
 
 
 def _curve(event: DpEvent, orders: Array) -> Array:
-    """ε(α) of a tree at each order α > 1."""
+    """Return ε(α) of a tree at each order α > 1."""
     counts = event_rules.multiset(event)
     ours = of_parts(event, lambda part: _one_curve(part, orders))
     accountant = rdp.RdpAccountant(orders)
@@ -155,7 +155,7 @@ def _curve(event: DpEvent, orders: Array) -> Array:
 
 
 def _one_curve(event: DpEvent, orders: Array) -> Array | None:
-    """ε(α) of one event; None where the RDP of `dp_accounting` is asked. The list holds what the tests cover."""
+    """Return ε(α) of one event; None where the RDP of `dp_accounting` is asked. The list holds what the tests cover."""
     match event:
         case (
             dp_event.GaussianDpEvent()
@@ -182,7 +182,7 @@ def _one_curve(event: DpEvent, orders: Array) -> Array | None:
 
 
 def one_of(curves: Sequence[Array], orders: Array, weights: Sequence[float] | None) -> Array:
-    """One of several events (docs/accounting.md): the largest ε(α), or that of the mixture.
+    """Return the largest ε(α) of several events, or that of their mixture (docs/accounting.md, one of several events).
 
     `curves` are ε(α) of each event at the orders; `weights` are their probabilities, None if the choice is free.
     """
@@ -193,13 +193,13 @@ def one_of(curves: Sequence[Array], orders: Array, weights: Sequence[float] | No
 
 
 def _pure(epsilon: float, orders: Array) -> Array:
-    """Randomised response, the worst of all (ε, 0)-DP mechanisms at every order."""
+    """Return ε(α) of randomised response, the worst of all (ε, 0)-DP mechanisms at every order."""
     moments = np.logaddexp(epsilon * orders, epsilon * (1 - orders)) - np.logaddexp(0, epsilon)
     return np.asarray(np.maximum(moments, 0) / (orders - 1))
 
 
 def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: float = 1.0) -> Array:
-    """Papernot and Steinke (2022), Theorems 2 and 6; Wang et al. (2023) for bounded adaptive proposals.
+    """Return ε(α) of the best of K runs: Papernot and Steinke (2022), Theorems 2 and 6; Wang et al. (2023), adaptive.
 
     Theorem 2 adds (1+η) min over α' of ((1 − 1/α') ε(α') + ln(1/γ)/α') + ln E[K]/(α−1). A density of proposals
     between c and C adds (α/(α−1) + 1 + η) ln(C/c). Theorem 6 adds μ δ' + ln μ/(α−1), where a run is
@@ -219,7 +219,7 @@ def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: 
 
 
 def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:
-    """Papernot and Steinke (2022), Corollary 16: ε(α) + (α−2)/(α−1) ε(α−1) + 2 ln(1/γ)/(α−1).
+    """Return Papernot and Steinke's (2022) Corollary 16: ε(α) + (α−2)/(α−1) ε(α−1) + 2 ln(1/γ)/(α−1).
 
     `base` is ε(α) of a single run, `below` its ε(α−1), at `orders` α > 2, all of shape (n,); `stop` is γ.
     """
@@ -227,7 +227,7 @@ def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:
 
 
 def _monotone(curve: Array, orders: Array) -> Array:
-    """Rényi divergence grows with its order, so a bound at an order holds at all lower ones."""
+    """Lower each bound to the least at higher orders, which holds too: a Rényi divergence grows with its order."""
     ascending = np.argsort(orders)
     result = np.empty_like(curve)
     result[ascending] = np.minimum.accumulate(curve[ascending][::-1])[::-1]

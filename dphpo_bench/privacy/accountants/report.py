@@ -49,7 +49,7 @@ class EpsilonReport:
 
 
 def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> EpsilonReport:
-    """The ε of an event at this δ.
+    """Return the ε of an event at this δ.
 
     The event is simplified by theorems first (see `event_rules.simplify`), then evaluated once for each combination of
     parts of the records that it names; the largest ε counts.
@@ -72,7 +72,7 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coar
 
 
 def epsilon_by(event: DpEvent, delta: float, accountant: str) -> float:
-    """What `epsilon` of all accountants says of this one, without asking the others.
+    """Return the same ε as `epsilon(event, delta).by_accountant[accountant]`, without asking the others.
 
     The number is the same to the last bit. `epsilon(..., accountant=name)` raises the same kinds of errors, but its
     number may differ a little, since there PLD is not told how wide its grid should be.
@@ -100,7 +100,7 @@ def _exposures(event: DpEvent, delta: float) -> tuple[DpEvent, ...]:
 def _report(
     trees: tuple[DpEvent, ...], delta: float, asked: tuple[str, ...] | None, coarseness: float
 ) -> EpsilonReport:
-    """`epsilon` of the worst of the trees that a record may be exposed to."""
+    """Return the report on the worst of the trees that a record may be exposed to."""
     selects = any(has_selection(tree) for tree in trees)
     names = asked or accountants_for(selects=selects)
     by_accountant: dict[str, float] = {}
