@@ -67,21 +67,18 @@ class Conformance:
         assert counted == pytest.approx(one_by_one.get_epsilon(DELTA), rel=2e-3)
         assert counted == self.bound(compose(*[leaf(2.0)] * 6), coarseness=1)
 
-    def test_more_noise_costs_less(self, leaf: Callable[[float], DpEvent]) -> None:
-        costs = [self.bound(repeat(leaf(noise), 5)) for noise in (0.8, 1.5, 6.0)]
-        assert costs == sorted(costs, reverse=True)
-        assert len(set(costs)) == len(costs)
-
-    def test_more_releases_cost_more(self, leaf: Callable[[float], DpEvent]) -> None:
-        costs = [self.bound(repeat(leaf(2.0), count)) for count in (1, 2, 50)]
-        assert costs == sorted(costs)
-        assert len(set(costs)) == len(costs)
-
-    def test_integers_cost_the_same_as_floats(self, leaf: Callable[[float], DpEvent]) -> None:
-        assert self.bound(leaf(2)) == self.bound(leaf(2.0))
+    def test_less_noise_and_more_releases_cost_more(self, leaf: Callable[[float], DpEvent]) -> None:
+        for events in (
+            [repeat(leaf(noise), 5) for noise in (6.0, 1.5, 0.8)],
+            [repeat(leaf(2.0), count) for count in (1, 2, 50)],
+        ):
+            costs = [self.bound(event) for event in events]
+            assert costs == sorted(set(costs))
+            assert len(costs) == 3
 
     def test_nothing_adds_nothing_and_raw_access_adds_everything(self, leaf: Callable[[float], DpEvent]) -> None:
         event = repeat(leaf(2.0), 3)
+        assert self.bound(event) == self.bound(repeat(leaf(2), 3))  # whole numbers lost releases
         assert self.bound(compose(event, no_op(), repeat(leaf(1.0), 0))) == self.bound(event)
         assert self.bound(compose(event, non_private())) == math.inf
 
@@ -444,7 +441,7 @@ class TestContour:
     """Against the contour integral of `contour.py`, which has no grid of losses."""
 
     # Where a record is in few batches, its loss is nearly discrete and the integral converges too slowly.
-    @settings(derandomize=True, max_examples=6, deadline=None, phases=[Phase.generate])
+    @settings(derandomize=True, max_examples=4, deadline=None, phases=[Phase.generate])
     @given(st.floats(0.8, 4), st.floats(0.02, 0.3), st.integers(250, 2000))
     def test_pld_is_just_above_the_exact_value(self, noise: float, rate: float, steps: int) -> None:
         value = epsilon(sgd(noise, rate, steps), DELTA).epsilon
