@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 
 _TAIL = 1e-15
 """Mass that composing may move to an infinite loss, as in `dp_accounting`."""
+_SPARSE = 1000
+"""The library keeps a composition of at most this many points sparse."""
 _VANISHING = -120.0  # logarithm of what is far below rounding
 _MARGIN = 1e-6  # far above the difference of two logarithm functions
 _ORDERS_OF_RANGE = np.outer(np.geomspace(1e-3, 40.0, 60), (-1.0, 1.0)).ravel()
@@ -143,12 +145,10 @@ def self_composed(distribution: PrivacyLossDistribution, count: int) -> PrivacyL
 
 def _self_composed(pmf: PLDPmf, count: int) -> PLDPmf:
     """Return `pmf.self_compose(count)`, to the last bit. Refused before memory is taken if it has too many points."""
-    masses = np.asarray(pmf.to_dense_pmf()._probs, dtype=float)
-    if not isinstance(pmf, DensePLDPmf):
-        if (_span(pmf) - 1) * count >= MOST_POINTS:
-            low, high = common.compute_self_convolve_bounds(masses, count, _TAIL)
-            check_points(high - low + 1)
+    if isinstance(pmf, SparsePLDPmf) and (count == 1 or pmf.size == 1 or (count < 10 and pmf.size**count <= _SPARSE)):
         return pmf.self_compose(count)
+    pmf = pmf.to_dense_pmf()
+    masses = np.asarray(pmf._probs, dtype=float)
     low, high = common.compute_self_convolve_bounds(masses, count, _TAIL, _binding_orders(masses, count))
     check_points(high - low + 1)
     size = fft.next_fast_len(max(high - low + 1, len(masses)))
@@ -164,19 +164,23 @@ def _self_composed(pmf: PLDPmf, count: int) -> PLDPmf:
 
 
 def _binding_orders(masses: Array, count: int) -> list[float]:
-    """Return those orders of Chernoff bounds, of the 40 of the library, that can give the tightest window.
+    """Return those of the library's 40 orders of Chernoff bounds that can give the tightest window.
 
-    All 40 are computed fast and roughly; those that are within more than the error of the best are left to the library.
+    All 40 bounds are computed fast and roughly. The library computes those again that are near the best.
     """
     size = len(masses)
-    at = np.arange(size)
-    orders = np.concatenate((np.arange(-20, 0), np.arange(1, 21))) / size
-    log_moments = np.log(np.exp(np.outer(orders, at)) @ masses)
-    bounds = (count * log_moments + math.log(2 / _TAIL)) / orders
     slack = 1 + 1e-11 * count * size
-    best = np.where(orders > 0, np.min(bounds, where=orders > 0, initial=np.inf), np.nan)
-    best = np.where(orders < 0, np.max(bounds, where=orders < 0, initial=-np.inf), best)
-    return [float(order) for order in orders[~(np.abs(bounds - best) > slack)]]
+    binding: list[float] = []
+    for sign in (-1.0, 1.0):
+        orders = sign * np.arange(1, 21) / size
+        growth, weighted, moments = np.exp(sign * np.arange(size) / size), masses, []
+        for _ in orders:
+            weighted = weighted * growth
+            moments.append(weighted.sum())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bounds = sign * (count * np.log(moments) + math.log(2 / _TAIL)) / orders
+        binding += orders[~(bounds > np.fmin.reduce(bounds) + slack)].tolist()
+    return binding
 
 
 def _sides(distribution: PrivacyLossDistribution) -> tuple[PLDPmf, PLDPmf]:
