@@ -196,12 +196,12 @@ def test_gradients_of_noise_point_nowhere_by_one_deviation(monkeypatch: pytest.M
 
     monkeypatch.setattr(VotingRule, "observe", noted)
     budget = bench.PrivacyBudget(1.0, 1e-5)
-    for seed in range(40):
+    for seed in range(25):
         record = bench.run(HyFreeDP(clipping=clipping), FlatTask(), budget, seed=seed, check=False).record
         assert record.status == "ok", record.error
-    assert len(seen) == 40 * 9
+    assert len(seen) == 25 * 9
     assert abs(sum(seen)) < 5.5 * math.sqrt(len(seen))  # false alarms: 4e-8
-    # Those of the first probe are smaller, as there is no way yet at the first two steps. False alarms: below 1e-6.
+    # Those of the first probe are smaller, as there is no way yet at the first two steps. False alarms: below 1e-4.
     assert 0.6 < sum(value**2 for value in seen) / len(seen) < 1.4
 
 
