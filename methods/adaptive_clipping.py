@@ -17,7 +17,7 @@ THRESHOLDS = (1e-4, 1e4)
 
 @dataclass(frozen=True)
 class Planned:
-    """What is planned.
+    """Parameters of a plan.
 
     Attributes:
         sample_rate: q.
@@ -85,7 +85,7 @@ class AdaptiveClipping(bench.TrainingMethod[Planned]):
     optimizer: bench.OptimizerName | None = None
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
-        """Noise of the gradients, for a given noise of the counts, such that both together meet the budget."""
+        """Calibrate the noise of the gradients, so that gradients and counts together meet the budget."""
         facts = self.scheduled(facts)
         rate, steps = facts.sample_rate, facts.steps
         count_noise = facts.batch_size / 20 if self.count_noise is None else self.count_noise

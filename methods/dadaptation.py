@@ -38,16 +38,16 @@ class DAdaptation(bench.OptimizerRun):
     learning_rate: bench.Positive = 1.0
 
     def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
-        """The run but for its noise."""
+        """Return the run without its noise."""
         return replace(super().training(facts), learning_rate=self.learning_rate)
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
-        """The authors' optimiser."""
+        """Return the authors' optimiser."""
         from dadaptation import DAdaptAdam
 
         optimizer: torch.optim.Optimizer = DAdaptAdam(weights, lr=self.learning_rate, d0=self.initial_d)
         return optimizer
 
     def estimates(self, optimizer: "torch.optim.Optimizer") -> dict[str, float]:
-        """The distance d."""
+        """Return the distance d."""
         return {"d": float(optimizer.param_groups[0]["d"])}

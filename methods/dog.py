@@ -39,13 +39,13 @@ class DoG(bench.OptimizerRun):
     initial_distance: bench.Positive = 1e-6
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
-        """The authors' optimiser."""
+        """Return the authors' optimiser."""
         from dog import DoG as Published
 
         optimizer: torch.optim.Optimizer = Published(weights, reps_rel=self.initial_distance)
         return optimizer
 
     def estimates(self, optimizer: "torch.optim.Optimizer") -> dict[str, float]:
-        """The largest distance, and the largest step size of a layer."""
+        """Return the largest distance, and the largest step size of a layer."""
         (group,) = optimizer.param_groups
         return {"distance": float(group["rbar"].norm()), "step_size": max(map(float, group["eta"]))}

@@ -36,13 +36,13 @@ class DoWG(bench.OptimizerRun):
     stability: bench.Positive = 1e-4
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
-        """The author's optimiser."""
+        """Return the author's optimiser."""
         from dowg import DoWG as Published
 
         optimizer: torch.optim.Optimizer = Published(weights, eps=self.stability)
         return optimizer
 
     def estimates(self, optimizer: "torch.optim.Optimizer") -> dict[str, float]:
-        """The largest distance."""
+        """Return the largest distance."""
         state: dict[str, Tensor] = optimizer.state  # type: ignore[assignment]  # the package keeps its sums by name
         return {"distance": math.sqrt(state["rt2"].item())}

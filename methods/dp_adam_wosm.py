@@ -40,7 +40,7 @@ class DpAdamWosm(bench.SingleRun):
     clipping: bench.ClippingRule = "abadi:1"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.DpSgd]:
-        """T steps at the smallest noise that meets the budget, and the learning rate that follows from it."""
+        """Plan T steps at the smallest noise that meets the budget, and the learning rate that follows from it."""
         training = self.training(facts).calibrated(budget)
         sensitivity = bench.parse_clipping(self.clipping).sensitivity
         deviation = training.noise_multiplier * sensitivity / self.scheduled(facts).batch_size

@@ -43,7 +43,7 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
     accounting: Literal["tightest", "rdp", "profile", "layer_cake"] = "tightest"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.SearchThenTrain]:
-        """The noise of the final run, then that of the search."""
+        """Calibrate the noise of the final run, then that of the search."""
         share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
         measure = "rdp" if self.accounting == "rdp" else "pld"  # of the share
         final = self.searched(facts, share).calibrated(share, measure)

@@ -59,12 +59,12 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
         return bench.TruncatedNegativeBinomial(self.mean, self.shape)
 
     def bounds(self, budget: bench.PrivacyBudget) -> tuple[float, float]:
-        """c and C: how far the search may learn."""
+        """Return c and C: how far the search may learn."""
         high = math.exp(self.adaptivity_share * budget.epsilon / (2 * (2 + self.shape)))
         return 1 / high, high
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
-        """The noise of a trial's training and of its score."""
+        """Calibrate the noise of a trial's training and of its score."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.best_of(trial, self.runs, *self.bounds(budget))
@@ -72,7 +72,7 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
         return self.plan_search(facts, budget, whole)
 
     def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
-        """Trials one after the other, each drawn from what the earlier ones suggest; release the best."""
+        """Run trials one after the other, each drawn from what earlier trials suggest; release the best."""
         space = self.searched_space(session.facts)
         prior = [session.fork(f"candidate {index}").candidate(space) for index in range(self.points)]
         encoded = [_encoded(candidate, session.facts.searched(space)) for candidate in prior]
@@ -85,7 +85,7 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
 
 
 def _promise(points: "Sequence[Sequence[float]]", tried: "Sequence[int]", scores: "Sequence[float]") -> list[float]:
-    """How promising each point is: exponential in the upper confidence bound of a Gaussian process."""
+    """Rate how promising each point is: exponential in the upper confidence bound of a Gaussian process."""
     finite = [(index, score) for index, score in zip(tried, scores, strict=True) if math.isfinite(score)]
     if len(finite) < 2:
         return [1.0] * len(points)
@@ -103,7 +103,7 @@ def _promise(points: "Sequence[Sequence[float]]", tried: "Sequence[int]", scores
 
 
 def _encoded(candidate: "bench.Candidate", space: "Mapping[str, BaseDistribution]") -> list[float]:
-    """A candidate as numbers in [0, 1], logarithms where the space is logarithmic, one for each category."""
+    """Return a candidate as numbers in [0, 1], on the scale of the space; one-hot for categories."""
     from optuna.distributions import CategoricalDistribution
 
     numbers: list[float] = []

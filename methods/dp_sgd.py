@@ -33,7 +33,7 @@ class FixedDpSgd(bench.SingleRun):
     optimizer: bench.OptimizerName | None = None
 
     def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
-        """The task's learning rate and optimiser, unless told others."""
+        """Return the task's learning rate and optimiser, unless told others."""
         return replace(
             super().training(facts),
             learning_rate=self.learning_rate or facts.learning_rate,

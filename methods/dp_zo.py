@@ -7,7 +7,7 @@ import dphpo_bench as bench
 
 @dataclass(frozen=True)
 class ZerothOrder:
-    """What is planned.
+    """Parameters of a plan.
 
     Attributes:
         sample_rate: q.
@@ -60,7 +60,7 @@ class DpZo(bench.TrainingMethod[ZerothOrder]):
     averaging: bench.Decay = 0.0
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[ZerothOrder]:
-        """T scalars at the smallest noise that meets the budget."""
+        """Plan T scalars at the smallest noise that meets the budget."""
         facts = facts.with_schedule(self.batch_size, self.epochs or self.passes * facts.epochs)
         rate, steps = facts.sample_rate, facts.steps
         noise = bench.calibrate(lambda sigma: bench.dp_sgd_event(rate, steps, sigma), budget)

@@ -31,7 +31,7 @@ class GridComposed(bench.SearchMethod[bench.Trial]):
     points: bench.Count = 5
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
-        """The noise of each of the runs, and of each of the scores."""
+        """Calibrate the noise of each run, and of each of the scores."""
         runs = len(facts.grid(self.points, self.searched_space(facts)))
 
         def whole(trial: "DpEvent") -> "DpEvent":

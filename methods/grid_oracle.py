@@ -37,18 +37,18 @@ class GridOracle(bench.SearchMethod[bench.Run]):
     schedule: Literal["constant", "cosine"] = "constant"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Run]:
-        """The noise of one run, and an ε that is infinite all the same."""
+        """Calibrate the noise of one run; ε of the whole is infinite all the same."""
         training = self.searched(facts, budget).having({"schedule": self.schedule}).calibrated(budget)
-        one = training.as_plan(facts, budget)
+        single = training.as_plan(facts, budget)
         candidates = len(facts.grid(self.points, self.searched_space(facts)))
-        searched = one.cost.examples * (1 - self.validation) + facts.n_records * self.validation
+        searched = single.cost.examples * (1 - self.validation) + facts.n_records * self.validation
         return replace(
-            one,
+            single,
             event=bench.compose(training.event, bench.non_private()),
             cost=bench.Cost(
                 runs=candidates + 1,
                 steps=round((candidates + 1) * training.steps),
-                examples=one.cost.examples + candidates * searched,
+                examples=single.cost.examples + candidates * searched,
             ),
         )
 

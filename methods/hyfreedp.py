@@ -15,23 +15,24 @@ if TYPE_CHECKING:
 # Settled on digits, Fashion-MNIST and Adult (linear models and small networks; of the pictures also one class against
 # the rest), then frozen; see docs/hyfreedp.md.
 LOOKS = 8
-"""How often it is asked, before the first step, what noise the weights can bear."""
+"""Number of noise levels that are tried on the weights before the first step."""
 
 LOOKERS = 256
-"""Expected number of records asked before the first step and after the last; of a larger batch, at least as many."""
+"""Expected number of records in the looks before the first step and after the last; at least as many vote."""
 
 PASSES = 0.28
-"""Records that probes pass forward for each that is trained on: where most weights are frozen, a pass forward takes
-half as long as a step of training. In short runs the looks, and the fewest votes, take more."""
+"""Forward passes of probes for each record that is trained on. In short runs the looks, and the fewest votes, take
+more."""
 
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
-"""That noise per weight is looked for from the first on, its logarithm by the second, then by ever smaller strides."""
+"""The search for the noise per weight starts at the first; the second is the first stride of its logarithm, and the
+third the factor between strides."""
 
 FELT, BOUND = 0.2, 2.0
 """Nats: what the noise of a whole run adds to the mean loss at the rate called felt; the most one record counts."""
 
 HEAD, SMALLEST, LARGEST = 4.0, 1 / 4, 128.0
-"""Rates, in multiples of the one that is felt: the first of a linear classifier, and both limits."""
+"""Rates, as multiples of the felt rate: the first of a linear classifier, and both limits."""
 
 FALLBACK = 0.01
 """The rate that counts as felt where the budget is too small for a look."""
@@ -70,30 +71,28 @@ TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
 
 ASIDE, RESCALE, SETTLE = 0.35, 0.7, 0.85
-"""Of the logarithm of the last layer's scale: distance of compared losses, first stride, factor of each next one."""
+"""For the logarithm of the last layer's scale: the distance to both sides at which losses are compared, the first
+stride, and the factor between strides."""
 
 
 class VotingRule:
     """The learning rate, from votes along the training's own path.
 
-    A stretch Δ leads from the average of recent weights, w̄, to the present ones, w. Of each record it is asked whether
-    its loss fell from w̄ to w, and whether it would fall again from w to w + Δ; the answers are +1 or −1. Let b be the
-    mean of the two sums of votes, and a the first minus the second: b/a is the best distance from w along Δ, in units
-    of Δ, if votes followed a parabola. It is large while the run makes headway, about one where headway and noise
-    balance, and negative where the rate is too large. Votes know no scale: they serve cross entropy, squared errors
-    and tokens alike, and clipped gradients, which minimise no loss, agree with them.
+    A stretch Δ leads from the average of recent weights, w̄, to the present weights, w. Each record votes twice, +1 or
+    −1: on whether its loss fell from w̄ to w, and on whether it would fall from w to w + Δ. Let b be the mean of the two
+    sums of votes, and a the first minus the second. If votes followed a parabola, b/a would be the best distance from w
+    along Δ, in units of Δ. It is large while the run makes headway, about 1 where headway and noise balance, and
+    negative where the rate is too large. Votes do not depend on the scale of the loss.
 
-    At t of T steps the rate grows if b/a is above 8 (T − t)/t, held to [1, 8], and falls if it is below 1/4, ever more
-    slowly. Fixed learning rates that turned out best had values between the two: the upper ones where noise is most of
-    a step, as in linear models, the lower ones where the way is bent, as in networks. Where b stands out of the noise
-    but a does not, the way is straight: if it leads down, the rate grows, by √3 or more, or by less where noise could
-    hide a. If it leads up, or the best place lies far behind, b/a < −3, it stays: then the direction was wrong and not
-    the length. So it does where neither is seen. In the first tenth of the run, where steps are smaller than the rate
-    says, it does not grow.
+    At t of T steps the rate grows if b/a is above 8 (T − t)/t, held to [1, 8], and falls if b/a is below 1/4, ever more
+    slowly. Best fixed learning rates had values between these limits (docs/hyfreedp.md). If b is significant but a is
+    not, the path is straight. Where it leads down, the rate grows, by √3 or more, or by less where noise could hide a.
+    The rate stays if the path leads up or b/a < −3, because then the direction was wrong and not the length. It stays
+    if neither a nor b is significant. It does not grow in the first tenth of the run, the warm-up.
 
-    Where one class is rare, a stretch helps it or the others, by turns, and a vote counts heads: most may lose
-    although the few gain more. The gradients, released anyway, tell that from a run that goes astray. If four in
-    five lose by a straight way, and the gradients still point along it, the rate grows.
+    Where one class is rare, most records may lose although the few gain more. The gradients, released anyway, tell
+    this from divergence: if four in five lose along a straight path, and the gradients still point along it, the
+    rate grows.
 
     Args:
         learning_rate: the first.
@@ -111,10 +110,10 @@ class VotingRule:
         """Take in one probe.
 
         Args:
-            last: those whose loss the last stretch lowered, minus the others, as a share of all; noisy.
-            next_one: the same for another such stretch.
+            last: noisy sum of the votes on the last stretch, as a share of all voters.
+            next_one: noisy sum of the votes on another such stretch, as a share of all voters.
             done: t/T.
-            onward: how far the gradients since the last probe point along the stretch, in standard deviations of
+            onward: component of the gradients since the last probe along the stretch, in standard deviations of
                 their noise.
         """
         slope, curvature = (last + next_one) / 2, last - next_one
@@ -128,10 +127,10 @@ class VotingRule:
         elif slope <= 1.5 * self._deviation and not seen:
             return
         else:
-            wanted = bench.within((1.0, 8.0), 8 * (1 - done) / done)
-            found = max(slope, 0.0) / max(curvature, visible)
-            nearest = bench.within((LEAST, wanted), found)  # found itself where it may stay
-            change = math.log(bench.within((1 / 2, 6.0), found / nearest))
+            farthest = bench.within((1.0, 8.0), 8 * (1 - done) / done)
+            best = max(slope, 0.0) / max(curvature, visible)
+            nearest = bench.within((LEAST, farthest), best)  # the best distance itself where the rate may stay
+            change = math.log(bench.within((1 / 2, 6.0), best / nearest))
             if not seen:
                 change = max(change, math.log(3) * CURVED / visible)
         if done < WARM:  # the steps were smaller than the rate says
@@ -143,7 +142,7 @@ class VotingRule:
 
 @dataclass(frozen=True)
 class Voted:
-    """What is planned.
+    """Parameters of a plan.
 
     Attributes:
         sample_rate: q.
@@ -169,30 +168,30 @@ class Voted:
     optimizer: str
 
     def blur(self, rate: float) -> float:
-        """The deviation for a batch of this rate: that of all, or more where few records are asked."""
+        """Return the deviation for a batch of this rate: that of all, or more where few records are asked."""
         return max(self.deviation, QUIETEST / (rate * self.records))
 
     def noise(self, rate: float) -> float:
-        """The noise multiplier of a sum over a batch of this rate."""
+        """Return the noise multiplier of a sum over a batch of this rate."""
         return self.blur(rate) * rate * self.records
 
     def asked(self, rate: float, sums: int) -> "DpEvent":
-        """A batch of this rate, of which so many sums are released."""
+        """Return a batch of this rate, of which so many sums are released."""
         return bench.poisson_sampled(rate, bench.repeat(bench.gaussian(self.noise(rate)), sums))
 
     @property
     def walk(self) -> "DpEvent":
-        """What is asked before the first step."""
+        """Event of the looks before the first step."""
         return self.asked(self.look_rate, 2 * LOOKS)
 
     @property
     def vote(self) -> "DpEvent":
-        """What is asked at a probe."""
+        """Event of one probe."""
         return self.asked(self.vote_rate, 2)
 
     @property
     def scale(self) -> "DpEvent":
-        """What is asked after the last step."""
+        """Event of the looks after the last step."""
         return self.asked(self.look_rate, LOOKS)
 
 
@@ -200,32 +199,28 @@ class Voted:
 class HyFreeDP(bench.TrainingMethod[Voted]):
     """Training without a learning rate or a clipping threshold to choose; the idea is that of Liu and Bu 2025.
 
-    Like theirs, it releases a few privatised losses while it trains, and its learning rate follows from them. What is
-    asked, and how the rate follows, is ours; their rule is `hyfreedp_paper`.
+    Like theirs, it releases a few privatised losses while it trains, and its learning rate follows from them. The
+    queries and the rule are ours; their rule is `hyfreedp_paper`.
 
-    - Before the first step, one batch is asked how much the loss would rise if a whole run's noise, η √T Z, were added
-      to the initial weights or taken from them, Z standard normal. Eight such looks, each at another Z, lead to the η
-      at which it rises by 0.2 nats. The run starts there, or at four times that if a last layer alone is trained and
-      the task is no regression, and stays between a quarter of it and 128 times it.
-    - Then about eight to twenty batches vote, see `VotingRule`. In the first tenth of the run, steps grow up to its
-      rate.
-    - After the last step, one batch is asked eight times by how much the loss would change if the last layer were
-      scaled down. Normalised gradients let margins grow without end; a scale mends the probabilities and leaves the
-      classes as they are (temperature scaling, Guo et al. 2017).
+    - Before the first step, eight looks at one batch find the η at which the loss rises by 0.2 nats when a whole run's
+      noise, η √T Z with Z standard normal, is added to the initial weights or subtracted. The run starts at η, or at
+      4 η if only a last layer is trained and the task is no regression. The rate stays in [η/4, 128 η].
+    - Then about eight to twenty batches vote, see `VotingRule`. Steps warm up in the first tenth of the run.
+    - After the last step, eight looks at one batch find a scale of the last layer: temperature scaling (Guo et al.
+      2017), because normalised gradients let margins grow without end.
 
     Released are gradients, T × Poisson(q; Gaussian σ), and clipped sums of changes of the loss: Poisson(p; 16 ×
-    Gaussian σ_p) at first, n × Poisson(r; 2 × Gaussian σ_r) as votes, Poisson(p; 8 × Gaussian σ_p) at last. All of it
-    is one event, calibrated as such. σ_p/p = σ_r/r is fixed beforehand from public numbers: the noise on a mean is 0.02
-    of the bound, or more where that would take more than `share`; then fewer batches vote, at least about eight. Sums
-    over fewer than a hundred records have more.
+    Gaussian σ_p) first, n × Poisson(r; 2 × Gaussian σ_r) as votes, Poisson(p; 8 × Gaussian σ_p) last. They are
+    calibrated as one event. σ_p/p = σ_r/r is fixed beforehand from public numbers: the noise on a mean is 0.02 of the
+    bound, or more where that would take more than `share`. Then fewer batches vote, at least about eight. Sums over
+    fewer than a hundred records have more noise.
 
     The other parameters are those of every `TrainingMethod`.
 
     Attributes:
-        share: about the most that probes may take of the run's Gaussian DP μ² (Dong et al. 2022), while it is small;
-            twice their share of ε.
-        probe_size: expected number of records that vote at a time, at most. Where a run trains on few records, fewer
-            vote, down to 256, so that probes take about 15 % of the time. A batch may be smaller still.
+        share: about twice the share of ε that probes may take: their share of the run's Gaussian DP μ².
+        probe_size: largest expected number of voters at a time. In runs on few records fewer vote, down to 256, so
+            that probes take about 15 % of the time.
         clipping: "auto_s", "auto_s:γ", "auto_v" or "abadi:C".
         optimizer: a `torch.optim` name; "task" takes the task's.
     """
@@ -243,7 +238,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     optimizer: bench.OptimizerOrTask = "AdamW"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Voted]:
-        """The noise of probes, then that of gradients, for the whole training at once."""
+        """Calibrate the noise of probes, then that of gradients, for the whole training at once."""
         facts = self.scheduled(facts)
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
         look_rate = min(1.0, LOOKERS / records)
@@ -306,13 +301,13 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
                 onward.clear()
             update.apply(direction, rule.learning_rate * min(1.0, (step + 1) / (WARM * planned.steps)))
             recent.update()
-        found = {"learning_rate": rule.learning_rate, "path": path}
-        return bench.Outcome(model, found | {"scale": self.scaled(planned, session, model)})
+        results = {"learning_rate": rule.learning_rate, "path": path}
+        return bench.Outcome(model, results | {"scale": self.scaled(planned, session, model)})
 
     def first_rule(
         self, planned: Voted, session: "bench.Session", model: "nn.Module", direction: "Sequence[Tensor]"
     ) -> VotingRule:
-        """The rule at its first rate, which the noise decides that the initial weights can bear."""
+        """Return the rule at its first rate, which the noise decides that the initial weights can bear."""
         batch, noise = session.sample(planned.walk, "walk"), planned.noise(planned.look_rate)
         deviation, felt = planned.blur(planned.look_rate), FALLBACK
         if deviation <= UNSEEN:
@@ -342,7 +337,7 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         with torch.no_grad():
             for look in range(LOOKS):
                 torch._foreach_mul_(last, math.exp(ASIDE))
-                direction = [weight * any(weight is one for one in last) for weight in bench.trainable(model)]
+                direction = [weight * any(weight is member for member in last) for weight in bench.trainable(model)]
                 (change,) = batch.loss_changes(model, direction, (1 - math.exp(-2 * ASIDE),), BOUND, noise)
                 stride = math.copysign(RESCALE * SETTLE**look, change) if abs(change) > 2 * BOUND * deviation else 0.0
                 torch._foreach_mul_(last, math.exp(stride - ASIDE))
@@ -351,9 +346,9 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
 
 
 def bearable(rise: "Callable[[float], float]", limit: float) -> float:
-    """The noise per weight at which the loss rises by so much, in eight looks of which none decides alone.
+    """Return the noise per weight at which the loss rises by `limit`, from eight looks.
 
-    No interval is left for good, as bisection would, so that later looks mend what one of them got wrong.
+    Unlike in bisection, later looks can correct a wrong one.
 
     Args:
         rise: of the loss at such noise, in nats; noisy.
@@ -366,35 +361,39 @@ def bearable(rise: "Callable[[float], float]", limit: float) -> float:
 
 
 def descent(gradient: "Sequence[Tensor]", way: "Sequence[Tensor]") -> float:
-    """By how much the loss falls on a step of length one along the way, to first order; 0 where there is no way."""
-    pairs = [(one.double(), other.double()) for one, other in zip(gradient, way, strict=True)]
+    """Return the first-order decrease of the loss for a step of length 1 along the path; 0 without a path."""
+    pairs = [(slope.double(), step.double()) for slope, step in zip(gradient, way, strict=True)]
     length = math.sqrt(sum(step.square().sum().item() for _, step in pairs))
     return -sum((slope * step).sum().item() for slope, step in pairs) / length if length else 0.0
 
 
 def normal_like(tensors: "Sequence[Tensor]", uniform: float) -> "Iterator[list[Tensor]]":
-    """Standard normal tensors of the same shapes, over and over, drawn without looking at any record."""
+    """Yield standard normal tensors of these shapes without end, drawn without looking at any record."""
     import torch
 
     generator = torch.Generator().manual_seed(random.Random(uniform).getrandbits(63))
     while True:
-        yield [torch.randn(one.shape, generator=generator, dtype=one.dtype).to(one.device) for one in tensors]
+        yield [
+            torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device) for tensor in tensors
+        ]
 
 
 def root_mean_square(tensors: "Sequence[Tensor]") -> float:
-    """Of all entries; never 0."""
+    """Return the root mean square of all entries; never 0."""
     total = sum(tensor.double().square().sum().item() for tensor in tensors)
     return max(math.sqrt(total / sum(tensor.numel() for tensor in tensors)), 1e-12)
 
 
 def is_head(model: "nn.Module") -> bool:
-    """Whether all that is trained is one matrix, with or without a bias, of the last layer that was given weights."""
+    """Return whether one matrix, and at most a bias, of the last layer with weights is all that is trained."""
     owned = [weights for layer in model.modules() if (weights := list(layer.parameters(recurse=False)))]
-    others = (one.requires_grad for weights in owned[:-1] for one in weights)
-    return sum(one.requires_grad and one.dim() > 1 for one in owned[-1]) == 1 and not any(others)
+    others = (weight.requires_grad for weights in owned[:-1] for weight in weights)
+    return sum(weight.requires_grad and weight.dim() > 1 for weight in owned[-1]) == 1 and not any(others)
 
 
 def last_layer(model: "nn.Module") -> "Sequence[Tensor]":
-    """The trained weights of the last module that has any of its own: as a rule, what makes the outputs."""
-    owned = ([one for one in layer.parameters(recurse=False) if one.requires_grad] for layer in model.modules())
+    """Return the trained weights of the last module that has any itself, which usually computes the outputs."""
+    owned = (
+        [weight for weight in layer.parameters(recurse=False) if weight.requires_grad] for layer in model.modules()
+    )
     return [weights for weights in owned if weights][-1]

@@ -21,7 +21,7 @@ class LDoG(DoG):
     summary = "L-DoG on private gradients: DoG with a step size for each layer."
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
-        """The authors' optimiser."""
+        """Return the authors' optimiser."""
         from dog import LDoG as Published
 
         optimizer: torch.optim.Optimizer = Published(weights, reps_rel=self.initial_distance)

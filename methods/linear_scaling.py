@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is planned.
+    """Parameters of a plan.
 
     Attributes:
         sweep_noise: σ of a run of each sweep.
@@ -80,13 +80,13 @@ class LinearScaling(bench.Method[Planned]):
                 raise bench.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
 
     def descent(self, noise_multiplier: float = 0.0, total: float = 1.0) -> bench.DpSgd:
-        """One run on all records, of this total step size."""
+        """Return one run on all records, of this total step size."""
         return bench.DpSgd(
             1.0, self.steps, noise_multiplier, total / self.steps, clipping=self.clipping, averaging=self.averaging
         )
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
-        """The noise of both sweeps, of the counts, and of the final run: what is left."""
+        """Calibrate the noise of both sweeps, of the counts, and of the final run: what is left."""
         bench.refuse_searched(facts, {"learning_rate"}, "the rule scales one step size, and finds its range by itself")
         run = self.descent()
         sweeps = [run.calibrated(bench.PrivacyBudget(share * budget.epsilon, budget.delta)) for share in self._shares]
@@ -133,7 +133,7 @@ class LinearScaling(bench.Method[Planned]):
             sessions = [session.fork(f"ε share {share}, run {index}") for index in range(self.runs)]
             runs = [self.descent(noise, total) for total in candidates]
             models = bench.DpSgd.train_together(sessions, runs, f"Sweep at {share:.0%} of ε")
-            scores = [own.score(model, planned.score_noise) for own, model in zip(sessions, models, strict=True)]
+            scores = [part.score(model, planned.score_noise) for part, model in zip(sessions, models, strict=True)]
             best = candidates[max(range(self.runs), key=scores.__getitem__)]
             points.append((share * plan.budget.epsilon, best))
             sweeps.append({"epsilon": points[-1][0], "total_step_sizes": candidates, "scores": scores})
@@ -156,7 +156,7 @@ class LinearScaling(bench.Method[Planned]):
 def on_line(
     first: tuple[float, float], second: tuple[float, float], epsilon: float, limits: tuple[float, float]
 ) -> float:
-    """r at `epsilon` on the line through two points (ε, r), within limits.
+    """Return r at `epsilon` on the line through two points (ε, r), within limits.
 
     A line that falls is taken as flat, at the second point: that sweep had less noise.
     """

@@ -54,11 +54,11 @@ class LiuTalwar(bench.RandomStopping[bench.Trial]):
 
     @property
     def accountant(self) -> str | None:
-        """Whose ε is quoted; None: the tightest."""
+        """Name of the quoted accountant; None: the tightest."""
         return "liu_talwar" if self.accounting == "theorem" else super().accountant
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
-        """The noise of a trial's training and of its score."""
+        """Calibrate the noise of a trial's training and of its score."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
             if self.threshold is not None:
@@ -77,7 +77,7 @@ class LiuTalwar(bench.RandomStopping[bench.Trial]):
         return bench.released(best, session)
 
     def number(self, delta: float) -> "bench.RunCount":
-        """The distribution of the number of trials; "theorem" asks for a hard stop."""
+        """Return the distribution of the number of trials; "theorem" asks for a hard stop."""
         if self.accounting != "theorem":
             return self.runs
         return bench.CappedGeometric(self.mean, math.ceil(math.log(1 / (STOP_SHARE * delta)) * self.mean))

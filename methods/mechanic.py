@@ -38,15 +38,15 @@ class Mechanic(bench.OptimizerRun):
     initial_scale: bench.Positive = 1e-8
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
-        """The author's optimiser."""
+        """Return the author's optimiser."""
         import torch
         from mechanic_pytorch import mechanize
 
-        made = mechanize(torch.optim.AdamW, s_init=self.initial_scale, store_delta=True)
-        optimizer: torch.optim.Optimizer = made(weights, lr=1.0)
+        optimizer_class = mechanize(torch.optim.AdamW, s_init=self.initial_scale, store_delta=True)
+        optimizer: torch.optim.Optimizer = optimizer_class(weights, lr=1.0)
         return optimizer
 
     def estimates(self, optimizer: "torch.optim.Optimizer") -> dict[str, float]:
-        """The scale s, which is AdamW's learning rate."""
+        """Return the scale s, which is AdamW's learning rate."""
         state: dict[Any, Any] = optimizer.state
         return {"learning_rate": float(state["_mechanic"]["s"].sum())}

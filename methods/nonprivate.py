@@ -18,7 +18,7 @@ LEAST_STEPS = 500
 
 @dataclass(frozen=True)
 class Planned:
-    """What is planned.
+    """Parameters of a plan.
 
     Attributes:
         batch_size: of a minibatch.
@@ -61,7 +61,7 @@ class NonPrivate(bench.Method[Planned]):
     holdout: bench.Share = 0.1
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
-        """How long to train; what it releases is the data's."""
+        """Plan how long to train; the release is not private."""
         batch_size = min(self.batch_size, facts.n_records)
         least = LEAST_STEPS * batch_size / facts.n_records
         facts = facts.with_schedule(batch_size, max(EPOCHS, least) if self.epochs is None else self.epochs)
@@ -109,7 +109,7 @@ class NonPrivate(bench.Method[Planned]):
         generator: "torch.Generator",
         label: str,
     ) -> "list[nn.Module]":
-        """One model for each learning rate, all on the same minibatches, so that the records are read once."""
+        """Return one model for each learning rate, all on the same minibatches, so that the records are read once."""
         import torch
 
         batch_size, steps = planned.batch_size, planned.steps
@@ -124,8 +124,9 @@ class NonPrivate(bench.Method[Planned]):
                 batch, left = left[:batch_size], left[batch_size:]
                 some = records.rows(batch).to(session.device, bench.trainable(models[0])[0].dtype)
                 for model, update, rate in zip(models, updates, rates, strict=True):
-                    own = some if model is models[-1] else some.copied()  # a model or a loss may write to what it gets
-                    loss = session.objective.losses(own.outputs(model), own.targets).mean()
+                    # A model or a loss may write to its batch.
+                    rows_of_model = some if model is models[-1] else some.copied()
+                    loss = session.objective.losses(rows_of_model.outputs(model), rows_of_model.targets).mean()
                     gradients = torch.autograd.grad(loss, bench.trainable(model))
                     update.apply(update.direction(gradients), rate * schedule.rate_at(step))
                 advance()

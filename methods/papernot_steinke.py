@@ -71,7 +71,7 @@ class PapernotSteinke(bench.RandomStopping[bench.Trial]):
                 return bench.UniformCount(1, round(2 * self.mean - 1))
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
-        """The noise of a trial's training and of its score, for the best of K of them."""
+        """Calibrate the noise of a trial's training and of its score, for the best of K of them."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
             return bench.best_of(trial, self.runs)

@@ -23,7 +23,7 @@ class Prodigy(DAdaptation):
     reference = "Mishchenko and Defazio 2024, Prodigy: An Expeditiously Adaptive Parameter-Free Learner"
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
-        """The authors' optimiser."""
+        """Return the authors' optimiser."""
         from prodigyopt import Prodigy as Published
 
         optimizer: torch.optim.Optimizer = Published(weights, lr=self.learning_rate, d0=self.initial_d)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is planned.
+    """Parameters of a plan.
 
     Attributes:
         test_epsilon: ε₀ of a success.
@@ -73,7 +73,7 @@ class ProposeTest(bench.SearchMethod[Planned]):
     final_share: bench.Share = 0.85
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
-        """The noise of the final run, then ε₀ of a success."""
+        """Calibrate the noise of the final run, then ε₀ of a success."""
         space, why = self.searched_space(facts), "candidates are compared after equally many steps without noise"
         bench.refuse_searched(facts, bench.HYPERPARAMETERS, why, space)
         final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
@@ -105,7 +105,7 @@ class ProposeTest(bench.SearchMethod[Planned]):
         )
 
     def _on_part(self, facts: bench.TaskFacts) -> "bench.DpSgd":
-        """A run on one part of the records: full batches, as many steps as the final run has epochs."""
+        """Return a run on one part of the records: full batches, as many steps as the final run has epochs."""
         epochs = facts.with_schedule(None, self.epochs).epochs
         return replace(self.training(facts), sample_rate=1.0, steps=max(1, round(epochs)))
 
@@ -116,22 +116,22 @@ class ProposeTest(bench.SearchMethod[Planned]):
         on_part = self._on_part(session.facts)
         runs = [on_part.having(candidate) for candidate in candidates]
         sealed = session.sealed_utilities(runs, self.partitions, self.validation)
-        found = propose_and_test(
+        answers = propose_and_test(
             lambda: sealed.open_test(planned.test_epsilon).first, self.resolution, planned.successes
         )
-        successes = [index for index in found if index is not None]
+        successes = [index for index in answers if index is not None]
         chosen = candidates[successes[-1]] if successes else {}
         model = planned.final.having(chosen).train(session, "Final run")
-        return bench.Outcome(model, {**chosen, "candidates": candidates, "answers": found})
+        return bench.Outcome(model, {**chosen, "candidates": candidates, "answers": answers})
 
 
 def most_successes(resolution: float) -> int:
-    """M = ⌈1/resolution⌉: each success gains a step at least."""
+    """Return M = ⌈1/resolution⌉: each success gains a step at least."""
     return math.ceil(1 / resolution)
 
 
 def most_rounds(resolution: float, successes: int) -> int:
-    """The greatest number of rounds of `propose_and_test`, on any data.
+    """Return the greatest number of rounds of `propose_and_test`, on any data.
 
     A success doubles the step and a failure halves it, so from 2^k the step is below 1 once failures outnumber
     successes by k + 1, and a search that ends with c successes did not get there.

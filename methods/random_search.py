@@ -24,7 +24,7 @@ class RandomSearch(bench.CandidateMethod[bench.Run]):
     end_to_end_private = True
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Run]:
-        """T steps at the smallest noise that meets the budget; each of several schedules has its own."""
+        """Plan T steps at the smallest noise that meets the budget; each of several schedules has its own."""
         return self.searched(facts, budget, drawn=True).calibrated(budget).as_plan(facts, budget)
 
     def run(self, plan: bench.Plan[bench.Run], session: "bench.Session") -> bench.Outcome:

@@ -38,6 +38,6 @@ class Recommended(bench.SingleRun):
     learning_rate: bench.Positive = 2.0
 
     def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
-        """SGD without momentum, whatever the task's optimiser is."""
+        """Return SGD without momentum, whatever the task's optimiser is."""
         run = super().training(facts)
         return replace(run, optimizer="SGD", momentum=0.0, learning_rate=self.learning_rate)

@@ -19,7 +19,7 @@ CLOSE = 1e-3
 
 @dataclass(frozen=True)
 class Planned:
-    """What is planned: a run of DP-SGD, or a method that runs again.
+    """Parameters of a plan: a run of DP-SGD, or a method that runs again.
 
     Attributes:
         training: the run of DP-SGD.
@@ -82,7 +82,7 @@ class Replay(bench.Method[Planned]):
     momentum: bench.Decay | None = None
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
-        """The noise that this share of the budget buys, and an ε that is infinite all the same."""
+        """Calibrate the noise to this share of the budget; ε of the whole is infinite all the same."""
         if self.again is not None:
             whole, plan = self._enlarged(facts, budget)
             return replace(
@@ -109,7 +109,7 @@ class Replay(bench.Method[Planned]):
         return bench.PrivacyBudget(self.share * budget.epsilon, budget.delta)
 
     def _training(self, facts: bench.TaskFacts) -> bench.DpSgd:
-        """The run but for its noise."""
+        """Return the run without its noise."""
         run = bench.DpSgd.of(
             facts,
             learning_rate=self.learning_rate,
@@ -139,19 +139,19 @@ class Replay(bench.Method[Planned]):
         return method
 
     def _enlarged(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> tuple[float, bench.Plan[Any]]:
-        """The method's plan whose training alone costs about what this share of the budget allows, and its whole ε."""
-        method, wanted = self._method(), self._for_training(budget).epsilon
-        whole = wanted
+        """Return the whole ε and the method's plan whose training costs about what this share of the budget allows."""
+        method, target = self._method(), self._for_training(budget).epsilon
+        whole = target
         plan = method.plan(facts, bench.PrivacyBudget(whole, budget.delta))
         for _ in range(ROUNDS):
             alone = bench.epsilon(plan.training_event, budget.delta).epsilon
-            if abs(alone / wanted - 1) < CLOSE:
+            if abs(alone / target - 1) < CLOSE:
                 break
-            whole *= wanted / alone
+            whole *= target / alone
             plan = method.plan(facts, bench.PrivacyBudget(whole, budget.delta))
         return whole, plan
 
 
 def _unpaid(event: "DpEvent") -> "DpEvent":
-    """The event after values were looked up without privacy."""
+    """Return the event after values were looked up without privacy."""
     return bench.compose(event, bench.non_private())

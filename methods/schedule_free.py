@@ -42,11 +42,11 @@ class ScheduleFree(bench.OptimizerRun):
             )
 
     def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
-        """The run but for its noise."""
+        """Return the run without its noise."""
         return replace(super().training(facts), learning_rate=self.learning_rate)
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
-        """The authors' optimiser, in the mode in which it steps."""
+        """Return the authors' optimiser, in the mode in which it steps."""
         from schedulefree import AdamWScheduleFree
 
         optimizer = AdamWScheduleFree(weights, lr=self.learning_rate)
@@ -54,9 +54,9 @@ class ScheduleFree(bench.OptimizerRun):
         return cast("torch.optim.Optimizer", optimizer)
 
     def estimates(self, optimizer: "torch.optim.Optimizer") -> dict[str, float]:
-        """The learning rate that was given."""
+        """Return the learning rate that was given."""
         return {"learning_rate": float(optimizer.param_groups[0]["scheduled_lr"])}
 
     def finish(self, optimizer: "torch.optim.Optimizer") -> None:
-        """The weights become the average x."""
+        """Replace the weights by the average x."""
         cast(Any, optimizer).eval()

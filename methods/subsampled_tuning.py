@@ -49,7 +49,7 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     accounting: Literal["tightest", "profile", "layer_cake"] = "tightest"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.SearchThenTrain]:
-        """The noise of the final run, then that of the search."""
+        """Calibrate the noise of the final run, then that of the search."""
         share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
         final = self.searched(facts, share).calibrated(share)
 
@@ -59,20 +59,20 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
         return self.plan_search_and_run(facts, budget, whole, final, searched=self.tuning_rate)
 
     def search(self, trial: "DpEvent") -> "DpEvent":
-        """The search on a sample."""
+        """Return the search on a sample."""
         return bench.poisson_sampled(self.tuning_rate, bench.best_of(trial, self.runs))
 
     def run(self, plan: bench.Plan[bench.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
         """Search on a sample, extrapolate, train."""
         trial, final = plan.parameters.trial, plan.parameters.final
         best = trial.best_of(session.subsample(self.search(trial.event)), self.runs)
-        found = best.hyperparameters if best else {}
-        chosen = self.extrapolated(found, found.get("optimizer", final.optimizer))
+        winner = best.hyperparameters if best else {}
+        chosen = self.extrapolated(winner, winner.get("optimizer", final.optimizer))
         return bench.Outcome(final.trained(session, chosen, "Final run"), chosen)
 
-    def extrapolated(self, found: "bench.Candidate", optimizer: str) -> "bench.Candidate":
-        """What was found on the sample, for all records."""
+    def extrapolated(self, winner: "bench.Candidate", optimizer: str) -> "bench.Candidate":
+        """Extrapolate the winner of the sample to all records."""
         linear = self.extrapolation == "linear" or (self.extrapolation == "auto" and optimizer.lower() == "sgd")
-        if not linear or "learning_rate" not in found:
-            return found
-        return {**found, "learning_rate": found["learning_rate"] / self.tuning_rate}
+        if not linear or "learning_rate" not in winner:
+            return winner
+        return {**winner, "learning_rate": winner["learning_rate"] / self.tuning_rate}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rung:
-    """What happens between two looks.
+    """Training between two looks.
 
     Attributes:
         trials: how many train.
@@ -31,7 +31,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Planned:
-    """What is planned.
+    """Parameters of a plan.
 
     Attributes:
         run: with all steps, and the noise of the last rung.
@@ -78,7 +78,7 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
     scouting_noise: Annotated[float, Interval(ge=1, le=100)] = 2.0
 
     def rungs(self, run: bench.DpSgd) -> tuple[Rung, ...]:
-        """The rungs of a run: the shortest lasts 1/η^r of it, r the number of looks."""
+        """Return the rungs of a run: the shortest lasts 1/η^r of it, r the number of looks."""
         counts = [self.candidates]
         while counts[-1] > 1:
             counts.append(math.ceil(counts[-1] / self.keep))
@@ -96,7 +96,7 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
         )
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
-        """The noise of the steps, then that of the scores: each part of the records has the whole budget."""
+        """Calibrate the noise of the steps, then that of the scores: each part of the records has the whole budget."""
         space, why = self.searched_space(facts), "the rungs are the schedule"
         bench.refuse_searched(facts, bench.HYPERPARAMETERS, why, space)
         run = self.training(facts)
@@ -126,7 +126,7 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
         )
 
     def training_event(self, run: bench.DpSgd) -> "DpEvent":
-        """The steps of all rungs."""
+        """Return the steps of all rungs."""
         return bench.compose(
             *(
                 bench.repeat(run.with_noise(rung.noise_multiplier).step, rung.trials * rung.steps)
@@ -149,9 +149,11 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
                 for trial in left.values():
                     trial.advance(rung.steps, rung.noise_multiplier)
                 if not rung.is_last:
-                    scores = {index: validation.score(one.model(), planned.score_noise) for index, one in left.items()}
-                    kept = sorted(scores, key=lambda index: -scores[index])[: math.ceil(len(scores) / self.keep)]
-                    left = {index: left[index] for index in kept}
+                    scores = {
+                        index: validation.score(trial.model(), planned.score_noise) for index, trial in left.items()
+                    }
+                    better = sorted(scores, key=lambda index: -scores[index])[: math.ceil(len(scores) / self.keep)]
+                    left = {index: left[index] for index in better}
                     looks.append({str(index): score for index, score in scores.items()})
                 advance()
         ((winner, trained),) = left.items()

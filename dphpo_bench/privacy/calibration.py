@@ -7,7 +7,7 @@ from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 
 from dphpo_bench.base.errors import BudgetTooSmallError
-from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
+from dphpo_bench.privacy.accountants.report import ACCOUNTANTS, epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
 
 LARGEST = 1e5
@@ -22,7 +22,7 @@ _FIRST, _LAST = math.log(0.01), math.log(LARGEST)
 
 
 def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, accountant: str | None = None) -> float:
-    """The smallest noise for which `epsilon(event_of(noise), budget.delta).epsilon <= budget.epsilon` holds.
+    """Return the smallest noise for which `epsilon(event_of(noise), budget.delta).epsilon <= budget.epsilon` holds.
 
     The inequality is checked at the very number returned, by the very function that verifies the run later.
 
@@ -51,15 +51,15 @@ def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, ac
     log_noise, slope = _coarse_root(event_of, budget, accountant)
     low, high, unspent = -math.inf, math.inf, math.inf
     for attempt in range(40):
-        found = excess(log_noise)
-        if found > 0:
+        over = excess(log_noise)
+        if over > 0:
             low = log_noise
         else:
-            high, unspent = log_noise, -found
-        is_end = log_noise == (_LAST if found > 0 else _FIRST)
+            high, unspent = log_noise, -over
+        is_end = log_noise == (_LAST if over > 0 else _FIRST)
         if is_end or unspent <= (_HOPED_UNSPENT if attempt < 4 else UNSPENT):
             break
-        log_noise = min(max(log_noise - (found + _HOPED_UNSPENT / 2) / slope, _FIRST), _LAST)
+        log_noise = min(max(log_noise - (over + _HOPED_UNSPENT / 2) / slope, _FIRST), _LAST)
         if attempt >= 8 or not low < log_noise < high:
             log_noise = (max(low, _FIRST) + min(high, _LAST)) / 2
     if high == math.inf:
@@ -74,7 +74,7 @@ def calibrate(event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, ac
 def calibrate_roughly(
     event_of: Callable[[float], DpEvent], budget: PrivacyBudget, *, accountant: str | None = None
 ) -> float:
-    """Like `calibrate`, in a fraction of the time, and without a guarantee on either side of the target.
+    """Calibrate in a fraction of the time, without a guarantee on either side of the target.
 
     It serves comparisons and first guesses, such as the noise that plain training would have needed. A run never
     relies on it: its claim is recomputed from its ledger.
@@ -83,19 +83,17 @@ def calibrate_roughly(
 
 
 def _tightest(event_of: Callable[[float], DpEvent], budget: PrivacyBudget) -> str | None:
-    """The accountant of private selection that claims least near the noise it asks for; None if PLD does.
-
-    RDP next to PLD costs nothing, as its ε chooses the grid of PLD; so both are asked in each step.
-    """
+    """Return the accountant that claims least near the noise it asks for; None if all are to be asked in each step."""
     report = epsilon(event_of(1.0), budget.delta, coarseness=_COARSENESS)
-    # Where noise is far too small others may claim less than the layer cake, but not near the answer as a rule.
-    name = "layer_cake" if "layer_cake" in report.by_accountant else report.quoted
+    # Where noise is far too small others may claim less, but not near the answer as a rule.
+    first = [name for name in report.by_accountant if ACCOUNTANTS[name].calibration == "first"]
+    name = first[0] if first else report.quoted
     for _ in range(3):  # again where another is tighter there
-        if name == "pld":
+        if ACCOUNTANTS[name].calibration == "together":
             return None
         noise = math.exp(_coarse_root(event_of, budget, name)[0])
-        known, name = name, epsilon(event_of(noise), budget.delta).quoted
-        if name == known:
+        previous, name = name, epsilon(event_of(noise), budget.delta).quoted
+        if name == previous:
             break
     return name
 
@@ -121,7 +119,7 @@ def _coarse_root(
 def _log_excess(
     event_of: Callable[[float], DpEvent], budget: PrivacyBudget, accountant: str | None, coarseness: float = 1.0
 ) -> Callable[[float], float]:
-    """log(ε / target) as a function of log noise; at most 0 exactly where ε is within the target."""
+    """Return log(ε / target) as a function of log noise; at most 0 exactly where ε is within the target."""
     known: dict[float, float] = {}
 
     def excess(log_noise: float) -> float:
@@ -138,7 +136,7 @@ def _log_excess(
 
 
 def _spent(event: DpEvent, delta: float, accountant: str | None, coarseness: float = 1.0) -> float:
-    """ε; on the usual grid it is, to the last bit, what a plan of this event is quoted, or more."""
+    """Return ε; on the usual grid it is to the last bit what a plan of this event is quoted, or more."""
     if accountant is not None and coarseness == 1:
         return epsilon_by(event, delta, accountant)
     return epsilon(event, delta, accountant=accountant, coarseness=coarseness).epsilon

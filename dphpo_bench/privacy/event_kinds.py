@@ -97,24 +97,24 @@ _ATTRIBUTES = MappingProxyType({"sample_rate": "sampling_probability"})  # names
 
 
 def kind_of(event: DpEvent) -> Kind | None:
-    """The kind of an event, by its exact class: a class derived from it could answer otherwise each time."""
+    """Return the kind of an event, by its exact class: a class derived from it could answer otherwise each time."""
     return _BY_TYPE.get(type(event))
 
 
 def fields_of(event: DpEvent) -> dict[str, Any]:
-    """The fields of an event by name; none if it is of no kind here."""
+    """Return the fields of an event by name; none if it is of no kind here."""
     kind = kind_of(event)
     return {} if kind is None else {name: getattr(event, _ATTRIBUTES.get(name, name)) for name in kind.fields}
 
 
 def children(event: DpEvent) -> tuple[DpEvent, ...]:
-    """The events directly inside this one."""
+    """Return the events directly inside this one."""
     fields = fields_of(event)
     return tuple(fields["events"]) if "events" in fields else (fields["event"],) if "event" in fields else ()
 
 
 def rebuilt(event: DpEvent, change: Callable[[DpEvent], DpEvent] = lambda inner: inner) -> DpEvent:
-    """The event made anew of exact, checked values, with `change` applied to each event directly inside.
+    """Return the event made anew of exact, checked values, with `change` applied to each event directly inside.
 
     A `RepeatAndSelectDpEvent` becomes the `best_of` that it means. An event of no kind here is returned as it is.
     """
@@ -128,12 +128,12 @@ def rebuilt(event: DpEvent, change: Callable[[DpEvent], DpEvent] = lambda inner:
     if "event" in fields:
         fields["event"] = change(fields["event"])
     if "events" in fields:
-        fields["events"] = [change(one) for one in fields["events"]]
+        fields["events"] = [change(inner) for inner in fields["events"]]
     return kind.build(**fields)
 
 
 def walk(event: DpEvent) -> Iterator[DpEvent]:
-    """The event, made anew, and all events inside, at any depth."""
+    """Return the event, made anew, and all events inside, at any depth."""
     event = rebuilt(event)
     yield event
     for inner in children(event):
@@ -141,5 +141,5 @@ def walk(event: DpEvent) -> Iterator[DpEvent]:
 
 
 def has_selection(event: DpEvent) -> bool:
-    """Whether any part of a tree selects among runs."""
-    return any(isinstance(one, events.BestOfDpEvent | events.FirstAboveDpEvent) for one in walk(event))
+    """Return whether any part of a tree selects among runs."""
+    return any(isinstance(inner, events.BestOfDpEvent | events.FirstAboveDpEvent) for inner in walk(event))

@@ -43,12 +43,12 @@ MAX_EXPOSURES = 64
 
 
 def frozen(event: DpEvent) -> DpEvent:
-    """The same event, which nobody can change any more: exact types, tuples for lists. Errors as `multiset`."""
+    """Return the same event, which nobody can change any more: exact types, tuples for lists. Errors as `multiset`."""
     return from_multiset(multiset(event))
 
 
 def opened(kind: DpEvent) -> tuple[float, DpEvent]:
-    """Of a kind of batches Poisson(q; event): q, which is not 0, and the event, frozen. Anything else is refused."""
+    """Return rate q > 0 and frozen contents of a kind of batches Poisson(q; event); refuse anything else."""
     if type(kind) is not dp_event.PoissonSampledDpEvent:
         raise InvalidValueError(
             "Expected a kind of batches as the plan has it, poisson_sampled(rate, what may be asked), got "
@@ -61,7 +61,7 @@ def opened(kind: DpEvent) -> tuple[float, DpEvent]:
 
 
 def multiset(event: DpEvent) -> Counter[DpEvent]:
-    """The events that are composed at the top of a tree, with their counts.
+    """Return the events that are composed at the top of a tree, with their counts.
 
     Only the writing changes, by no theorem of privacy: compositions are flattened, inside samples and parts too,
     numbers become floats, and a Poisson sample of rate 1, which is everybody, opens. Trees that differ in the order
@@ -87,9 +87,9 @@ def multiset(event: DpEvent) -> Counter[DpEvent]:
             inner = multiset(restrict(part, {partition: name}))
             counts.update({on_part(partition, name, key): count for key, count in inner.items()})
         case _:
-            one = rebuilt(event, frozen)
-            everybody = isinstance(one, dp_event.PoissonSampledDpEvent) and one.sampling_probability == 1
-            counts = multiset(one.event) if everybody else Counter({one: 1})
+            exact = rebuilt(event, frozen)
+            everybody = isinstance(exact, dp_event.PoissonSampledDpEvent) and exact.sampling_probability == 1
+            counts = multiset(exact.event) if everybody else Counter({exact: 1})
     return counts
 
 
@@ -104,7 +104,7 @@ def _unknown(event: DpEvent) -> Counter[DpEvent]:
 
 
 def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:
-    """The tree of a multiset, in one order whatever the order it was collected in."""
+    """Return the tree of a multiset, in one order whatever the order it was collected in."""
     parts = [event if counts[event] == 1 else repeat(event, counts[event]) for event in sorted(counts, key=repr)]
     if len(parts) == 1:
         return parts[0]
@@ -112,7 +112,7 @@ def from_multiset(counts: Mapping[DpEvent, int]) -> DpEvent:
 
 
 def restrict(event: DpEvent, parts: Mapping[str, str]) -> DpEvent:
-    """What a record is exposed to, also inside selections and samples, given its part in some partitions, by name.
+    """Return what a record is exposed to, also inside selections and samples, given its part in some partitions.
 
     Events on the record's own parts stand open, and events on other parts of the same partitions become no releases.
     """
@@ -122,16 +122,16 @@ def restrict(event: DpEvent, parts: Mapping[str, str]) -> DpEvent:
 
 
 def partitions(event: DpEvent) -> dict[str, set[str]]:
-    """The partitions that a tree names, each with the parts it names."""
-    found: dict[str, set[str]] = {}
-    for one in walk(event):
-        if isinstance(one, PartDpEvent):
-            found.setdefault(one.partition, set()).add(one.part)
-    return found
+    """Return the partitions that a tree names, each with the parts it names."""
+    parts: dict[str, set[str]] = {}
+    for inner in walk(event):
+        if isinstance(inner, PartDpEvent):
+            parts.setdefault(inner.partition, set()).add(inner.part)
+    return parts
 
 
 def exposures(event: DpEvent) -> list[DpEvent]:
-    """What records are exposed to, one simplified tree for each combination of parts; equal ones are joined.
+    """Return what records are exposed to: one simplified tree for each combination of parts, without repetition.
 
     ε of a tree is the largest ε of these trees (docs/accounting.md, parts). Records in parts that the tree does not
     name are exposed to less than any of them. More than `MAX_EXPOSURES` combinations are refused.

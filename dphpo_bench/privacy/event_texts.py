@@ -16,7 +16,7 @@ MAX_NODES = 20_000
 
 
 def to_json(event: DpEvent) -> dict[str, Any]:
-    """The event as JSON values, under type names of our own; refused if a part has no name here."""
+    """Return the event as JSON values, under type names of our own; refused if a part has no name here."""
     event = rebuilt(event)
     kind = kind_of(event)
     if kind is None:
@@ -31,7 +31,7 @@ def _written(value: Any) -> Any:
         case RunCount():
             return value.to_json()
         case tuple():
-            return [_written(one) for one in value]
+            return [_written(item) for item in value]
         case _:
             return value
 
@@ -49,12 +49,12 @@ def from_json(obj: object) -> DpEvent:
         if depth > MAX_DEPTH or nodes > MAX_NODES:
             raise InvalidValueError(f"Expected an event of at most {MAX_DEPTH} levels and {MAX_NODES} parts.")
         if not isinstance(obj, dict) or not isinstance(obj.get("type"), str) or obj["type"] not in KINDS:
-            found = shown(obj.get("type") if isinstance(obj, dict) else obj, form=repr)
-            raise InvalidValueError(f"Expected an event of a type in {sorted(KINDS)}, got {found}.")
+            name = shown(obj.get("type") if isinstance(obj, dict) else obj, form=repr)
+            raise InvalidValueError(f"Expected an event of a type in {sorted(KINDS)}, got {name}.")
         kind = KINDS[obj["type"]]
         if obj.keys() != {"type", *kind.fields}:
-            found = shown(list(obj), 200, repr)
-            raise InvalidValueError(f"Expected the keys type{', '.join(['', *sorted(kind.fields)])}, got {found}.")
+            keys = shown(list(obj), 200, repr)
+            raise InvalidValueError(f"Expected the keys type{', '.join(['', *sorted(kind.fields)])}, got {keys}.")
         fields = {name: obj[name] for name in kind.fields}
         if kind.name == "part":
             if fields["partition"] in within:
@@ -68,14 +68,14 @@ def from_json(obj: object) -> DpEvent:
         if "events" in fields:
             if not isinstance(fields["events"], list):
                 raise InvalidValueError(f"Expected a list of {kind.name} events.")
-            fields["events"] = [read(one, depth + 1, within) for one in fields["events"]]
+            fields["events"] = [read(item, depth + 1, within) for item in fields["events"]]
         return kind.build(**fields)
 
     return read(obj, 1, ())
 
 
 def describe(event: DpEvent) -> str:
-    """One line for people, such as `293 × Poisson(q=0.16; Gaussian σ=2.4, 3 × Gaussian σ=31) + Laplace b=2`.
+    """Return a line such as `293 × Poisson(q=0.16; Gaussian σ=2.4, 3 × Gaussian σ=31) + Laplace b=2`.
 
     Equal events are counted together; nothing is rewritten by a theorem.
     """
@@ -86,6 +86,6 @@ def _describe(event: DpEvent, separator: str) -> str:
     texts = []
     for part, count in multiset(event).items():
         kind = kind_of(part)
-        text = kind.words(part, *(_describe(one, ", ") for one in children(part))) if kind else type(part).__name__
+        text = kind.words(part, *(_describe(child, ", ") for child in children(part))) if kind else type(part).__name__
         texts.append(text if count == 1 else f"{count} × {text}")
     return separator.join(texts) or "nothing"

@@ -1,4 +1,4 @@
-"""What a mechanism released, as a tree of privacy events.
+"""Trees of privacy events: what a mechanism released.
 
 The vocabulary is `dp_accounting`'s, with five events of our own. Each says what one record can have influenced,
 under add-or-remove-one adjacency. Build trees with the functions of this module: they check every number and turn
@@ -66,32 +66,32 @@ class OneOfDpEvent(DpEvent):  # type: ignore[misc]
 
 
 def gaussian(noise_multiplier: float) -> DpEvent:
-    """Gaussian noise of standard deviation `noise_multiplier` times the L2 sensitivity."""
+    """Return the event of Gaussian noise of standard deviation `noise_multiplier` times the L2 sensitivity."""
     return dp_event.GaussianDpEvent(number("noise_multiplier", noise_multiplier, low=0))
 
 
 def laplace(noise_multiplier: float) -> DpEvent:
-    """Laplace noise of scale `noise_multiplier` times the L1 sensitivity: 1/noise_multiplier-DP."""
+    """Return the event of Laplace noise of scale `noise_multiplier` times the L1 sensitivity: 1/noise_multiplier-DP."""
     return dp_event.LaplaceDpEvent(number("noise_multiplier", noise_multiplier, low=0))
 
 
 def compose(*events: DpEvent) -> DpEvent:
-    """All of the events, each possibly chosen from the outputs of the earlier ones."""
+    """Compose the events, each possibly chosen from the outputs of the earlier ones."""
     return dp_event.ComposedDpEvent(events)  # a tuple, not the annotated list, so that the event hashes
 
 
 def repeat(event: DpEvent, count: int) -> DpEvent:
-    """The event `count` times."""
+    """Compose the event `count` times with itself."""
     return dp_event.SelfComposedDpEvent(event, whole("count", count, low=0, high=MAX_COUNT))
 
 
 def poisson_sampled(sample_rate: float, event: DpEvent) -> DpEvent:
-    """The event, run on a batch that each record enters independently with probability `sample_rate`."""
+    """Return the event, run on a batch that each record enters independently with probability `sample_rate`."""
     return dp_event.PoissonSampledDpEvent(number("sample_rate", sample_rate, low=0, high=1), event)
 
 
 def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0) -> DpEvent:
-    """The best of a secret random number of runs of `event`. Only the best is released, and never their number.
+    """Return the event of private selection: the best of a secret random number of runs, and nothing else, is released.
 
     Args:
         event: a single run, together with its score.
@@ -110,7 +110,7 @@ def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0)
 
 
 def first_above(event: DpEvent, stop_probability: float) -> DpEvent:
-    """Runs of `event` until a score reaches a fixed threshold, which is released, or until a coin says stop.
+    """Return the event of runs until a score reaches a fixed threshold; that run is released. A coin may stop earlier.
 
     Args:
         event: a single run, together with its score.
@@ -120,7 +120,7 @@ def first_above(event: DpEvent, stop_probability: float) -> DpEvent:
 
 
 def on_part(partition: str, part: str, event: DpEvent) -> DpEvent:
-    """The event, run on the records of one part.
+    """Return the event, run on the records of one part.
 
     Args:
         partition: name of a rule that puts each record into exactly one part by that record alone, such as a keyed
@@ -132,12 +132,12 @@ def on_part(partition: str, part: str, event: DpEvent) -> DpEvent:
 
 
 def pure(epsilon: float) -> DpEvent:
-    """A release that is (`epsilon`, 0)-DP, whatever was released before."""
+    """Return a release that is (`epsilon`, 0)-DP, whatever was released before."""
     return PureDpEvent(number("epsilon", epsilon, low=0))
 
 
 def one_of(events: Sequence[DpEvent], weights: Sequence[float] | None = None) -> DpEvent:
-    """One of several events. Which one is part of the output (docs/accounting.md, one of several events).
+    """Return one of several events, of which one, and which, is released (docs/accounting.md, one of several events).
 
     Args:
         events: the branches, 1 to `MAX_BRANCHES`.
@@ -163,10 +163,10 @@ def one_of(events: Sequence[DpEvent], weights: Sequence[float] | None = None) ->
 
 
 def non_private() -> DpEvent:
-    """A release without any privacy: ε is infinite."""
+    """Return a release without any privacy: ε is infinite."""
     return dp_event.NonPrivateDpEvent()
 
 
 def no_op() -> DpEvent:
-    """No release at all: ε is zero."""
+    """Return no release at all: ε is zero."""
     return dp_event.NoOpDpEvent()

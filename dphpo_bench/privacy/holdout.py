@@ -16,7 +16,7 @@ def holdout_name(fraction: float) -> str:
 
 
 def is_holdout(partition: str, part: str) -> bool:
-    """Whether a session can have named a part so: that of a holdout, or of one within another."""
+    """Return whether a session can have named a part so: a part of a holdout, or of a holdout within another."""
     return bool(re.fullmatch(r"holdout of (0\.\d+|\d(\.\d+)?e-\d+)( of holdout of .+)?", partition)) and part in (
         TRAINING,
         VALIDATION,
@@ -24,6 +24,6 @@ def is_holdout(partition: str, part: str) -> bool:
 
 
 def held_out(training: DpEvent, validation: DpEvent, fraction: float) -> DpEvent:
-    """What the two sessions of `Session.holdout(fraction)` release: each record is exposed to one of the two only."""
+    """Compose the releases of both sessions of `Session.holdout(fraction)`; each record is exposed to one session."""
     name = holdout_name(fraction)
     return compose(on_part(name, TRAINING, training), on_part(name, VALIDATION, validation))

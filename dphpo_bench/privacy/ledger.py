@@ -77,7 +77,7 @@ class Ledger:
             OverBudgetError: if the plan does not cover it. Then nothing is written, and nothing may be released.
         """
         scoped = within_scope(scope, event)
-        wanted = event_rules.multiset(scoped)
+        releases = event_rules.multiset(scoped)
         for ledger in self._chain():
             if ledger._closed:
                 raise OverBudgetError(
@@ -89,7 +89,7 @@ class Ledger:
                 f"The release {event_texts.describe(scoped)[:400]} is asked of {LOCKED}: while a "
                 "selection runs, each of its trials asks its own session. Ask before the selection, or after it."
             )
-        spent = self._spent + wanted
+        spent = self._spent + releases
         if self._allowed is not None and not (events.non_private() in self._allowed or spent <= self._allowed):
             self._refuse(self._not_covered(scoped, self._allowed))
         self._spent = spent
@@ -147,7 +147,7 @@ class Ledger:
         raise OverBudgetError(message)
 
     def refuse(self, message: str) -> None:
-        """Remember, here and in what a batch is of, that more was asked for than planned."""
+        """Remember, here and in the ledgers above, that more was asked for than planned."""
         for ledger in self._chain():
             ledger.refused = ledger.refused or message[:MAX_REFUSED]
 
@@ -162,7 +162,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While this lasts, nothing is charged here, nor to anything that this is a batch of."""
+        """Refuse all charges, here and in the ledgers above, while this lasts."""
         root = self.root
         before, root._locked = root._locked, True
         try:
@@ -182,7 +182,7 @@ class Ledger:
             ledger = ledger._within
 
     def to_json(self) -> dict[str, Any]:
-        """The ledger as JSON values; the plan is not part of it."""
+        """Return the ledger as JSON values; the plan is not part of it."""
         entries = [{"count": count, "event": event_texts.to_json(event)} for event, count in self.entries]
         return {"version": VERSION, "refused": self.refused, "entries": entries}
 
@@ -212,7 +212,7 @@ class Ledger:
 
 
 def within_scope(scope: Scope, event: DpEvent) -> DpEvent:
-    """The event, run on the records of these parts."""
+    """Return the event, run on the records of these parts."""
     if len({partition for partition, _ in scope}) < len(scope):
         # Read literally, this concerns records in two parts of one partition: nobody. It would cost nothing.
         raise InvalidValueError(f"Expected a scope that names each partition once, got {scope}.")

@@ -15,15 +15,10 @@ from dp_accounting.dp_event import DpEvent
 
 from dphpo_bench.base.checks import inside
 from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.accountants import pld, rdp
-from dphpo_bench.privacy.accountants.pld import Bound, Rules
-from dphpo_bench.privacy.accountants.profiles import MAX_EPSILON, Array, Points, Profile
+from dphpo_bench.privacy.accountants import report
 from dphpo_bench.privacy.accountants.refusals import RefusedError
-from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.privacy.tradeoff import TradeOff
-
-_RENYI_POINTS = 60
 
 _WITHOUT_A_CURVE = (RefusedError, ArithmeticError, IndexError, ValueError, MemoryError)
 """Errors of bounds and libraries at extreme losses. The quoted points remain, and the record of the run is not lost."""
@@ -71,13 +66,13 @@ def risk_of_point(epsilon: float, delta: float) -> Risk:
 
 
 def worst(risks: Iterable[Risk]) -> Risk:
-    """The larger of each bound; the fit is that of the larger μ."""
-    found = list(risks)
-    fit = max(found, key=lambda one: (one.mu, one.mu_fit))
+    """Return the larger of each bound; the fit is that of the larger μ."""
+    each = list(risks)
+    fit = max(each, key=lambda bound: (bound.mu, bound.mu_fit))
     return Risk(
-        advantage=max(one.advantage for one in found),
-        tpr_at_1pct=max(one.tpr_at_1pct for one in found),
-        tpr_at_01pct=max(one.tpr_at_01pct for one in found),
+        advantage=max(bound.advantage for bound in each),
+        tpr_at_1pct=max(bound.tpr_at_1pct for bound in each),
+        tpr_at_01pct=max(bound.tpr_at_01pct for bound in each),
         mu=fit.mu,
         mu_fit=fit.mu_fit,
     )
@@ -94,37 +89,20 @@ def _risk(curve: TradeOff, delta: float) -> Risk:
 
 
 def trade_off(tree: DpEvent, delta: float) -> TradeOff:
-    """The curve of a simplified tree without parts, from everything that is proven about it.
+    """Return the curve of a simplified tree without parts, from everything that is proven about it.
 
-    Every accountant's ε at δ is a point. Privacy loss distributions, the rules for private selection and Rényi
-    divergences each give a whole curve.
+    Every accountant's ε at δ is a point; most accountants have a whole curve.
 
     Raises:
         UnsupportedEventError: if no accountant supports the tree.
     """
     if isinstance(tree, dp_event.NoOpDpEvent | dp_event.NonPrivateDpEvent):
         return TradeOff(np.zeros(1), np.array([float(isinstance(tree, dp_event.NonPrivateDpEvent))]))
-    bounds = epsilon(tree, delta).by_accountant
-    quoted = np.array([*bounds.values()])
-    curves = [(quoted, np.full(len(quoted), delta))]
-    selects = has_selection(tree)
-    theorems: tuple[Bound | None, ...] = ("profile", "layer_cake") if selects else (None,)
-    for theorem in theorems:
-        with suppress(*_WITHOUT_A_CURVE):
-            curves.append(_points(pld.profile(tree, Rules(theorem, 1.0, delta), bounds.get("rdp"))))
-    if selects:
-        with suppress(*_WITHOUT_A_CURVE):
-            at = np.r_[0.0, np.geomspace(1e-3, max(1.0, 2 * _largest(quoted)), _RENYI_POINTS)]
-            curves.append((at, rdp.deltas(tree, at)))
+    bounds = report.epsilon(tree, delta).by_accountant
+    curves = [(np.array([*bounds.values()]), np.full(len(bounds), delta))]
+    for name in report.accountants_for(selects=has_selection(tree)):
+        more = report.ACCOUNTANTS[name].curve
+        if more is not None:
+            with suppress(*_WITHOUT_A_CURVE):
+                curves.append(more(tree, delta, bounds))
     return TradeOff.of(*map(np.concatenate, zip(*curves, strict=True)))
-
-
-def _largest(epsilons: Array) -> float:
-    return float(np.max(epsilons, where=np.isfinite(epsilons), initial=0.0))
-
-
-def _points(profile: Profile) -> tuple[Array, Array]:
-    """The larger of the curves of both directions at all ε at which one of them is given."""
-    given = [curve.epsilons for curve in (profile.removal, profile.addition) if isinstance(curve, Points)]
-    at = np.unique(np.concatenate(given)) if given else np.linspace(0.0, min(profile.reach, MAX_EPSILON), 2000)
-    return at, np.asarray(profile.delta(at))

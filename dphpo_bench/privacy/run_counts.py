@@ -44,23 +44,23 @@ class RunCount(ABC):
 
     @abstractmethod
     def probability(self, runs: ArrayLike) -> Array:
-        """P(K = runs), for each of an array of whole numbers."""
+        """Return P(K = runs), for each of an array of whole numbers."""
 
     @abstractmethod
     def weight(self, beaten: ArrayLike) -> Array:
-        """f'(1 − u) for each u = `beaten` in [0, 1]: from E[K] at 0 down to P(K = 1) at 1, non-increasing."""
+        """Return f'(1 − u) for each u = `beaten` in [0, 1]: from E[K] at 0 down to P(K = 1) at 1, non-increasing."""
 
     @abstractmethod
     def describe(self) -> str:
-        """A few words for people, such as `geometric, mean 10`."""
+        """Return a few words such as `geometric, mean 10`."""
 
     def to_json(self) -> dict[str, Any]:
-        """The distribution as JSON values, for `from_json`."""
+        """Return the distribution as JSON values, for `from_json`."""
         names = {kind: name for name, kind in KINDS.items()}
         return {"type": names[type(self)], **{field: getattr(self, field) for field in _fields(type(self))}}
 
     def sample(self, uniform: float) -> int:
-        """K by inversion of its distribution function: the least k with P(K <= k) > uniform.
+        """Draw K by inversion of its distribution function: the least k with P(K <= k) > uniform.
 
         `uniform` is a number drawn uniformly from [0, 1). The same number gives the same K.
         """
@@ -144,7 +144,7 @@ class TruncatedNegativeBinomial(RunCount):
 
 
 def geometric(mean: float) -> TruncatedNegativeBinomial:
-    """Runs until a coin of probability 1/mean says stop."""
+    """Return the number of runs until a coin of probability 1/mean says stop."""
     return TruncatedNegativeBinomial(mean, 1.0)
 
 
@@ -296,8 +296,8 @@ def from_json(obj: object) -> RunCount:
     """Read what `to_json` wrote; anything else is refused. Types are looked up in a list, never imported."""
     kind = obj.get("type") if isinstance(obj, dict) else None
     if not isinstance(obj, dict) or not isinstance(kind, str) or kind not in KINDS:
-        found = shown(kind if isinstance(obj, dict) else obj, form=repr)
-        raise InvalidValueError(f"Expected a number of runs of a type in {sorted(KINDS)}, got {found}.")
+        name = shown(kind if isinstance(obj, dict) else obj, form=repr)
+        raise InvalidValueError(f"Expected a number of runs of a type in {sorted(KINDS)}, got {name}.")
     names = _fields(KINDS[kind])
     if obj.keys() != {"type", *names}:
         raise InvalidValueError(f"Expected the keys type, {', '.join(names)}, got {shown(list(obj), 200, repr)}.")

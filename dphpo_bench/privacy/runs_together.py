@@ -157,10 +157,6 @@ class RenyiFilter:
         """
         return _total(_counted(runs), (self.order,))[0]
 
-    def allows(self, runs: Sequence[DpEvent], next_run: DpEvent) -> bool:
-        """Return whether one more run fits beside those before. Raises what `spent` does."""
-        return self.spent([*runs, next_run]) <= self.bound
-
     def left(self, runs: Iterable[DpEvent]) -> float:
         """Return what is left of the bound, at least 0. Raises what `spent` does."""
         return max(self.bound - self.spent(runs), 0.0)
@@ -170,7 +166,8 @@ class RenyiFilter:
 
         A Gaussian of multiplier √(α / (2 left)) has the Rényi divergence that is left at the order α; this is its ε at
         `delta`, that of the cap by default. A single release calibrated to this ε fits. Other runs of this ε, such as
-        DP-SGD at small rates with little noise, may have a larger divergence at the order: ask `allows`.
+        DP-SGD at small rates with little noise, may have a larger divergence at the order: compare `spent` of
+        them with the bound.
         """
         left = self.left(runs)
         if left == 0:
@@ -184,7 +181,7 @@ def _counted(runs: Iterable[DpEvent]) -> Counter[DpEvent]:
 
 
 def _joint(counts: Mapping[DpEvent, int]) -> DpEvent:
-    """The runs as one event, in which no two runs share a partition.
+    """Return the runs as one event, in which no two runs share a partition.
 
     Each run divides the records by coins of its own, also where the names of the parts are the same. So a record in
     one part of one run may be in any part of another, and only the worst of them is a bound.
@@ -206,12 +203,12 @@ def _coarseness(event: DpEvent) -> float:
 
 
 def _is_complex(release: DpEvent) -> bool:
-    return any(isinstance(one, BestOfDpEvent | FirstAboveDpEvent | OneOfDpEvent) for one in walk(release))
+    return any(isinstance(inner, BestOfDpEvent | FirstAboveDpEvent | OneOfDpEvent) for inner in walk(release))
 
 
 @lru_cache(maxsize=100_000)
 def _divergences(run: DpEvent, orders: tuple[float, ...]) -> tuple[float, ...]:
-    """Rényi divergences of one run at these orders, each for the records that are exposed to the most of it."""
+    """Return Rényi divergences of one run at these orders, each for the records that are exposed to the most of it."""
     try:
         curves = [renyi.divergences(tree, orders) for tree in event_rules.exposures(run)]
     except RefusedError as error:
@@ -222,13 +219,13 @@ def _divergences(run: DpEvent, orders: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _total(counts: Mapping[DpEvent, int], orders: tuple[float, ...]) -> tuple[float, ...]:
-    """Sums of the runs' divergences, one for each order."""
+    """Return sums of the runs' divergences, one for each order."""
     curves = [[count * cost for cost in _divergences(run, orders)] for run, count in counts.items()]
     return tuple(map(math.fsum, zip(*curves, strict=True))) if curves else (0.0,) * len(orders)
 
 
 def _at_few_orders(counts: Mapping[DpEvent, int], delta: float) -> float:
-    """ε by Rényi DP in a millisecond a run. Each order gives a bound by itself."""
+    """Return ε by Rényi DP in a millisecond a run. Each order gives a bound by itself."""
 
     def best(orders: tuple[float, ...]) -> tuple[float, float]:
         costs = _total(counts, orders)

@@ -46,14 +46,14 @@ class TradeOff:
         return float(np.min(np.tanh(self.epsilons / 2) + 2 * self.deltas / (np.exp(self.epsilons) + 1)))
 
     def hits(self, false_alarms: float) -> float:
-        """The largest share of true positives at this share of false positives, in [0, 1]."""
+        """Return the largest share of true positives at this share of false positives, in [0, 1]."""
         with np.errstate(over="ignore"):
             line = self.deltas + np.exp(self.epsilons) * false_alarms
         mirrored = 1 - np.exp(-self.epsilons) * (1 - self.deltas - false_alarms)
         return min(1.0, float(np.min(line)), float(np.min(mirrored)))
 
     def mu(self, smallest: float) -> float:
-        """The least μ such that Gaussian DP of μ allows all that is possible here; infinite if the advantage is 1.
+        """Return the least μ whose Gaussian DP allows all that is possible here; infinite if the advantage is 1.
 
         Attacks count whose false alarms and misses are both at least `smallest`, and always the one at which both are
         equal. Between two vertices the curve is a chord, and the Gaussian's is concave, so vertices are enough; by
@@ -69,7 +69,7 @@ class TradeOff:
         return max(0.0, float(np.max(ndtri(np.minimum(most, 1.0)) - ndtri(at)))) * (1 + _ROUNDING)
 
     def _envelope(self) -> tuple[Array, Array]:
-        """Slopes e^ε and starts δ of the lines that touch their least, ascending: the lower hull of all points."""
+        """Return slopes e^ε and starts δ of the lines of the lower hull of all points, ascending."""
         step = math.ceil(len(self.epsilons) / _MOST_POINTS)
         hull: list[tuple[float, float]] = []
         for slope, start in zip(np.exp(self.epsilons[::step]).tolist(), self.deltas[::step].tolist(), strict=True):
@@ -83,7 +83,7 @@ class TradeOff:
         return slopes, starts
 
     def regret(self, mu: float) -> float:
-        """How far Gaussian DP of μ lies from this curve: the least κ with f(a + κ) − κ ≤ G_μ(a) for all a.
+        """Return how far Gaussian DP of μ lies from this curve: the least κ with f(a + κ) − κ ≤ G_μ(a) for all a.
 
         f and G_μ are the misses at false alarms a (Gomez et al. 2025, arXiv:2503.10945). f is the largest of lines, so
         κ is the largest of (δ_μ(ε) − δ)/(1 + e^ε) over the points, with δ_μ the profile of Gaussian DP.

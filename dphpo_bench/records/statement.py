@@ -189,7 +189,7 @@ def _unprotected(record: RunRecord) -> Iterator[str]:
 def _accounting(record: RunRecord, privacy: Privacy) -> Iterator[str]:
     recomputed = privacy.recomputed or privacy.planned
     name = one_line(recomputed.accountant, 40)
-    what = f" ({ACCOUNTANTS[name]})" if name in ACCOUNTANTS else ""
+    what = f" ({ACCOUNTANTS[name].text})" if name in ACCOUNTANTS else ""
     yield f"The harness recomputed ε from the ledger of all releases, by the accountant {name}{what}."
     bounds = ", ".join(
         f"{one_line(name, 40)} {rounded_up(value, 5)}" if value < math.inf else f"{one_line(name, 40)} ∞"

@@ -131,13 +131,27 @@ def test_noise_moves_it_little() -> None:
     assert max(map(abs, rates)) < math.log(2)
 
 
-def test_a_rate_that_does_harm_falls_and_one_whose_harm_is_not_seen_grows() -> None:
-    harmful = VotingRule(0.1, LIMITS, 0.03)
-    harmful.observe(-0.3, -0.6, 0.5)
-    assert harmful.learning_rate == pytest.approx(0.1 / math.sqrt(2))
-    harmless = VotingRule(0.1, LIMITS, 0.03)
-    harmless.observe(0.3, 0.29, 0.3)
-    assert harmless.learning_rate == pytest.approx(0.1 * math.sqrt(3))
+@pytest.mark.parametrize(
+    ("deviation", "last", "following", "done", "onward", "factor"),
+    [
+        (0.03, -0.3, -0.6, 0.5, 0.0, 1 / math.sqrt(2)),  # harm
+        (0.03, 0.3, 0.29, 0.3, 0.0, math.sqrt(3)),  # a straight way down
+        (0.03, -0.3, -0.6, 0.99 * WARM, 0.0, 1 / math.sqrt(2)),  # steps are smaller than the rate: it may fall only
+        (0.03, 0.3, 0.29, 0.99 * WARM, 0.0, 1.0),
+        # The best place lies at least 3.5 stretches ahead, and one is enough: what is found in the noise counts.
+        (0.09, 0.9, 0.9, 0.9, 0.0, math.sqrt(0.9 / (2 * math.sqrt(2) * 0.09))),
+        # The direction was wrong and not the length: one class is rare, or a run goes astray, and gradients point back.
+        (0.02, -0.3, -0.32, 0.5, 9.0, 1.0),
+        (0.02, -0.6, -0.7, 0.5, 1.0, 1.0),
+        (0.02, -0.9, -1.0, 0.5, -9.0, 1.0),
+        (0.02, -0.6, -0.7, 0.5, 3.0, math.sqrt(BOLD)),  # most lose, but the gradients point on
+        (0.02, -0.6, -0.7, 0.99 * WARM, 3.0, 1.0),
+    ],
+)
+def test_one_probe(deviation: float, last: float, following: float, done: float, onward: float, factor: float) -> None:
+    rule = VotingRule(0.1, LIMITS, deviation)
+    rule.observe(last, following, done, onward)
+    assert rule.learning_rate == pytest.approx(0.1 * factor)
 
 
 def test_it_grows_the_less_the_more_noise_hides_the_curvature() -> None:
@@ -148,39 +162,6 @@ def test_it_grows_the_less_the_more_noise_hides_the_curvature() -> None:
         grown.append(math.log(rule.learning_rate / 0.1))
     assert grown[0] == grown[1] == pytest.approx(math.log(3) / 2)
     assert grown[2:] == pytest.approx([grown[0] * CURVED / (2 * math.sqrt(2) * noise) for noise in (0.06, 0.12)])
-
-
-def test_what_is_found_within_the_noise_counts_in_full() -> None:
-    rule = VotingRule(0.1, LIMITS, 0.09)
-    rule.observe(0.9, 0.9, 0.9)  # the best place lies at least 3.5 stretches ahead, and one is wanted
-    assert rule.learning_rate == pytest.approx(0.1 * math.sqrt(0.9 / (2 * math.sqrt(2) * 0.09)))
-
-
-def test_while_steps_are_smaller_than_the_rate_it_may_fall_but_not_grow() -> None:
-    harmless, harmful = VotingRule(0.1, LIMITS, 0.03), VotingRule(0.1, LIMITS, 0.03)
-    harmless.observe(0.3, 0.29, 0.99 * WARM)
-    assert harmless.learning_rate == 0.1
-    harmful.observe(-0.3, -0.6, 0.99 * WARM)
-    assert harmful.learning_rate == pytest.approx(0.1 / math.sqrt(2))
-
-
-@pytest.mark.parametrize(("last", "following", "onward"), [(-0.3, -0.32, 9.0), (-0.6, -0.7, 1.0), (-0.9, -1.0, -9.0)])
-def test_it_stays_where_the_direction_was_wrong_and_not_the_length(
-    last: float, following: float, onward: float
-) -> None:
-    """As where one class is rare, or where a run goes astray: then the gradients point back."""
-    rule = VotingRule(0.1, LIMITS, 0.02)
-    rule.observe(last, following, 0.5, onward)
-    assert rule.learning_rate == 0.1
-
-
-def test_it_grows_where_most_lose_but_the_gradients_point_on() -> None:
-    rule = VotingRule(0.1, LIMITS, 0.02)
-    rule.observe(-0.6, -0.7, 0.5, 3.0)
-    assert rule.learning_rate == pytest.approx(0.1 * math.sqrt(BOLD))
-    early = VotingRule(0.1, LIMITS, 0.02)
-    early.observe(-0.6, -0.7, 0.99 * WARM, 3.0)
-    assert early.learning_rate == 0.1
 
 
 def test_a_step_against_the_gradient_descends_by_its_length() -> None:
@@ -215,12 +196,12 @@ def test_gradients_of_noise_point_nowhere_by_one_deviation(monkeypatch: pytest.M
 
     monkeypatch.setattr(VotingRule, "observe", noted)
     budget = bench.PrivacyBudget(1.0, 1e-5)
-    for seed in range(40):
+    for seed in range(25):
         record = bench.run(HyFreeDP(clipping=clipping), FlatTask(), budget, seed=seed, check=False).record
         assert record.status == "ok", record.error
-    assert len(seen) == 40 * 9
+    assert len(seen) == 25 * 9
     assert abs(sum(seen)) < 5.5 * math.sqrt(len(seen))  # false alarms: 4e-8
-    # Those of the first probe are smaller, as there is no way yet at the first two steps. False alarms: below 1e-6.
+    # Those of the first probe are smaller, as there is no way yet at the first two steps. False alarms: below 1e-4.
     assert 0.6 < sum(value**2 for value in seen) / len(seen) < 1.4
 
 

@@ -12,7 +12,6 @@ from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.grid_oracle_schedule import GridOracleSchedule
 from dphpo_bench.methods.nonprivate import LEARNING_RATES, NonPrivate
 from tests.conftest import TinyTask, session_on
-from tests.methods.test_single_runs import computed_once  # noqa: F401  (a fixture)
 
 METHODS = [GridOracle, GridOracleSchedule, NonPrivate]
 

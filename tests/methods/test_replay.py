@@ -11,7 +11,6 @@ from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.hyfreedp_paper import HyFreeDPPaper
 from dphpo_bench.methods.replay import Replay
 from tests.conftest import TinyTask
-from tests.methods.test_single_runs import computed_once  # noqa: F401  (a fixture)
 
 AGAIN = {"again": "hyfreedp_paper", "settings": json.dumps({"update_interval": 5})}
 

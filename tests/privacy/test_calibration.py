@@ -1,6 +1,5 @@
 """Calibration ends on the private side, close to the target, and says so when it cannot."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,14 +27,6 @@ from dphpo_bench.privacy.run_counts import CappedGeometric, Poisson, geometric
 
 def sgd(rate: float, steps: int) -> Callable[[float], DpEvent]:
     return lambda noise: repeat(poisson_sampled(rate, gaussian(noise)), steps)
-
-
-def plan(noise: float) -> DpEvent:
-    """Gradients at every step, and losses on batches of their own at every fifth."""
-    return compose(
-        repeat(poisson_sampled(0.16, gaussian(1.01 * noise)), 293),
-        repeat(poisson_sampled(0.08, gaussian(3 * noise / math.sqrt(3))), 73),
-    )
 
 
 class TestCalibrate:
@@ -78,11 +69,8 @@ class TestCalibrate:
             ("rdp", 3, 1.5284),
             ("rdp", 8, 0.854),
             ("profile", 1, 3.420),
-            ("profile", 3, 1.365),
             ("profile", 8, 0.788),
             ("layer_cake", 1, 2.706),
-            ("layer_cake", 3, 1.192),
-            ("layer_cake", 8, 0.7472),
         ],
     )
     def test_best_of_a_geometric_number_of_runs(self, accountant: str, target: float, sigma: float) -> None:
@@ -98,7 +86,6 @@ class TestCalibrate:
     @pytest.mark.parametrize(
         ("accountant", "event"),
         [
-            ("profile", lambda s: compose(best_of(sgd(0.02, 500)(s), geometric(10)), sgd(0.02, 500)(s))),
             ("layer_cake", lambda s: compose(best_of(sgd(0.02, 500)(s), geometric(10)), sgd(0.02, 500)(s))),
             ("profile", lambda s: poisson_sampled(0.2, best_of(sgd(0.02, 100)(s), geometric(10)))),
             ("liu_talwar", lambda s: best_of(sgd(0.02, 500)(s), CappedGeometric(10, 130))),
@@ -111,21 +98,6 @@ class TestCalibrate:
     ) -> None:
         noise = calibrate(event, PrivacyBudget(2, 1e-5), accountant=accountant)
         assert 0.998 * 2 <= epsilon(event(noise), 1e-5, accountant=accountant).epsilon <= 2
-
-    @pytest.mark.parametrize("target", [0.5, 3.0])
-    def test_needs_few_full_evaluations(self, target: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Full evaluations are what takes the time of `plan`; counted, because clocks disagree.
-        full: list[DpEvent] = []
-
-        def counting(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> object:
-            if coarseness == 1:
-                full.append(event)
-            return epsilon(event, delta, accountant=accountant, coarseness=coarseness)
-
-        monkeypatch.setattr(calibration, "epsilon", counting)
-        noise = calibrate(plan, PrivacyBudget(target, 1e-5))
-        assert 0.999 * target <= epsilon(plan(noise), 1e-5).epsilon <= target
-        assert len(full) <= 4
 
     @pytest.mark.parametrize(
         ("event", "tightest", "others"),
@@ -164,18 +136,6 @@ class TestCalibrate:
             lambda s: best_of(gaussian(s), geometric(10)), PrivacyBudget(1, 1e-5), accountant="profile"
         )
 
-    def test_a_selection_is_bounded_by_one_accountant_in_each_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Asking all of them in each step would double the time of `plan`.
-        asked = []
-
-        def counting(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> object:
-            asked.append(accountant)
-            return epsilon(event, delta, accountant=accountant, coarseness=coarseness)
-
-        monkeypatch.setattr(calibration, "epsilon", counting)
-        calibrate(lambda s: best_of(gaussian(s), geometric(10)), PrivacyBudget(1, 1e-5))
-        assert asked.count(None) == 2
-
     def test_returns_the_least_noise_where_that_is_enough(self) -> None:
         def event(noise: float) -> DpEvent:
             return gaussian(1e3 * noise)
@@ -187,9 +147,7 @@ class TestCalibrate:
     def test_says_when_the_largest_noise_is_not_enough(self) -> None:
         with pytest.raises(BudgetTooSmallError, match=r"Expected epsilon <= 0.01 .* largest noise, 100000.*Raise"):
             calibrate(lambda noise: sgd(0.02, 500)(1e-4 * noise), PrivacyBudget(0.01, 1e-5))
-
-    def test_says_when_another_part_alone_is_over_the_budget(self) -> None:
-        with pytest.raises(BudgetTooSmallError, match="got 2 "):
+        with pytest.raises(BudgetTooSmallError, match="got 2 "):  # by another part alone
             calibrate(lambda noise: compose(gaussian(noise), laplace(0.5)), PrivacyBudget(1, 1e-5))
 
     def test_works_around_a_fixed_part(self) -> None:

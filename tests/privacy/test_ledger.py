@@ -3,7 +3,7 @@ suspicion."""
 
 import json
 from collections import Counter
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from dp_accounting import dp_event
@@ -113,12 +113,6 @@ class TestAllowance:
         with pytest.raises(OverBudgetError, match="still covers nothing"):
             step(ledger, GRADIENT)
 
-    def test_less_than_the_plan_is_covered(self) -> None:
-        ledger = Ledger(PLAN)
-        step(ledger, GRADIENT, LOSS, LOSS, LOSS)
-        step(ledger, GRADIENT)
-        assert ledger.event == frozen(compose(STEP, LOSS_STEP))
-
     def test_a_batch_does_not_grow(self) -> None:
         """The plan has two batches with losses left, and this was not opened as one of them."""
         ledger = Ledger(PLAN)
@@ -142,10 +136,8 @@ class TestAllowance:
     def test_other_releases_are_refused(self, rate: float, release: DpEvent) -> None:
         with pytest.raises(OverBudgetError):
             step(Ledger(PLAN), release, rate=rate)
-
-    def test_an_unsampled_release_is_not_covered_by_a_batch(self) -> None:
         with pytest.raises(OverBudgetError):
-            Ledger(PLAN).charge(GRADIENT)
+            Ledger(PLAN).charge(release)  # of all records
 
     def test_a_refusal_is_remembered_and_leaves_the_rest_alone(self) -> None:
         ledger = Ledger(compose(STEP, laplace(3)))
@@ -159,15 +151,11 @@ class TestAllowance:
         assert ledger.refused == str(error.value)
         assert simplify(ledger.event) == simplify(compose(STEP, laplace(3)))
 
-    def test_a_plan_without_privacy_covers_everything(self) -> None:
-        ledger = Ledger(non_private())
+    @pytest.mark.parametrize("plan", [non_private(), None])
+    def test_a_plan_without_privacy_or_none_covers_everything(self, plan: DpEvent | None) -> None:
+        ledger = Ledger(plan)
         ledger.charge(non_private())
         step(ledger, GRADIENT)
-        assert ledger.refused is None
-
-    def test_without_a_plan_there_is_no_bound(self) -> None:
-        ledger = Ledger()
-        ledger.charge(non_private())
         assert ledger.refused is None
 
     @settings(derandomize=True, max_examples=100, deadline=None)
@@ -347,57 +335,22 @@ class TestExactTypes:
         parts.append(gaussian(0.1))
         assert plan.event == plan.training_event == GRADIENT
 
-    def test_an_event_that_equals_every_other(self) -> None:
-        class Chameleon(dp_event.DpEvent):
-            def __eq__(self, other: object) -> bool:
-                return True
+    def test_an_event_or_a_number_of_runs_of_an_unknown_class_is_refused(self) -> None:
+        """Its answers could differ from what it was quoted for."""
 
-            def __hash__(self) -> int:
-                return hash(GRADIENT)
+        class Unknown(dp_event.DpEvent):
+            pass
 
-        with pytest.raises(UnsupportedEventError, match="Chameleon is no event"):
-            Ledger(Chameleon())
-        with pytest.raises(UnsupportedEventError, match="Chameleon is no event"):
-            epsilon(Chameleon(), 1e-5)
+        class OwnCount(UniformCount):
+            pass
 
-    def test_a_noise_multiplier_that_changes_its_mind(self) -> None:
-        class TwoFaced(float):
-            faces: ClassVar[list[float]] = [50.0, 0.1, 0.1, 0.1]
-
-            def __float__(self) -> float:
-                return self.faces.pop(0)
-
-        event = gaussian(TwoFaced(50.0))
-        assert type(event.noise_multiplier) is float
-        assert epsilon(event, 1e-5).epsilon == epsilon(gaussian(50.0), 1e-5).epsilon
-
-    def test_a_number_of_runs_that_equals_another_does_not_reach_the_cache(self) -> None:
-        """It was quoted what the other costs."""
-
-        class Cheap(UniformCount):
-            def __eq__(self, other: object) -> bool:
-                return True
-
-            def __hash__(self) -> int:
-                return hash(UniformCount(1, 2))
-
-        epsilon(best_of(gaussian(5.0), UniformCount(1, 2)), 1e-5)
-        with pytest.raises(InvalidValueError, match="got a Cheap"):
-            best_of(gaussian(5.0), Cheap(1, 99))
-        with pytest.raises(InvalidValueError, match="got a Cheap"):
-            epsilon(BestOfDpEvent(gaussian(5.0), Cheap(1, 99)), 1e-5)
-
-    def test_a_part_that_equals_another(self) -> None:
-        class Name(str):
-            __slots__ = ()
-
-            def __eq__(self, other: object) -> bool:
-                return True
-
-            def __hash__(self) -> int:
-                return hash("a")
-
-        assert type(on_part("p", Name("b"), GRADIENT).part) is str
+        for ask in (Ledger, lambda event: epsilon(event, 1e-5)):
+            with pytest.raises(UnsupportedEventError, match="Unknown is no event"):
+                ask(Unknown())
+        with pytest.raises(InvalidValueError, match="got a OwnCount"):
+            best_of(gaussian(5.0), OwnCount(1, 99))
+        with pytest.raises(InvalidValueError, match="got a OwnCount"):
+            epsilon(BestOfDpEvent(gaussian(5.0), OwnCount(1, 99)), 1e-5)
 
 
 class TestJson:
@@ -422,7 +375,6 @@ class TestJson:
             lambda obj: obj.update(version=2),
             lambda obj: obj.update(version=True),
             lambda obj: obj.update(extra=1),
-            lambda obj: obj.pop("refused"),
             lambda obj: obj.update(refused=1),
             lambda obj: obj.update(refused="x" * 10_000),
             lambda obj: obj.update(entries={}),

@@ -69,6 +69,10 @@ some_run = st.one_of(
 )
 
 
+def allows(cap: RenyiFilter, runs: Sequence[DpEvent], next_run: DpEvent) -> bool:
+    return cap.spent([*runs, next_run]) <= cap.bound
+
+
 class TestFixedLists:
     @pytest.mark.parametrize(("noise", "count"), [(3.0, 4), (20.0, 100), (300.0, 1000)])
     @pytest.mark.parametrize("delta", [1e-3, 1e-6])
@@ -213,7 +217,7 @@ class TestAdaptively:
         with pytest.raises(UnsupportedEventError, match=r"rdp does not support BestOfDpEvent \(uniform"):
             adaptively([gaussian(3), run], DELTA)
         with pytest.raises(UnsupportedEventError, match=r"rdp does not support BestOfDpEvent \(uniform"):
-            RenyiFilter.of(3, DELTA).allows([gaussian(3)], run)
+            allows(RenyiFilter.of(3, DELTA), [gaussian(3)], run)
 
 
 class TestRenyiFilter:
@@ -233,7 +237,7 @@ class TestRenyiFilter:
         cap = RenyiFilter.of(epsilon, DELTA, None if like is None else runs[like])
         allowed: list[DpEvent] = []
         for run in runs:
-            if cap.allows(allowed, run):
+            if allows(cap, allowed, run):
                 allowed.append(run)
         assert cap.spent(allowed) <= cap.bound
         assert together(allowed, DELTA).epsilon <= epsilon
@@ -265,23 +269,23 @@ class TestRenyiFilter:
         assert cap.spent([]) == 0
         assert cap.spent([non_private()]) == math.inf
         assert cap.left([non_private()]) == cap.epsilon_left([non_private()]) == 0
-        assert not cap.allows([], non_private())
+        assert not allows(cap, [], non_private())
 
     def test_what_is_left_fits_and_more_does_not(self) -> None:
         cap = RenyiFilter.of(3, DELTA)
         runs = [sgd(2.0, 0.02, 300), gaussian(9)]
         left = cap.epsilon_left(runs)
-        assert cap.allows(runs, gaussian(calibrate(gaussian, PrivacyBudget(left, DELTA))))
-        assert not cap.allows(runs, gaussian(calibrate(gaussian, PrivacyBudget(left * 1.01, DELTA))))
+        assert allows(cap, runs, gaussian(calibrate(gaussian, PrivacyBudget(left, DELTA))))
+        assert not allows(cap, runs, gaussian(calibrate(gaussian, PrivacyBudget(left * 1.01, DELTA))))
         assert cap.epsilon_left(runs, 1e-3) < left < cap.epsilon_left([]) < 3
 
     def test_an_order_for_runs_with_little_noise(self) -> None:
         run = sgd(1.146, 0.004, 100)
-        assert not RenyiFilter.of(1, DELTA).allows([], run)
+        assert not allows(RenyiFilter.of(1, DELTA), [], run)
         cap = RenyiFilter.of(1, DELTA, like=run)
         assert cap.order < 18
-        assert cap.allows([run] * 24, run)
-        assert not cap.allows([run] * 26, run)
+        assert allows(cap, [run] * 24, run)
+        assert not allows(cap, [run] * 26, run)
 
     @pytest.mark.parametrize("like", [no_op(), non_private()])
     def test_an_order_for_no_run_in_particular(self, like: DpEvent) -> None:
@@ -371,12 +375,12 @@ class TestAnalystsWhoLook:
         assert worst(second, response) > 1.9 * DELTA
 
         renyi_cap = RenyiFilter.of(cap, DELTA)
-        assert not all(renyi_cap.allows(path[:1], path[1]) for path in paths)
+        assert not all(allows(renyi_cap, path[:1], path[1]) for path in paths)
         left = renyi_cap.left([gaussian(1 / first)])
         second = math.sqrt(2 * left / renyi_cap.order) * (1 - 1e-9)
         response = brentq(lambda at: renyi_cap.spent([pure(at)]) - left, 0.01, 10) * (1 - 1e-9)
         for run in (gaussian(1 / second), pure(response)):
-            assert renyi_cap.allows([gaussian(1 / first)], run)
+            assert allows(renyi_cap, [gaussian(1 / first)], run)
         assert worst(second, response) <= DELTA
 
     def test_noise_that_follows_the_first_output(self) -> None:
@@ -385,7 +389,7 @@ class TestAnalystsWhoLook:
         first = 0.25
         loss = self.loss(first)
         most = math.sqrt(2 * cap.left([gaussian(1 / first)]) / cap.order) * (1 - 1e-9)
-        assert cap.allows([gaussian(1 / first)], gaussian(1 / most))
+        assert allows(cap, [gaussian(1 / first)], gaussian(1 / most))
         choices = np.linspace(0.01, most, 40)
         by_choice = [gaussian_delta(cap.epsilon - loss, mu) for mu in choices]
         assert self.mean(np.max(by_choice, axis=0)) <= DELTA

@@ -24,7 +24,7 @@ def epsilon(
     base_epsilon: Callable[[DpEvent, float], float],
     base_profile: Callable[[DpEvent], Profile],
 ) -> float:
-    """ε of a simplified tree that is one selection, whose runs make no selection themselves; others are refused.
+    """Return ε of a simplified tree that is one selection, whose runs make no selection themselves; others are refused.
 
     `base_epsilon` gives ε of a single run at a δ, `base_profile` its profile.
     """
@@ -38,7 +38,7 @@ def epsilon(
 
 
 def random_stopping(runs: CappedGeometric, delta: float, base_epsilon: Callable[[float], float]) -> float:
-    """ε of the best of a geometric number of runs with a hard stop after T; `base_epsilon` is ε₁ of a run at a δ₁.
+    """Return ε of the best of a geometric number of runs, at most T; `base_epsilon` is ε₁ of a run at a δ₁.
 
     If a run is (ε₁, δ₁)-DP, the best is (3 ε₁ + 3 √(2 δ₁), √(2 δ₁) T + δ₂)-DP, where δ₂ = (1−γ)^T is the probability
     to reach the hard stop. T fixes δ₂, and δ₁ takes the rest of δ. ε is infinite if δ₂ alone takes all of δ.
@@ -51,7 +51,7 @@ def random_stopping(runs: CappedGeometric, delta: float, base_epsilon: Callable[
 
 
 def threshold(stop: float, delta: float, base: Profile) -> float:
-    """ε of the first run above a threshold.
+    """Return ε of the first run above a threshold.
 
     If a run is (ε₁, δ₁)-DP, the release is (2 ε₁ + ε₀, 3 e^(2 ε₁) δ₁ / (γ ε₀))-DP for every ε₀ ≤ 1. Given ε₁, δ
     determines ε₀; the best ε₁ of a grid is taken.

@@ -20,6 +20,7 @@ from dphpo_bench.privacy.accountants.long_compositions import (
     composed,
     composed_often,
     epsilon_for_delta,
+    sampled_gaussian,
     self_composed,
 )
 from dphpo_bench.privacy.accountants.profiles import Curve, Profile
@@ -45,7 +46,7 @@ _MAX_INTERVAL = 20.0
 
 @dataclass(frozen=True)
 class Rules:
-    """How a distribution is computed. A millionth of δ may be moved to an infinite loss."""
+    """Rules for computing a distribution. A millionth of δ may be moved to an infinite loss."""
 
     bound: Bound | None  # the theorem for private selection, if any
     coarseness: float  # how much wider than usual the grids are
@@ -61,7 +62,7 @@ class InaccurateError(RefusedError):
 
 
 def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) -> float:
-    """ε of a simplified tree; `rough_epsilon`, a bound from elsewhere, only chooses the grid.
+    """Return ε of a simplified tree; `rough_epsilon`, a bound from elsewhere, only chooses the grid.
 
     Raises:
         RefusedError: if a part has no rule here.
@@ -82,13 +83,13 @@ def epsilon(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) ->
 
 
 def profile(event: DpEvent, rules: Rules, rough_epsilon: float | None = None) -> Profile:
-    """The profile of a simplified tree. Raises what `epsilon` does, and `LossesTooLargeError`."""
+    """Return the profile of a simplified tree. Raises what `epsilon` does, and `LossesTooLargeError`."""
     return _Composition.of(event, rules).profile(rough_epsilon)
 
 
 @dataclass(frozen=True)
 class _Mechanism:
-    """What is known of the privacy loss of one event. Nothing is computed until it is needed.
+    """Privacy loss of one event. Nothing is computed until it is needed.
 
     Attributes:
         typical: its root mean square, roughly.
@@ -106,7 +107,7 @@ class _Mechanism:
 
 
 def _mechanism(event: DpEvent, rules: Rules) -> _Mechanism:
-    """The one place that knows which events there are rules for.
+    """Return what is known of one event; the only place that lists the supported events.
 
     The list holds what the tests cover, not what dp_accounting accepts: its PLD accountant, for one, ignores the repeat
     count of randomised response.
@@ -128,19 +129,24 @@ def _mechanism(event: DpEvent, rules: Rules) -> _Mechanism:
         case BestOfDpEvent() | FirstAboveDpEvent():
             return _selection(event, rules)
         case OneOfDpEvent(events=branches, weights=weights):
-            each = [_Composition.of(branch, rules) for branch in branches]
+            options = [_Composition.of(branch, rules) for branch in branches]
 
-            def one_of() -> Profile:
-                return profiles.one_of([one.profile() for one in each], weights)
+            def profile() -> Profile:
+                return profiles.one_of([option.profile() for option in options], weights)
 
-            typical, largest = max(one.typical for one in each), max(one.largest for one in each)
-            return _Mechanism(typical, largest, max(one.rounding for one in each), one_of, lambda: one_of().delta)
+            return _Mechanism(
+                max(option.typical for option in options),
+                max(option.largest for option in options),
+                max(option.rounding for option in options),
+                profile,
+                lambda: profile().delta,
+            )
         case _:
             raise no_rule(event)
 
 
 def _selection(event: DpEvent, rules: Rules) -> _Mechanism:
-    """A selection under the theorem that the rules name."""
+    """Apply the theorem for private selection that the rules name."""
     inner = _Composition.of(event.event, rules)
     bound_of: Callable[[Profile, int], Curve]
     match event, rules.bound:
@@ -165,9 +171,9 @@ def _selection(event: DpEvent, rules: Rules) -> _Mechanism:
 
     def profile() -> Profile:
         # Evaluated at many points, so with fewer layers than where ε is solved for.
-        found = curve(layers=800)
-        reach = profiles.end_of(found, 1e-6 * rules.delta)
-        points = profiles.tabulated(found, reach, math.ceil(1000 / math.sqrt(rules.coarseness)))
+        rough = curve(layers=800)
+        reach = profiles.end_of(rough, 1e-6 * rules.delta)
+        points = profiles.tabulated(rough, reach, math.ceil(1000 / math.sqrt(rules.coarseness)))
         return Profile(points, points, reach)
 
     return _Mechanism(inner.typical, 3 * inner.largest, factor * inner.rounding, profile, curve)
@@ -184,7 +190,7 @@ class _Composition:
 
     @classmethod
     def of(cls, event: DpEvent, rules: Rules) -> "_Composition":
-        """The composition of a simplified tree, unless a part has no rule."""
+        """Return the composition of a simplified tree, unless a part has no rule."""
         mechanisms = of_parts(event, lambda part: _mechanism(part, rules))
         return cls(event, rules, mechanisms, dict(event_rules.multiset(event)))
 
@@ -195,17 +201,17 @@ class _Composition:
 
     @property
     def releases(self) -> int:
-        """How many events are composed."""
+        """Number of composed events."""
         return sum(self.counts.values())
 
     @property
     def own_rounding(self) -> float:
-        """How much of δ floating point may take in this composition."""
+        """Share of δ that floating point may take in this composition."""
         return _ROUNDING * (_ROUNDING_BASE + self.releases)
 
     @property
     def rounding(self) -> float:
-        """How much of δ floating point may take in this composition and inside its parts."""
+        """Share of δ that floating point may take in this composition and inside its parts."""
         return sum(n * self.mechanisms[part].rounding for part, n in self.counts.items()) + self.own_rounding
 
     @property
@@ -217,8 +223,8 @@ class _Composition:
 
     @property
     def largest(self) -> float:
-        """What the privacy loss exceeds with a probability of less than about exp(-50)."""
-        largest = max((one.largest for one in self.mechanisms.values()), default=0.0)
+        """Loss that is exceeded with a probability of less than about exp(-50)."""
+        largest = max((mechanism.largest for mechanism in self.mechanisms.values()), default=0.0)
         return float(min(self._largest_sum, max(largest, 0.5 * self.typical**2 + 10 * self.typical)))
 
     @property
@@ -226,13 +232,13 @@ class _Composition:
         return sum(n * self.mechanisms[part].largest for part, n in self.counts.items())
 
     def profile(self, rough_epsilon: float | None = None) -> Profile:
-        """The profile of the whole."""
+        """Return the profile of the whole."""
         if self.only is not None and self.only.profile is not None:
             return self.only.profile()
         return profiles.from_distribution(self.distribution(rough_epsilon), self.own_rounding)
 
     def distribution(self, rough_epsilon: float | None = None) -> PrivacyLossDistribution:
-        """The privacy loss distribution of the whole, unless its losses cannot be represented."""
+        """Return the privacy loss distribution of the whole, unless its losses cannot be represented."""
         interval = self.rules.coarseness * self._loss_interval(rough_epsilon)
         if interval > _MAX_INTERVAL:
             raise LossesTooLargeError
@@ -243,16 +249,16 @@ class _Composition:
             total = _native(tuple(sorted(native.items(), key=repr)), interval)
         for part in sorted(self.counts.keys() - native.keys(), key=repr):
             if part in often:
-                one = composed_often(_native(((part, 1),), interval), self.counts[part])
+                releases = composed_often(_native(((part, 1),), interval), self.counts[part])
             else:
-                one = self_composed(self._one_distribution(part, interval), self.counts[part])
-            if _is_boundless(one):  # nothing finite is left to compose
+                releases = self_composed(self._one_distribution(part, interval), self.counts[part])
+            if _is_boundless(releases):  # nothing finite is left to compose
                 raise LossesTooLargeError
-            total = one if total is None else composed(total, one)
+            total = releases if total is None else composed(total, releases)
         return privacy_loss_distribution.identity(interval) if total is None else total
 
     def _one_distribution(self, part: DpEvent, interval: float) -> PrivacyLossDistribution:
-        """The distribution of one event that `dp_accounting` has no rule for."""
+        """Return the distribution of one event that `dp_accounting` has no rule for."""
         if isinstance(part, PureDpEvent):
             return profiles.pure_distribution(part.epsilon, interval)
         # A single release may be described by few points; errors of many would add up.
@@ -263,7 +269,7 @@ class _Composition:
         return profiles.to_distribution(profile(), interval, negligible=negligible, size=size)
 
     def _loss_interval(self, rough_epsilon: float | None) -> float:
-        """Width of the grid of privacy losses on which PLD is fast and yet tight.
+        """Return the width of the grid of privacy losses on which PLD is fast and yet tight.
 
         A grid coarser than the losses of single steps inflates their variance, hence a sixteenth of their root mean
         square; 1e-4 is enough for any ε of interest. A grid of more than some 5e4 points costs seconds, and gains
@@ -279,14 +285,14 @@ class _Composition:
         if rough_epsilon == math.inf:
             mean_square = self.typical**2
             rough_epsilon = mean_square + 10 * math.sqrt(mean_square)
-        widest = max(one.largest for one in self.mechanisms.values())
+        widest = max(mechanism.largest for mechanism in self.mechanisms.values())
         reach = max(widest, min(rough_epsilon, self._largest_sum))
         return max(min(1e-4, self.typical / math.sqrt(self.releases) / 16), reach / 2.5e4, 1e-7)
 
 
 @lru_cache(maxsize=8)  # risk and each bound of a selection start from the distributions that ε was read from
 def _native(counts: tuple[tuple[DpEvent, int], ...], interval: float) -> PrivacyLossDistribution:
-    """The distribution of events with counts, to the last bit as the PLD accountant of `dp_accounting` composes them.
+    """Return the distribution of events with counts, to the last bit that of the library's PLD accountant.
 
     That accountant says nothing of how many points it will ask for.
     """
@@ -297,7 +303,7 @@ def _native(counts: tuple[tuple[DpEvent, int], ...], interval: float) -> Privacy
 
 
 def _repeated(event: DpEvent, count: int, interval: float) -> PrivacyLossDistribution:
-    """The distribution of an event that is native, `count` times."""
+    """Return the distribution of an event that is native, `count` times."""
     rate, noise = 1.0, event
     if isinstance(event, dp_event.PoissonSampledDpEvent):
         rate, noise = event.sampling_probability, event.event
@@ -305,22 +311,21 @@ def _repeated(event: DpEvent, count: int, interval: float) -> PrivacyLossDistrib
         return privacy_loss_distribution.from_gaussian_mechanism(
             event.noise_multiplier / math.sqrt(count), value_discretization_interval=interval
         )
-    mechanism = (
-        privacy_loss_distribution.from_laplace_mechanism
-        if isinstance(noise, dp_event.LaplaceDpEvent)
-        else privacy_loss_distribution.from_gaussian_mechanism
+    if isinstance(noise, dp_event.GaussianDpEvent):
+        return self_composed(sampled_gaussian(noise.noise_multiplier, rate, interval), count)
+    laplace = privacy_loss_distribution.from_laplace_mechanism(
+        noise.noise_multiplier, value_discretization_interval=interval, sampling_prob=rate
     )
-    one = mechanism(noise.noise_multiplier, value_discretization_interval=interval, sampling_prob=rate)
-    return self_composed(one, count)
+    return self_composed(laplace, count)
 
 
 def _is_boundless(distribution: PrivacyLossDistribution) -> bool:
-    """Whether all of the losses are infinite, but for what rounding makes of them."""
+    """Return whether all of the losses are infinite, but for what rounding makes of them."""
     return bool(max(distribution._pmf_remove._infinity_mass, distribution._pmf_add._infinity_mass) > 1 - 1e-12)
 
 
 def _is_slow(event: DpEvent, count: int) -> bool:
-    """Whether `dp_accounting` takes long to see that the distribution becomes dense: it computes size ** count.
+    """Return whether `dp_accounting` takes long to see that the distribution becomes dense: it computes size ** count.
 
     Gaussians that are not sampled are composed without that.
     """
@@ -328,7 +333,7 @@ def _is_slow(event: DpEvent, count: int) -> bool:
 
 
 def _is_native(event: DpEvent) -> bool:
-    """Whether the PLD accountant of `dp_accounting` is asked about this event."""
+    """Return whether the PLD accountant of `dp_accounting` is asked about this event."""
     if isinstance(event, dp_event.PoissonSampledDpEvent):
         event = event.event
     return isinstance(event, dp_event.GaussianDpEvent | dp_event.LaplaceDpEvent)

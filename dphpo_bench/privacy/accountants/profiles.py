@@ -42,8 +42,7 @@ class Points:
         start = self.epsilons[left]
         width = np.expm1(self.epsilons[right] - start)
         share = np.divide(np.expm1(at - start), width, out=np.zeros_like(at), where=width > 0)
-        found: Array = self.deltas[left] + np.clip(share, 0, 1) * (self.deltas[right] - self.deltas[left])
-        return found
+        return np.asarray(self.deltas[left] + np.clip(share, 0, 1) * (self.deltas[right] - self.deltas[left]))
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Profile:
     reach: float
 
     def delta(self, epsilon: ArrayLike) -> Array:
-        """The larger of the two curves, at any real ε."""
+        """Return the larger of the two curves, at any real ε."""
         epsilon = np.asarray(epsilon, dtype=float)
         size = np.abs(epsilon)
         forward = self.removal(size)
@@ -66,11 +65,11 @@ class Profile:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether both directions share one curve."""
+        """True if both directions share one curve."""
         return self.removal is self.addition
 
     def one_way(self, epsilon: ArrayLike, *, removal: bool) -> Array:
-        """One of the curves, at any real ε."""
+        """Return one of the curves, at any real ε."""
         epsilon = np.asarray(epsilon, dtype=float)
         size = np.abs(epsilon)
         forward, backward = (self.removal, self.addition) if removal else (self.addition, self.removal)
@@ -78,13 +77,13 @@ class Profile:
 
 
 def _reflect(epsilon: Array, delta: Array) -> Array:
-    """H at ε from H at |ε|: for ε < 0, H of (P, Q) is 1 − e^ε + e^ε times H of (Q, P) at −ε."""
+    """Return H at ε from H at |ε|: for ε < 0, H of (P, Q) is 1 − e^ε + e^ε times H of (Q, P) at −ε."""
     below = np.minimum(epsilon, 0)
     return np.where(epsilon >= 0, delta, -np.expm1(below) + np.exp(below) * delta)
 
 
 def symmetrised(profile: Profile) -> Profile:
-    """The larger curve for both directions, which is faster to evaluate where both are given by points."""
+    """Return the larger curve for both directions, which is faster to evaluate where both are given by points."""
     removal, addition = profile.removal, profile.addition
     if profile.is_symmetric or not (isinstance(removal, Points) and isinstance(addition, Points)):
         return profile
@@ -93,8 +92,15 @@ def symmetrised(profile: Profile) -> Profile:
     return Profile(larger, larger, profile.reach)
 
 
+def points_of(profile: Profile) -> tuple[Array, Array]:
+    """Return all ε at which a curve of either direction has a point, and the larger δ of both there."""
+    tables = [curve.epsilons for curve in (profile.removal, profile.addition) if isinstance(curve, Points)]
+    at = np.unique(np.concatenate(tables)) if tables else np.linspace(0.0, min(profile.reach, MAX_EPSILON), 2000)
+    return at, np.asarray(profile.delta(at))
+
+
 def from_distribution(distribution: PrivacyLossDistribution, rounding: float) -> Profile:
-    """The profile of a pessimistic privacy loss distribution; `rounding`, for floating point, is added to δ."""
+    """Return the profile of a pessimistic privacy loss distribution; `rounding`, for floating point, is added to δ."""
     removal = _points(distribution._pmf_remove, rounding)
     addition = removal if distribution._symmetric else _points(distribution._pmf_add, rounding)
     return Profile(removal, addition, max(_reach(removal), _reach(addition)))
@@ -121,21 +127,21 @@ def _reach(points: Points) -> float:
 
 
 def tabulated(curve: Curve, reach: float, size: int) -> Points:
-    """A curve that is costly to evaluate, by chords of its values at `size` points up to `reach`."""
+    """Return a curve that is costly to evaluate, by chords of its values at `size` points up to `reach`."""
     epsilons = np.linspace(0.0, reach, size)
     deltas = np.clip(curve(epsilons), 0.0, 1.0)
     return Points(epsilons, np.minimum.accumulate(deltas))
 
 
 def end_of(curve: Curve, negligible: float) -> float:
-    """An ε at which the curve is below `negligible`, or near its limit."""
+    """Return an ε at which the curve is below `negligible`, or near its limit."""
     grid = np.geomspace(1e-3, MAX_EPSILON, 300)
     values = curve(grid)
     return float(grid[int(np.argmax(values <= max(negligible, 1.01 * values[-1])))])
 
 
 def to_distribution(profile: Profile, interval: float, *, negligible: float, size: int) -> PrivacyLossDistribution:
-    """A privacy loss distribution that dominates every mechanism of this profile.
+    """Return a privacy loss distribution that dominates every mechanism of this profile.
 
     The curve is evaluated at multiples of the interval, and the distribution is the one whose curve is the lower convex
     envelope of these points (Doroshenko et al. 2022, Connect the Dots). The true curve is convex in e^ε and lies below
@@ -160,30 +166,30 @@ def _connected(profile: Profile, indices: NDArray[np.int64], interval: float, *,
     epsilons = indices * interval
     deltas = np.clip(profile.one_way(epsilons, removal=removal), 0.0, 1.0)
     deltas = np.minimum.accumulate(deltas)
-    kept = _lower_envelope(np.exp(epsilons), deltas)
-    return pld_pmf.create_pmf_pessimistic_connect_dots(interval, indices[kept], deltas[kept])
+    hull = _lower_envelope(np.exp(epsilons), deltas)
+    return pld_pmf.create_pmf_pessimistic_connect_dots(interval, indices[hull], deltas[hull])
 
 
 def _lower_envelope(x: Array, y: Array) -> NDArray[np.int64]:
-    """Indices of the points on the lower convex envelope, drawn from (0, 1), where every curve starts.
+    """Return the indices of the points on the lower convex envelope, drawn from (0, 1), where every curve starts.
 
     Without that point, rounding errors of 1e-16 in y would become negative probabilities on a fine grid.
     """
-    kept: list[int] = []
+    hull: list[int] = []
     xs, ys = [0.0], [1.0]
     for index, (right, value) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
         while len(xs) > 1 and (ys[-1] - ys[-2]) * (right - xs[-1]) >= (value - ys[-1]) * (xs[-1] - xs[-2]):
             xs.pop()
             ys.pop()
-            kept.pop()
+            hull.pop()
         xs.append(right)
         ys.append(value)
-        kept.append(index)
-    return np.array(kept)
+        hull.append(index)
+    return np.array(hull)
 
 
 def pure_distribution(epsilon: float, interval: float) -> PrivacyLossDistribution:
-    """Randomised response, which dominates every (ε, 0)-DP mechanism (Kairouz, Oh and Viswanath 2015).
+    """Return randomised response, which dominates every (ε, 0)-DP mechanism (Kairouz, Oh and Viswanath 2015).
 
     Its curve is linear in e^ε between −ε₀ and ε₀, so four points of the grid describe it.
     """
@@ -197,7 +203,7 @@ def pure_distribution(epsilon: float, interval: float) -> PrivacyLossDistributio
 
 
 def poisson_sampled(profile: Profile, rate: float) -> Profile:
-    """A mechanism on a batch that each record enters with probability `rate`, both directions exactly.
+    """Return a mechanism on a batch that each record enters with probability `rate`, both directions exactly.
 
     H of ((1−q)Q + qP, Q) at e^ε is q H of (P, Q) at β = (e^ε − 1 + q)/q. H of (Q, (1−q)Q + qP) is
     (1 − (1−q)e^ε) times H of (Q, P) at q e^ε / (1 − (1−q)e^ε), and 0 where the factor is not positive
@@ -219,7 +225,7 @@ def poisson_sampled(profile: Profile, rate: float) -> Profile:
 
 
 def one_of(branches: Sequence[Profile], weights: Sequence[float] | None) -> Profile:
-    """One of several mechanisms: the largest of their curves, or the average if the choice is a fresh draw.
+    """Return the largest of several mechanisms' curves, or the average if the choice is a fresh draw.
 
     Where all curves are given by points, so is the result, at all of their points or at some of them. Its chords stay
     above the true curve, which is convex.
@@ -232,13 +238,13 @@ def one_of(branches: Sequence[Profile], weights: Sequence[float] | None) -> Prof
 
         def combined(epsilon: Array) -> Array:
             return np.asarray(
-                combine([share * one(epsilon) for share, one in zip(shares, curves, strict=True)], axis=0)
+                combine([share * branch(epsilon) for share, branch in zip(shares, curves, strict=True)], axis=0)
             )
 
-        points = [one for one in curves if isinstance(one, Points)]
+        points = [branch for branch in curves if isinstance(branch, Points)]
         if len(points) < len(curves):
             return combined
-        epsilons = np.unique(np.concatenate([one.epsilons for one in points]))
+        epsilons = np.unique(np.concatenate([branch.epsilons for branch in points]))
         thinned = np.unique(np.r_[epsilons[:: math.ceil(len(epsilons) / _MOST_POINTS)], epsilons[-1]])
         return Points(thinned, combined(thinned))
 

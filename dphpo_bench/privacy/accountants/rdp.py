@@ -24,6 +24,7 @@ ORDERS = (*rdp.rdp_privacy_accountant.DEFAULT_RDP_ORDERS, 80, 96, 160, 192, 384,
 ROUGH_ORDERS = ORDERS[::5]
 FEW_ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0, 32.0)
 """Orders that are fast to compute."""
+_WHOLE_ORDERS = np.arange(2.0, 13.0)
 _OTHER_ORDERS = (4.0, 6.0, 8.0, 12.0, 20.0, 32.0, 48.0, 96.0, 192.0)
 """Of these and the one that is asked, theorems for private selection take the best."""
 
@@ -33,10 +34,69 @@ _ROUNDING = 1e-12
 
 
 def epsilon(event: DpEvent, delta: float, orders: Sequence[float] = ORDERS) -> float:
-    """ε of a simplified tree at this δ, unless a part has no Rényi curve here."""
+    """Return ε of a simplified tree at this δ: the least that any of the orders gives.
+
+    Raises:
+        RefusedError: if a part has no Rényi curve here.
+    """
     with _quiet_absl():  # orders whose series does not converge are left out with a warning; the rest bound ε
-        curve = _curve(event, np.array(orders, dtype=float))
-        return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
+        if _gives_an_epsilon_above_0(event, delta):
+            return _searched_epsilon(event, delta, orders)
+        return _least_epsilon(np.array(orders, dtype=float), _curve(event, np.array(orders, dtype=float)), delta)
+
+
+def _least_epsilon(orders: Array, curve: Array, delta: float) -> float:
+    return float(rdp.rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0])
+
+
+def _gives_an_epsilon_above_0(event: DpEvent, delta: float) -> bool:
+    """Return whether ε > 0 at every order for sure, and the curve at an order depends on that order alone.
+
+    The library returns ε = 0 below a divergence of about δ². By Pinsker, n Gaussians sampled at rate q have at least
+    2 n (q erf(1/√8σ))² at every order.
+    """
+    if has_selection(event):
+        return False
+    squares = 0.0
+    for part, count in event_rules.multiset(event).items():
+        rate, noise = (part.sampling_probability, part.event) if _is_sampled(part) else (1.0, part)
+        if isinstance(noise, dp_event.GaussianDpEvent):
+            squares += count * (rate * math.erf(1 / math.sqrt(8) / noise.noise_multiplier)) ** 2
+    return squares > max(delta**2, 1e-9)
+
+
+def _is_sampled(event: DpEvent) -> bool:
+    return isinstance(event, dp_event.PoissonSampledDpEvent)
+
+
+def _searched_epsilon(event: DpEvent, delta: float, orders: Sequence[float]) -> float:
+    """Return the least ε of all orders, to the last bit, without the curve at orders that cannot give it.
+
+    Values at whole orders are exact up to rounding, which the margins exceed by far; series at broken ones are upper
+    bounds. The moment (α − 1) ε(α) is convex, so values at whole orders bound it from below at broken ones.
+    """
+    at = np.array(sorted({*orders, *_WHOLE_ORDERS}), dtype=float)
+    fixed = np.where(np.isin(at, orders), np.log1p(-1 / at) - np.log(delta * at) / (at - 1), np.inf)
+    margin = 1e-9 + 10 * _ROUNDING * sum(event_rules.multiset(event).values())
+    curve, known = np.zeros(len(at)), np.isin(at, _WHOLE_ORDERS)
+    curve[known] = _curve(event, at[known])
+    moments = np.r_[0.0, curve[known] * (_WHOLE_ORDERS - 1)]  # at 1, 2, ...
+    slopes = np.r_[0.0, np.diff(moments), np.inf]  # from the whole order before
+    left = np.clip(at.astype(int), 1, len(moments)) - 1
+    from_left = moments[left] + slopes[left] * (at - 1 - left)
+    right = np.minimum(left + 1, len(moments) - 1)
+    with np.errstate(invalid="ignore"):
+        from_right = moments[right] - slopes[right + 1] * np.maximum(right + 1 - at, 0.0)
+    below = np.fmax(from_left, from_right)
+    below = np.where(np.isfinite(below), below, 0.0) / (at - 1)
+    while True:
+        usable = known & np.isfinite(fixed)
+        least = _least_epsilon(at[usable], curve[usable], delta) if usable.any() else math.inf
+        worth_asking = np.flatnonzero(~known & (below * (1 - 1e-9) - margin / (at - 1) + fixed <= least))
+        if not len(worth_asking):
+            return least
+        asked = worth_asking[np.argsort((below + fixed)[worth_asking])[:4]]
+        curve[asked], known[asked] = _curve(event, at[asked]), True
 
 
 def divergences(event: DpEvent, orders: Sequence[float]) -> tuple[float, ...]:
@@ -82,7 +142,7 @@ def deltas(event: DpEvent, epsilons: Array) -> Array:
 
 
 def _curve(event: DpEvent, orders: Array) -> Array:
-    """ε(α) of a tree at each order α > 1."""
+    """Return ε(α) of a tree at each order α > 1."""
     counts = event_rules.multiset(event)
     ours = of_parts(event, lambda part: _one_curve(part, orders))
     accountant = rdp.RdpAccountant(orders)
@@ -95,7 +155,7 @@ def _curve(event: DpEvent, orders: Array) -> Array:
 
 
 def _one_curve(event: DpEvent, orders: Array) -> Array | None:
-    """ε(α) of one event; None where the RDP of `dp_accounting` is asked. The list holds what the tests cover."""
+    """Return ε(α) of one event; None where the RDP of `dp_accounting` is asked. The list holds what the tests cover."""
     match event:
         case (
             dp_event.GaussianDpEvent()
@@ -122,7 +182,7 @@ def _one_curve(event: DpEvent, orders: Array) -> Array | None:
 
 
 def one_of(curves: Sequence[Array], orders: Array, weights: Sequence[float] | None) -> Array:
-    """One of several events (docs/accounting.md): the largest ε(α), or that of the mixture.
+    """Return the largest ε(α) of several events, or that of their mixture (docs/accounting.md, one of several events).
 
     `curves` are ε(α) of each event at the orders; `weights` are their probabilities, None if the choice is free.
     """
@@ -133,13 +193,13 @@ def one_of(curves: Sequence[Array], orders: Array, weights: Sequence[float] | No
 
 
 def _pure(epsilon: float, orders: Array) -> Array:
-    """Randomised response, the worst of all (ε, 0)-DP mechanisms at every order."""
+    """Return ε(α) of randomised response, the worst of all (ε, 0)-DP mechanisms at every order."""
     moments = np.logaddexp(epsilon * orders, epsilon * (1 - orders)) - np.logaddexp(0, epsilon)
     return np.asarray(np.maximum(moments, 0) / (orders - 1))
 
 
 def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: float = 1.0) -> Array:
-    """Papernot and Steinke (2022), Theorems 2 and 6; Wang et al. (2023) for bounded adaptive proposals.
+    """Return ε(α) of the best of K runs: Papernot and Steinke (2022), Theorems 2 and 6; Wang et al. (2023), adaptive.
 
     Theorem 2 adds (1+η) min over α' of ((1 − 1/α') ε(α') + ln(1/γ)/α') + ln E[K]/(α−1). A density of proposals
     between c and C adds (α/(α−1) + 1 + η) ln(C/c). Theorem 6 adds μ δ' + ln μ/(α−1), where a run is
@@ -159,7 +219,7 @@ def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: 
 
 
 def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:
-    """Papernot and Steinke (2022), Corollary 16: ε(α) + (α−2)/(α−1) ε(α−1) + 2 ln(1/γ)/(α−1).
+    """Return Papernot and Steinke's (2022) Corollary 16: ε(α) + (α−2)/(α−1) ε(α−1) + 2 ln(1/γ)/(α−1).
 
     `base` is ε(α) of a single run, `below` its ε(α−1), at `orders` α > 2, all of shape (n,); `stop` is γ.
     """
@@ -167,7 +227,7 @@ def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:
 
 
 def _monotone(curve: Array, orders: Array) -> Array:
-    """Rényi divergence grows with its order, so a bound at an order holds at all lower ones."""
+    """Lower each bound to the least at higher orders, which holds too: a Rényi divergence grows with its order."""
     ascending = np.argsort(orders)
     result = np.empty_like(curve)
     result[ascending] = np.minimum.accumulate(curve[ascending][::-1])[::-1]

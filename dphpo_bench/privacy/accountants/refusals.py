@@ -1,4 +1,4 @@
-"""How an accountant refuses an event: by name, while it computes."""
+"""Refusals of an accountant: by the name of the event, while it computes."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -30,22 +30,22 @@ def check_points(points: int) -> None:
 
 
 def no_rule(event: DpEvent) -> RefusedError:
-    """To raise where an accountant has no theorem for an event."""
+    """Return the error of an accountant that has no theorem for an event."""
     return RefusedError(f"does not support {_name(event)}")
 
 
 def of_parts(event: DpEvent, rule: Callable[[DpEvent], T]) -> dict[DpEvent, T]:
-    """What `rule` says of each event that is composed at the top of a simplified tree.
+    """Apply a rule to each event that is composed at the top of a simplified tree.
 
     A refusal names that event, even if something inside it is to blame.
     """
-    found = {}
+    results = {}
     for part in multiset(event):
         try:
-            found[part] = rule(part)
+            results[part] = rule(part)
         except RefusedError:
             raise no_rule(part) from None
-    return found
+    return results
 
 
 def _name(event: DpEvent) -> str:
@@ -55,5 +55,5 @@ def _name(event: DpEvent) -> str:
         name = f"{name} ({event.runs.describe()}{adaptive})"
     if isinstance(event, dp_event.ComposedDpEvent | dp_event.SelfComposedDpEvent):
         return name
-    inner = dict.fromkeys(_name(part) for one in children(event) for part in multiset(one))
+    inner = dict.fromkeys(_name(part) for child in children(event) for part in multiset(child))
     return f"{name} of {'; '.join(inner)}" if inner else name

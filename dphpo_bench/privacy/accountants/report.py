@@ -4,11 +4,13 @@ Every number is an upper bound. Neighbouring datasets differ by one record added
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
+from typing import Literal
 
+import numpy as np
 from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
@@ -16,27 +18,15 @@ from dphpo_bench.base.checks import inside
 from dphpo_bench.base.errors import UnknownNameError, UnsupportedEventError
 from dphpo_bench.base.text import shown
 from dphpo_bench.privacy import event_rules
-from dphpo_bench.privacy.accountants import liu_talwar, tilted
+from dphpo_bench.privacy.accountants import liu_talwar, profiles, tilted
 from dphpo_bench.privacy.accountants import pld as distributions
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.pld import Bound, Rules
-from dphpo_bench.privacy.accountants.profiles import Profile
+from dphpo_bench.privacy.accountants.profiles import Array, Profile
 from dphpo_bench.privacy.accountants.refusals import RefusedError
 from dphpo_bench.privacy.event_kinds import has_selection
 
-ACCOUNTANTS: Mapping[str, str] = MappingProxyType(
-    {
-        "pld": "privacy loss distributions; everything but private selection",
-        "rdp": "Rényi DP; private selection by Papernot and Steinke (2022) and Wang et al. (2023)",
-        "profile": "private selection by privacy profiles, as in Koskela, Redberg and Wang (2024)",
-        "layer_cake": "private selection by privacy profiles, tight (derived)",
-        "liu_talwar": "private selection by the (ε, δ) theorems of Liu and Talwar (2019)",
-    }
-)
-"""The accountants by name, each with a line for display, in the order in which ties are quoted."""
-
-_WITHOUT_SELECTION = ("pld", "rdp")
-_BOUNDS: Mapping[str, Bound] = MappingProxyType({"profile": "profile", "layer_cake": "layer_cake"})
+_RENYI_POINTS = 60
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class EpsilonReport:
 
 
 def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coarseness: float = 1.0) -> EpsilonReport:
-    """The ε of an event at this δ.
+    """Return the ε of an event at this δ.
 
     The event is simplified by theorems first (see `event_rules.simplify`), then evaluated once for each combination of
     parts of the records that it names; the largest ε counts.
@@ -82,7 +72,7 @@ def epsilon(event: DpEvent, delta: float, *, accountant: str | None = None, coar
 
 
 def epsilon_by(event: DpEvent, delta: float, accountant: str) -> float:
-    """What `epsilon` of all accountants says of this one, without asking the others.
+    """Return the same ε as `epsilon(event, delta).by_accountant[accountant]`, without asking the others.
 
     The number is the same to the last bit. `epsilon(..., accountant=name)` raises the same kinds of errors, but its
     number may differ a little, since there PLD is not told how wide its grid should be.
@@ -110,20 +100,20 @@ def _exposures(event: DpEvent, delta: float) -> tuple[DpEvent, ...]:
 def _report(
     trees: tuple[DpEvent, ...], delta: float, asked: tuple[str, ...] | None, coarseness: float
 ) -> EpsilonReport:
-    """`epsilon` of the worst of the trees that a record may be exposed to."""
+    """Return the report on the worst of the trees that a record may be exposed to."""
     selects = any(has_selection(tree) for tree in trees)
-    names = asked or (tuple(ACCOUNTANTS) if selects else _WITHOUT_SELECTION)
+    names = asked or accountants_for(selects=selects)
     by_accountant: dict[str, float] = {}
     refused: dict[str, str] = {}
     rough: dict[DpEvent, float] = {}
     for name in sorted(names, key=lambda name: name != "rdp"):  # RDP first: its ε chooses the grid of PLD
         try:
-            if name in _BOUNDS and not selects and not all(map(_is_extreme, trees)):
+            if ACCOUNTANTS[name].only_selections and not selects and not all(map(_is_extreme, trees)):
                 raise RefusedError("is for private selection only")
-            found = [_one(name, tree, delta, coarseness, rough.get(tree)) for tree in trees]
-            by_accountant[name] = max(found)
+            epsilons = [_of_tree(name, tree, delta, coarseness, rough.get(tree)) for tree in trees]
+            by_accountant[name] = max(epsilons)
             if name == "rdp":
-                rough = dict(zip(trees, found, strict=True))
+                rough = dict(zip(trees, epsilons, strict=True))
         except RefusedError as error:
             refused[name] = str(error)
         except MemoryError:  # accountants bound what they ask for; this machine has less
@@ -145,23 +135,43 @@ def _is_extreme(event: DpEvent) -> bool:
 
 
 @lru_cache(maxsize=1024)  # calibration asked each part of a plan by itself before the harness asks for all
-def _one(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None) -> float:
-    """ε of one simplified tree without parts, by one accountant that supports it."""
+def _of_tree(name: str, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None) -> float:
+    """Return ε of one simplified tree without parts, by one accountant."""
     if _is_extreme(event):
         return 0.0 if isinstance(event, dp_event.NoOpDpEvent) else math.inf
-    if name == "rdp":
-        return renyi.epsilon(event, delta, renyi.ORDERS if coarseness <= 1 else renyi.ROUGH_ORDERS)
-    if name == "liu_talwar":
-        return _liu_talwar(event, delta, coarseness)
+    return ACCOUNTANTS[name].epsilon(event, delta, coarseness, rough_epsilon)
+
+
+def _by_distributions(
+    bound: Bound | None, event: DpEvent, delta: float, coarseness: float, rough_epsilon: float | None
+) -> float:
     try:
-        return distributions.epsilon(event, Rules(_BOUNDS.get(name), coarseness, delta), rough_epsilon)
+        return distributions.epsilon(event, Rules(bound, coarseness, delta), rough_epsilon)
     except distributions.InaccurateError:
         if tilted.supports(event):
             return tilted.epsilon(event, delta, coarseness)
         raise
 
 
-def _liu_talwar(event: DpEvent, delta: float, coarseness: float) -> float:
+def _profile_points(
+    bound: Bound | None, event: DpEvent, delta: float, epsilons: Mapping[str, float]
+) -> tuple[Array, Array]:
+    return profiles.points_of(distributions.profile(event, Rules(bound, 1.0, delta), epsilons.get("rdp")))
+
+
+def _by_renyi(event: DpEvent, delta: float, coarseness: float, _: float | None) -> float:
+    return renyi.epsilon(event, delta, renyi.ORDERS if coarseness <= 1 else renyi.ROUGH_ORDERS)
+
+
+def _renyi_points(event: DpEvent, _: float, epsilons: Mapping[str, float]) -> tuple[Array, Array]:
+    if not has_selection(event):
+        raise RefusedError("adds nothing to the curve of pld")
+    largest = max((epsilon for epsilon in epsilons.values() if epsilon < math.inf), default=0.0)
+    at = np.r_[0.0, np.geomspace(1e-3, max(1.0, 2 * largest), _RENYI_POINTS)]
+    return at, renyi.deltas(event, at)
+
+
+def _by_liu_and_talwar(event: DpEvent, delta: float, coarseness: float, _: float | None) -> float:
     def base_epsilon(run: DpEvent, base_delta: float) -> float:
         try:
             return epsilon(run, base_delta, coarseness=coarseness).epsilon
@@ -175,3 +185,69 @@ def _liu_talwar(event: DpEvent, delta: float, coarseness: float) -> float:
         return liu_talwar.epsilon(event, delta, base_epsilon, base_profile)
     except distributions.LossesTooLargeError:
         return math.inf
+
+
+@dataclass(frozen=True)
+class Accountant:
+    """One way to bound ε. Every accountant errs upwards, and raises `RefusedError` for what it does not bound.
+
+    To add one, write its module and its row in `ACCOUNTANTS`; reports, refusals, calibration, risk, statements and
+    the tests that hold for all accountants read the table.
+
+    Attributes:
+        text: a line for display.
+        epsilon: computes ε of a simplified tree without parts from the tree, δ, the coarseness of grids, and the ε
+            by `rdp` if known.
+        curve: computes more proven points (ε, δ) of the tree's profile from the tree, δ, and the ε of all accountants
+            at δ; None if there are none.
+        only_selections: whether it is asked about private selection only.
+        calibration: how private selection is calibrated by it: "first", before the others; "alone", if it is the
+            tightest; "together" with all others, which costs nothing more.
+    """
+
+    text: str
+    epsilon: Callable[[DpEvent, float, float, float | None], float]
+    curve: Callable[[DpEvent, float, Mapping[str, float]], tuple[Array, Array]] | None = None
+    only_selections: bool = False
+    calibration: Literal["first", "alone", "together"] = "alone"
+
+
+ACCOUNTANTS: Mapping[str, Accountant] = MappingProxyType(
+    {
+        "pld": Accountant(
+            "privacy loss distributions; everything but private selection",
+            partial(_by_distributions, None),
+            partial(_profile_points, None),
+            calibration="together",  # the ε of rdp chooses its grid
+        ),
+        "rdp": Accountant(
+            "Rényi DP; private selection by Papernot and Steinke (2022) and Wang et al. (2023)",
+            _by_renyi,
+            _renyi_points,
+        ),
+        "profile": Accountant(
+            "private selection by privacy profiles, as in Koskela, Redberg and Wang (2024)",
+            partial(_by_distributions, "profile"),
+            partial(_profile_points, "profile"),
+            only_selections=True,
+        ),
+        "layer_cake": Accountant(
+            "private selection by privacy profiles, tight (derived)",
+            partial(_by_distributions, "layer_cake"),
+            partial(_profile_points, "layer_cake"),
+            only_selections=True,
+            calibration="first",
+        ),
+        "liu_talwar": Accountant(
+            "private selection by the (ε, δ) theorems of Liu and Talwar (2019)",
+            _by_liu_and_talwar,
+            only_selections=True,
+        ),
+    }
+)
+"""The accountants by name, in the order in which ties are quoted."""
+
+
+def accountants_for(*, selects: bool) -> list[str]:
+    """Return the names of the accountants to ask about a tree with or without private selection."""
+    return [name for name, accountant in ACCOUNTANTS.items() if selects or not accountant.only_selections]

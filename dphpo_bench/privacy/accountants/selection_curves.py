@@ -22,7 +22,7 @@ _CELLS_PER_FACTOR = 3
 
 
 def first_epsilon(curve: Curve, delta: float, largest: float) -> float:
-    """The least ε at which a curve is at most `delta`, up to a relative 1e-7 above it; infinity past `largest`."""
+    """Return the least ε at which a curve is at most `delta`, or up to 1e-7 of it more; infinity past `largest`."""
 
     def is_enough(epsilon: float) -> bool:
         return float(curve(np.array([epsilon]))[0]) <= delta
@@ -41,7 +41,7 @@ def first_epsilon(curve: Curve, delta: float, largest: float) -> float:
 
 
 def best_of_profile(base: Profile, runs: TruncatedNegativeBinomial | Poisson, low: float, high: float) -> Curve:
-    """The curve of the best of K runs, from two values of the base curve.
+    """Return the curve of the best of K runs, from two values of the base curve.
 
     For a truncated negative binomial K and all ε₁: δ(ε) ≤ C E[K] δ_Q(ε − ρ) with
     ρ = (η+2) ln(C/c) + (η+1) ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁)). For a Poisson K of mean μ:
@@ -59,24 +59,24 @@ def best_of_profile(base: Profile, runs: TruncatedNegativeBinomial | Poisson, lo
 
 
 def first_above_profile(base: Profile, stop: float) -> Curve:
-    """The curve of the first run above a threshold: δ(ε₂ + ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁))) ≤ δ_Q(ε₂)/γ."""
+    """Return the curve of the first run above a threshold: δ(ε₂ + ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁))) ≤ δ_Q(ε₂)/γ."""
     shift = _log_ratio(base, stop)
     return lambda epsilon: np.minimum(base.delta(epsilon - shift) / stop, 1.0)
 
 
 def _log_ratio(base: Profile, gamma: float) -> float:
-    """The least ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁)) over a grid of ε₁; any ε₁ gives a bound."""
+    """Return the least ln(e^ε₁ + (1/γ − 1) δ_Q(ε₁)) over a grid of ε₁; any ε₁ gives a bound."""
     candidates = _epsilons(base)
     return float(np.min(np.logaddexp(candidates, np.log((1 / gamma - 1) * base.delta(candidates) + 1e-300))))
 
 
 def _epsilons(base: Profile) -> Array:
-    """Values of ε to minimise over: dense near 0 and near where the curve ends."""
+    """Return values of ε to minimise over: dense near 0 and near where the curve ends."""
     return np.unique(np.r_[0.0, np.geomspace(1e-5, base.reach, 1500), np.linspace(0.0, base.reach, 1500)])
 
 
 def best_of_layer_cake(base: Profile, runs: RunCount, layers: int = LAYERS) -> Curve:
-    """The curve of the best of any random number of independent runs; `layers` is about how many values of ρ it has.
+    """Return the curve of the best of any random number of independent runs, with about `layers` values of ρ.
 
     δ(ε) ≤ w(1) δ_Q(ε − ρ(1)) + ∫ −w'(s) δ_Q(ε − ρ(s)) ds over s from 0 to 1, with ρ(s) the greatest ln(w(r)/w(U(r)))
     over r ≤ s (docs/accounting.md, derived there). Each cell of the grid of s takes w at its left end and U at its
@@ -94,13 +94,13 @@ def best_of_layer_cake(base: Profile, runs: RunCount, layers: int = LAYERS) -> C
     shares, shifts = _joined(shares, shifts, layers)
 
     def curve(epsilon: Array) -> Array:
-        return np.array([min(1.0, float(shares @ base.delta(one - shifts))) for one in epsilon])
+        return np.array([min(1.0, float(shares @ base.delta(at - shifts))) for at in epsilon])
 
     return curve
 
 
 def _joined(shares: Array, shifts: Array, layers: int) -> tuple[Array, Array]:
-    """Joins cells of nearly the same shift into layers, each with its greatest shift; `shifts` are ascending."""
+    """Join cells of nearly the same shift into layers, each with its greatest shift; `shifts` are ascending."""
     finite = np.isfinite(shifts)
     step = max(float(np.max(shifts, where=finite, initial=0.0)) / layers, 1e-300)
     group = np.where(finite, np.floor(np.where(finite, shifts, 0.0) / step), np.inf)
@@ -109,7 +109,7 @@ def _joined(shares: Array, shifts: Array, layers: int) -> tuple[Array, Array]:
 
 
 def first_above_layer_cake(base: Profile, stop: float, layers: int = LAYERS) -> Curve:
-    """The sharper curve of the first run above a threshold.
+    """Return the sharper curve of the first run above a threshold.
 
     δ(ε) ≤ sup over p of δ_Q(ε − ln R(p)) / (γ + (1−γ) p), R(p) = (γ + (1−γ) U(p)) / (γ + (1−γ) p), where p is the
     unknown probability to reach the threshold. Each cell takes the ends that make the bound larger.
@@ -123,13 +123,13 @@ def first_above_layer_cake(base: Profile, stop: float, layers: int = LAYERS) -> 
     shifts = np.log(reach(_worst_beaten(base, edges[1:])) * factors)
 
     def curve(epsilon: Array) -> Array:
-        return np.array([min(1.0, float(np.max(factors * base.delta(one - shifts)))) for one in epsilon])
+        return np.array([min(1.0, float(np.max(factors * base.delta(at - shifts)))) for at in epsilon])
 
     return curve
 
 
 def _worst_beaten(base: Profile, beaten: Array) -> Array:
-    """U(u), from above: the least of e^e u + δ_Q(e) over a grid of e of both signs."""
+    """Return U(u), from above: the least of e^e u + δ_Q(e) over a grid of e of both signs."""
     positive = _epsilons(base)
     e = np.r_[-positive[:0:-1], positive]
     slopes, intercepts = np.exp(e), base.delta(e)
@@ -143,7 +143,7 @@ def _worst_beaten(base: Profile, beaten: Array) -> Array:
 
 
 def _edges(base: Profile, weight: Weight, layers: int) -> Array:
-    """Cells of u from 0 to 1 over which neither ln w(u) nor ln w(U(u)) changes much."""
+    """Return cells of u from 0 to 1 over which neither ln w(u) nor ln w(U(u)) changes much."""
     fine = np.r_[0.0, np.geomspace(1e-14, 1.0, 4000)]
     tiny = 1e-200
     progress = -np.log(weight(fine) + tiny) - np.log(weight(_worst_beaten(base, fine)) + tiny)

@@ -53,28 +53,28 @@ class _Losses:
     count: int
 
     def at(self, interval: float) -> Array:
-        """The losses, shape (n,)."""
+        """Return the losses, shape (n,)."""
         return np.asarray((self.first + np.arange(len(self.masses))) * interval, dtype=float)
 
     def log_moment(self, tilt: float, interval: float) -> float:
-        """K(θ) = ln Σ masses e^(θ loss)."""
+        """Return K(θ) = ln Σ masses e^(θ loss)."""
         return float(logsumexp(tilt * self.at(interval), b=self.masses))
 
     def tilted(self, tilt: float, interval: float) -> Array:
-        """Masses under the tilt, shape (n,), of sum 1."""
+        """Return the masses under the tilt, shape (n,), of sum 1."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.exp(np.log(self.masses) + tilt * self.at(interval) - self.log_moment(tilt, interval)))
 
 
 def supports(event: DpEvent) -> bool:
-    """Whether a simplified tree consists of Gaussians and Poisson-sampled Gaussians, at least one."""
+    """Return whether a simplified tree consists of Gaussians and Poisson-sampled Gaussians, at least one."""
     parts = event_rules.multiset(event)
     inner = [part.event if isinstance(part, dp_event.PoissonSampledDpEvent) else part for part in parts]
     return bool(inner) and all(isinstance(part, dp_event.GaussianDpEvent) for part in inner)
 
 
 def epsilon(event: DpEvent, delta: float, coarseness: float = 1.0) -> float:
-    """ε of a tree that `supports` accepts, at any δ in (0, 1) down to 1e-250 or so."""
+    """Return ε of a tree that `supports` accepts, at any δ in (0, 1) down to 1e-250 or so."""
     return max(_one_way(event, delta, coarseness, removal=removal) for removal in (True, False))
 
 
@@ -112,7 +112,7 @@ def _one_way(event: DpEvent, delta: float, coarseness: float, *, removal: bool) 
     allowed = delta - above - sum(part.count * part.infinite for part in composed)
 
     def sums(index: int) -> tuple[float, float]:
-        """A and B: δ at ε in the cell below at[index] is A − e^(ε − at[index]) B."""
+        """Return A and B: δ at ε in the cell below at[index] is A − e^(ε − at[index]) B."""
         beyond = weights[index:]
         return float(beyond.sum()), float(np.exp(at[index] - at[index:]) @ beyond)
 
@@ -128,21 +128,21 @@ def _one_way(event: DpEvent, delta: float, coarseness: float, *, removal: bool) 
     least = at[index - 1] if index > 0 else at[0]
     whole, discounted = sums(index)
     share = (whole - allowed) / discounted
-    found = at[index] + (math.log(share) if share > 0 else -math.inf)
+    solution = at[index] + (math.log(share) if share > 0 else -math.inf)
     # Rounding: of the sums, then of the losses themselves.
-    found = min(max(found, least) + 4 * _UNIT * size, at[index])
-    return max(float(found), 0.0) + 8 * _UNIT * releases * (1 + widest)
+    solution = min(max(solution, least) + 4 * _UNIT * size, at[index])
+    return max(float(solution), 0.0) + 8 * _UNIT * releases * (1 + widest)
 
 
 def _of(part: DpEvent) -> tuple[float, float]:
-    """Rate and noise multiplier."""
+    """Return the sample rate and the noise multiplier."""
     if isinstance(part, dp_event.PoissonSampledDpEvent):
         return float(part.sampling_probability), float(part.event.noise_multiplier)
     return 1.0, float(part.noise_multiplier)
 
 
 def _range(part: DpEvent, reach: float) -> tuple[float, float]:
-    """The least and the greatest loss, for removal, over outputs that are not in the tails."""
+    """Return the least and the greatest loss, for removal, over outputs that are not in the tails."""
     rate, noise = _of(part)
     outputs = np.array([-reach * noise, 1 + reach * noise])
     exponent = (2 * outputs - 1) / (2 * noise**2)
@@ -151,7 +151,7 @@ def _range(part: DpEvent, reach: float) -> tuple[float, float]:
 
 
 def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, removal: bool) -> _Losses:
-    """The privacy loss of one release: P = (1−q) N(0, σ²) + q N(1, σ²) and Q = N(0, σ²), or the other way round.
+    """Return the privacy loss of one release: P = (1−q) N(0, σ²) + q N(1, σ²) and Q = N(0, σ²), or the other way round.
 
     Between two multiples of the interval, the masses of P and of Q are kept and moved to the two ends (Doroshenko et
     al. 2022, Connect the Dots). Below the least multiple, mass moves up to it; above the greatest, to infinity. Outputs
@@ -185,7 +185,7 @@ def _discretised(part: DpEvent, count: int, interval: float, reach: float, *, re
 
 
 def _between(at: Array) -> tuple[Array, Array]:
-    """Standard normal probabilities between the points `at`, ascending, and bounds of their errors: shape (n−1,)."""
+    """Return standard normal probabilities between ascending points, and bounds of their errors: shape (n−1,)."""
     left, right = at[:-1], at[1:]
     mirrored = left + right > 0
     more, less = ndtr(np.where(mirrored, -left, right)), ndtr(np.where(mirrored, -right, left))
@@ -193,7 +193,7 @@ def _between(at: Array) -> tuple[Array, Array]:
 
 
 def _best_tilt(parts: Sequence[_Losses], interval: float, delta: float) -> float:
-    """The θ of the least Chernoff bound (Σ K(θ) − ln δ)/θ of ε."""
+    """Return the θ of the least Chernoff bound (Σ K(θ) − ln δ)/θ of ε."""
 
     def bound(log_tilt: float) -> float:
         tilt = math.exp(log_tilt)
@@ -203,7 +203,7 @@ def _best_tilt(parts: Sequence[_Losses], interval: float, delta: float) -> float
 
 
 def _variance(part: _Losses, tilt: float, interval: float) -> float:
-    """The variance of the tilted loss."""
+    """Return the variance of the tilted loss."""
     masses, at = part.tilted(tilt, interval), part.at(interval)
     return float(masses @ (at - masses @ at) ** 2)
 
@@ -217,7 +217,7 @@ def _of_tilt(part: _Losses, tilt: float, interval: float) -> float:
 
 
 def _composed(parts: Sequence[_Losses], tilt: float, interval: float, size: int) -> Array:
-    """Masses of the composed, tilted loss at all multiples of the interval modulo `size`, from above: shape (size,)."""
+    """Return upper bounds of the masses of the composed, tilted loss at multiples of the interval modulo `size`."""
     stages = _FOURIER * math.log2(size)
     frequencies = size // 2 + 1
     log_size, angle = np.zeros(frequencies), np.zeros(frequencies)
@@ -232,7 +232,7 @@ def _composed(parts: Sequence[_Losses], tilt: float, interval: float, size: int)
         angle += part.count * np.angle(transform)
         log_bounds.append(np.log(np.abs(transform) + error))
         errors.append(error)
-    found = np.fft.irfft(np.exp(log_size) * np.exp(1j * angle), size)
+    composed = np.fft.irfft(np.exp(log_size) * np.exp(1j * angle), size)
     # |(a + e)^n − a^n| ≤ n |e| b^(n−1) with b ≥ |a|, |a + e|; then Cauchy and Schwarz over frequencies. Each of the
     # half that is kept stands for two.
     log_bound = sum(part.count * log for part, log in zip(parts, log_bounds, strict=True))
@@ -245,4 +245,4 @@ def _composed(parts: Sequence[_Losses], tilt: float, interval: float, size: int)
         for part, log in zip(parts, log_bounds, strict=True)
     )
     of_inverse = stages * math.sqrt(2 * size) * float(np.linalg.norm(np.exp(log_bound)))
-    return np.asarray(np.maximum(found, 0.0) + (of_transforms + of_powers + of_inverse) / size)
+    return np.asarray(np.maximum(composed, 0.0) + (of_transforms + of_powers + of_inverse) / size)

@@ -5,13 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting.dp_event import DpEvent
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
+from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants import tilted
-from dphpo_bench.privacy.accountants.long_compositions import composed_often, epsilon_for_delta
+from dphpo_bench.privacy.accountants.long_compositions import (
+    composed_often,
+    epsilon_for_delta,
+    sampled_gaussian,
+    self_composed,
+)
 from dphpo_bench.privacy.accountants.report import epsilon
-from dphpo_bench.privacy.events import best_of, compose, gaussian, poisson_sampled, repeat
+from dphpo_bench.privacy.events import best_of, compose, gaussian, laplace, one_of, poisson_sampled, pure, repeat
 from dphpo_bench.privacy.run_counts import geometric
 
 
@@ -32,6 +39,53 @@ def dense(distribution: PrivacyLossDistribution) -> PrivacyLossDistribution:
 def test_epsilon_is_the_librarys_to_the_last_bit(noise: float, rate: float, count: int, delta: float) -> None:
     composed = dense(steps(noise, rate, 1e-3)).self_compose(count)
     assert epsilon_for_delta(composed, delta) == composed.get_epsilon_for_delta(delta)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "interval"),
+    [
+        (4.43, 0.356, 8e-4),
+        (1.0, 0.02, 4e-4),
+        (120.0, 0.35, 5e-6),
+        (0.05, 0.02, 5e-2),
+        (1.0, 1 - 1e-6, 2e-3),
+        (1.0, 1e-9, 1e-4),
+        (5.0, 1e-100, 1e-4),
+        (0.8, 0.5, 1e-2),
+    ],
+)
+def test_sampled_gaussians_are_the_librarys_to_the_last_bit(noise: float, rate: float, interval: float) -> None:
+    ours, theirs = sampled_gaussian(noise, rate, interval), steps(noise, rate, interval)
+    for count in (1, 2, 112):
+        for side in ("_pmf_remove", "_pmf_add"):
+            one, other = (
+                getattr(composed, side).to_dense_pmf()
+                for composed in (self_composed(ours, count), theirs.self_compose(count))
+            )
+            assert (one._lower_loss, one._infinity_mass) == (other._lower_loss, other._infinity_mass)
+            np.testing.assert_array_equal(one._probs, other._probs)
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-5, 3e-4, 0.4])
+@pytest.mark.parametrize("orders", [renyi.ORDERS, renyi.ROUGH_ORDERS])
+@pytest.mark.parametrize(
+    "event",
+    [
+        repeat(poisson_sampled(0.356, gaussian(4.43)), 112),
+        repeat(poisson_sampled(0.001, gaussian(0.3)), 10),
+        repeat(poisson_sampled(0.02, gaussian(0.05)), 500),
+        repeat(poisson_sampled(1e-6, gaussian(1.0)), 100),
+        compose(repeat(poisson_sampled(0.1, gaussian(100.0)), 10), laplace(9.0), pure(0.01)),
+        one_of([gaussian(1.0), repeat(poisson_sampled(0.2, gaussian(1.5)), 9)]),
+        compose(one_of([pure(0.1), gaussian(3.0)], [0.4, 0.6]), gaussian(2.0)),
+    ],
+)
+def test_renyi_orders_that_are_left_out_would_not_have_given_the_least(
+    event: DpEvent, orders: tuple[float, ...], delta: float
+) -> None:
+    with renyi._quiet_absl():
+        at = np.array(orders, dtype=float)
+        assert renyi.epsilon(event, delta, orders) == renyi._least_epsilon(at, renyi._curve(event, at), delta)
 
 
 def pmf(low: int, masses: list[float], infinite: float = 0.0, interval: float = 0.1) -> Any:

@@ -4,11 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting import pld
 from dp_accounting.dp_event import DpEvent
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
-from scipy.stats import binom
 
 from dphpo_bench.privacy.accountants import liu_talwar, tilted
 from dphpo_bench.privacy.accountants import rdp as renyi
@@ -18,7 +16,7 @@ from dphpo_bench.privacy.events import best_of, compose, gaussian, laplace, no_o
 from dphpo_bench.privacy.run_counts import CappedGeometric
 from tests.privacy import contour
 
-DELTAS = (1e-5, 1e-10, 1e-13, 1e-15, 1e-18)
+DELTAS = (1e-5, 1e-10, 1e-15, 1e-18)
 
 
 def sgd(noise: float, rate: float, steps: int) -> DpEvent:
@@ -66,14 +64,6 @@ class TestSampledGaussians:
         event = compose(*(sgd(*step) for step in steps[:2]), gaussian(30.0))
         is_just_above(steps, tilted.epsilon(simplify(event), delta), delta)
 
-    @pytest.mark.parametrize("delta", [1e-5, 1e-10])
-    @pytest.mark.parametrize(("noise", "rate", "steps"), [(1.0, 0.02, 500), (2.0, 0.3, 1), (1.23, 0.01, 2000)])
-    def test_agrees_with_dp_accounting(self, noise: float, rate: float, steps: int, delta: float) -> None:
-        # Both are upper bounds on grids of their own.
-        accountant = pld.PLDAccountant(value_discretization_interval=2e-4)
-        other = accountant.compose(sgd(noise, rate, steps)).get_epsilon(delta)
-        assert tilted.epsilon(sgd(noise, rate, steps), delta) == pytest.approx(other, rel=3e-3)
-
     @pytest.mark.parametrize("delta", DELTAS)
     @pytest.mark.parametrize(
         ("noise", "rate", "steps"), [(2.0, 0.3, 1), (0.3, 0.001, 10), (1.0, 1e-6, 100), (5.0, 0.01, 10**6)]
@@ -94,56 +84,11 @@ class TestSampledGaussians:
         exact = brentq(excess, 1e-3, 100, xtol=1e-12)
         assert exact <= tilted.epsilon(poisson_sampled(rate, gaussian(noise)), delta) <= exact * (1 + 2e-3)
 
-    def test_a_coarser_grid_costs_more(self) -> None:
-        fine, coarse = (tilted.epsilon(sgd(1.0, 0.02, 500), 1e-15, coarseness) for coarseness in (1.0, 8.0))
-        assert fine < coarse < 1.01 * fine
 
-
-class TestParts:
-    """What the proof adds to δ is enough for errors that are known."""
-
-    @pytest.mark.parametrize("removal", [True, False])
-    @pytest.mark.parametrize("part", [gaussian(0.7), poisson_sampled(0.02, gaussian(1.3))])
-    def test_one_release_is_dominated(self, part: DpEvent, removal: bool) -> None:
-        # H of the pair at the edges, exactly, against the discretised masses: equal but for rounding, from above.
-        interval = 0.01
-        losses = tilted._discretised(part, 1, interval, 9.0, removal=removal)
-        at = losses.at(interval)
-        rate, noise = tilted._of(part)
-        for eps in at[(at > 0) & (at < 5)][::37]:
-            if removal:
-                exact = rate * math.exp(log_delta_of_gaussian(math.log1p(math.expm1(eps) / rate), noise))
-            else:
-                left = rate - (1 - rate) * math.expm1(eps)
-                if left <= 0:
-                    continue
-                inner = math.log(rate) + eps - math.log(left)
-                exact = left * math.exp(log_delta_of_gaussian(inner, noise))
-            found = -np.expm1(np.minimum(eps - at, 0.0)) @ losses.masses + losses.infinite
-            assert exact * (1 - 1e-9) <= found <= exact * (1 + 1e-5) + 1e-17
-
-    @pytest.mark.parametrize("count", [1, 7, 500])
-    def test_the_bound_on_rounding_covers_the_transform(self, count: int) -> None:
-        # A binomial number of steps of 1: masses are known to the last digits.
-        size, masses = 1024, np.array([0.7, 0.3])
-        part = tilted._Losses(0, masses, 0.0, count)
-        found = tilted._composed([part], 0.0, 1.0, size)
-        exact = binom.pmf(np.arange(size), count, 0.3)
-        assert np.all(found >= exact * (1 - 1e-11))
-        assert np.max(found - exact) < 1e-9
-
-    def test_what_is_supported(self) -> None:
-        assert tilted.supports(simplify(compose(sgd(1.0, 0.1, 3), gaussian(2.0), gaussian(3.0))))
-        for event in (
-            no_op(),
-            laplace(1.0),
-            pure(1.0),
-            compose(gaussian(1.0), pure(1.0)),
-            poisson_sampled(0.1, laplace(1.0)),
-            poisson_sampled(0.1, compose(gaussian(1.0), laplace(1.0))),
-            best_of(gaussian(1.0), CappedGeometric(10, 20)),
-        ):
-            assert not tilted.supports(simplify(event))
+def test_what_is_supported() -> None:
+    assert tilted.supports(simplify(compose(sgd(1.0, 0.1, 3), gaussian(2.0), gaussian(3.0))))
+    for event in (no_op(), laplace(1.0), compose(gaussian(1.0), pure(1.0)), poisson_sampled(0.1, laplace(1.0))):
+        assert not tilted.supports(simplify(event))
 
 
 @pytest.mark.parametrize(
