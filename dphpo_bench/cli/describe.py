@@ -1,8 +1,6 @@
 """The command `describe`: a method or a task, for people."""
 
 import shlex
-from collections.abc import Iterator
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +8,8 @@ import typer
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import unknown_name_message, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import say, show, show_json
+from dphpo_bench.cli.listing import pretrained_lines, pretrained_models
+from dphpo_bench.cli.output import Columns, facts, say, show, show_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,7 +83,6 @@ def method_json(name: str, found: "Registered[Method]") -> dict[str, Any]:
 
 def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[str, Any]:
     """A task as JSON values, with the facts for its model; `task_file` is where it lies if it is not registered."""
-    from dphpo_bench.cli.listing import pretrained_models
     from dphpo_bench.contract.descriptions import explanation, search_space
 
     cls, facts = type(task), task.facts.to_json()
@@ -113,55 +111,54 @@ def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[s
 
 
 def _print_method(told: dict[str, Any]) -> None:
-    facts = _facts()
-    facts.add_row("paper", told["reference"])
-    facts.add_row("tunes", ", ".join(told["tuning"]) or "nothing")
     private = "(ε, δ) covers tuning and training" if told["end_to_end_private"] else "no: a reference, its true ε is ∞"
-    facts.add_row("private", private)
-    facts.add_row("version", f"{told['version']}, from {told['origin']}")
-    show(*_headed(told["method"], told, facts))
+    _show_headed(
+        told["method"],
+        told,
+        [
+            ("paper", told["reference"]),
+            ("tunes", ", ".join(told["tuning"]) or "nothing"),
+            ("private", private),
+            ("version", f"{told['version']}, from {told['origin']}"),
+        ],
+    )
     if told["parameters"]:
         show(_parameters(told["parameters"]))
         say(f"Set one with --set NAME=VALUE: dphpo-bench run -m {told['method']} -t digits --set ...")
 
 
 def _parameters(rows: list[dict[str, Any]]) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("parameter", "default", box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    table.add_column("what it may be", max_width=26)
-    table.add_column("meaning")
-    for row in rows:
-        default = "none" if row["default"] is None else value_text(row["default"])
-        table.add_row(row["name"], default, Text(row["type"]), Text(row["meaning"]))
-    return table
+    columns: Columns = [
+        ("parameter", lambda row: row["name"]),
+        ("default", lambda row: "none" if row["default"] is None else value_text(row["default"])),
+        ("what it may be", lambda row: row["type"]),
+        ("meaning", lambda row: row["meaning"]),
+    ]
+    lines = table(columns, rows, plain=True, padding=(0, 1))
+    lines.columns[2].max_width = 26
+    return lines
 
 
 def _print_task(told: dict[str, Any]) -> None:
-    facts, given = _facts(), told["facts"]
-    first, *others = told["models"]
-    facts.add_row("models", ", ".join([f"{first} (default)", *others]))
-    for one in told["pretrained"]:
-        seen = ", which has seen the task's records" if one["has_seen_records"] else ""
-        facts.add_row("", f"{', '.join(one['models'])}: on {one['name']}{seen}")
-    classes = f" of {given['n_classes']}" if given["n_classes"] else ""
+    task, (first, *others) = told["facts"], told["models"]
+    rows = [("models", ", ".join([f"{first} (default)", *others]))]
+    rows += [("", line) for line in pretrained_lines(told["pretrained"])]
+    classes = f" of {task['n_classes']}" if task["n_classes"] else ""
     public = "public: runs have seed 0 by default" if told["public"] else "private: runs have no seed by default"
-    several = f" units ({given['unit']}) of several records each" if "unit" in given else ""
-    facts.add_row("records", f"N = {given['n_records']:,}{several}, {public}")
-    facts.add_row("asked for", f"{given['kind']}{classes}; measured: {', '.join(told['metrics'])}")
-    facts.add_row("default δ", f"{told['default_delta']:.3g}, N^-1.1 and at most 1e-3")
-    schedule = f"{told['steps']:,} steps: batches of {given['batch_size']:,}, {given['epochs']:g} epochs"
-    facts.add_row(f"schedule of {told['model']}", f"{schedule}; {given['optimizer']} at {given['learning_rate']:g}")
-    if not told["search_space"]:
-        facts.add_row("search space", "none stated: searches take their own (describe METHOD)")
-    for title, (name, text) in zip(_once("search space"), told["search_space"].items(), strict=False):
-        facts.add_row(title, f"{name}: {text}")
-    for title, one in zip(_once("data"), told["datasets"], strict=False):
-        facts.add_row(title, f"{one['name']}, {one['homepage']}; licence: {one['licence']}")
-    facts.add_row("version", f"{told['version']}, from {told['origin']}")
-    show(*_headed(told["task"], told, facts))
+    several = f" units ({task['unit']}) of several records each" if "unit" in task else ""
+    schedule = f"{told['steps']:,} steps: batches of {task['batch_size']:,}, {task['epochs']:g} epochs"
+    space = [f"{name}: {text}" for name, text in told["search_space"].items()]
+    data = [f"{each['name']}, {each['homepage']}; licence: {each['licence']}" for each in told["datasets"]]
+    rows += [
+        ("records", f"N = {task['n_records']:,}{several}, {public}"),
+        ("asked for", f"{task['kind']}{classes}; measured: {', '.join(told['metrics'])}"),
+        ("default δ", f"{told['default_delta']:.3g}, N^-1.1 and at most 1e-3"),
+        (f"schedule of {told['model']}", f"{schedule}; {task['optimizer']} at {task['learning_rate']:g}"),
+        *_below("search space", space or ["none stated: searches take their own (describe METHOD)"]),
+        *_below("data", data),
+        ("version", f"{told['version']}, from {told['origin']}"),
+    ]
+    _show_headed(told["task"], told, rows)
     first_run = f"A first run: dphpo-bench run -m hyfreedp -t {told['task']}"
     if told["task_file"]:
         say(f"{first_run} --task-file {shlex.quote(told['task_file'])}")
@@ -169,28 +166,19 @@ def _print_task(told: dict[str, Any]) -> None:
         say(f"Where its data are: dphpo-bench data. {first_run}")
 
 
-def _once(title: str) -> Iterator[str]:
-    """The title for the first row, nothing for the others."""
-    return chain([title], repeat(""))
+def _below(title: str, texts: list[str]) -> list[tuple[str, str]]:
+    """Return a row for each text, the first one with the title."""
+    return list(zip([title, *[""] * len(texts)], texts, strict=False))
 
 
-def _headed(name: str, told: dict[str, Any], facts: "Table") -> list[Any]:
-    """Name and summary, the facts, and the paragraphs of its docstring."""
+def _show_headed(name: str, told: dict[str, Any], rows: list[tuple[str, str]]) -> None:
+    """Print name and summary, the facts, and the paragraphs of the docstring."""
     from rich.text import Text
 
-    paragraphs = [Text(one) for one in told["explanation"]]
-    return [
+    paragraphs = [Text(paragraph) for paragraph in told["explanation"]]
+    show(
         Text(f"{name}: {told['summary']}", style="bold"),
-        facts,
+        facts(rows, box=None),
         *([Text(), *paragraphs] if paragraphs else []),
         Text(),
-    ]
-
-
-def _facts() -> "Table":
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    return table
+    )

@@ -1,6 +1,5 @@
 """The command `explain`: why runs lost against the oracle."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +11,7 @@ from dphpo_bench.base.text import one_line
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, show, show_json
 from dphpo_bench.cli.show import read_oracles
+from dphpo_bench.cli.sweep import interrupted_by_sigterm
 
 if TYPE_CHECKING:
     from dphpo_bench.records.reading import Result
@@ -51,7 +51,6 @@ def explain_command(
     Exit code: 0 done, 1 an extra run failed, 2 a mistake in the call, 130 interrupted.
     """
     from dphpo_bench.cli.explain_tables import json_row, one_table, summary_table
-    from dphpo_bench.cli.sweep import make_executor, run_cells
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
@@ -59,9 +58,9 @@ def explain_command(
     from dphpo_bench.leaderboard.questions import Workshop, questions
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
-    from dphpo_bench.sweep.cells import portable
     from dphpo_bench.sweep.private_cells import PrivateCells
     from dphpo_bench.sweep.resources import Resources
+    from dphpo_bench.sweep.running import executor_for, run_cells
 
     root, found = _read(records)
     chosen = [result.record for result in reading.select(found, only or [])]
@@ -76,8 +75,8 @@ def explain_command(
     if cells:
         check_may_spend([cell.task for cell in cells], private_records, "extra runs that have no privacy (ε = ∞)")
         private = PrivateCells(store, DEFAULT if account is None else account, not_private=True, what="extra run")
-        with portable(cells) as ready, closing(make_executor(executor, workers, None, ready)) as made:
-            run_cells(ready, store, made, source, retry_failed=retry_failed, quiet=quiet, private=private)
+        with executor_for(cells, executor, workers) as (ready, opened), interrupted_by_sigterm():
+            run_cells(ready, opened, store, source, retry_failed=retry_failed, quiet=quiet, private=private)
     splits = []
     for question in asked:
         try:

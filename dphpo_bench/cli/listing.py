@@ -1,9 +1,10 @@
 """The command `list`; which datasets are here, and which public models tasks start from."""
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import say, show_json
+from dphpo_bench.cli.output import Columns, say, show, show_json, table
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.task import Task
@@ -39,17 +40,36 @@ def list_command(as_json: options.JsonOption = False) -> None:
         for row in rows:
             lines.append(f"  {row['name']:<{width}}  {row['summary']}  [{row['origin']}]")
             if kind == "tasks":
-                lines += [f"  {'':<{width}}    {line}" for line in _model_lines(row)]
+                models = [f"models: {', '.join(row['models'])}", *pretrained_lines(row["pretrained"])]
+                lines += [f"  {'':<{width}}    {line}" for line in models]
         say("\n".join(lines))
     say("More of one: dphpo-bench describe NAME")
 
 
-def _model_lines(row: dict[str, Any]) -> list[str]:
-    lines = [f"models: {', '.join(row['models'])}"]
-    for one in row["pretrained"]:
-        seen = ", which has seen the task's records" if one["has_seen_records"] else ""
-        lines.append(f"{', '.join(one['models'])}: on {one['name']}{seen}")
-    return lines
+def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOption = False) -> None:
+    """Show which datasets are here, which are missing, and how to get them."""
+    from dphpo_bench.contract.registry import tasks
+    from dphpo_bench.data.source import DataSource
+
+    source = DataSource.resolve(data_dir)
+    rows = [row for task in tasks().values() for row in dataset_status(task.cls(), source)]
+    if as_json:
+        show_json(rows)
+        return
+    columns: Columns = [
+        ("task", itemgetter("task")),
+        ("split", itemgetter("split")),
+        ("rows", lambda row: f"{row['rows']:,}"),
+        ("state", itemgetter("state")),
+        ("where / how to get it", itemgetter("where")),
+    ]
+    show(table(columns, rows, title="Datasets"))
+
+
+def pretrained_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each row of `pretrained_models`."""
+    seen = {True: ", which has seen the task's records", False: ""}
+    return [f"{', '.join(row['models'])}: on {row['name']}{seen[row['has_seen_records']]}" for row in rows]
 
 
 def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.tensors import RECORD
 from dphpo_bench.base.text import count, rounded_down
+from dphpo_bench.cli.output import Columns, facts, table
 from dphpo_bench.cli.risk_text import NOT_WHAT_LEAKS, record_risk, risk_json, risk_rows
 from dphpo_bench.records.measure import Measure
 
@@ -48,34 +49,37 @@ def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
 
 def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
     """A table of a plan, and one of what it releases."""
-    from rich.table import Table
-
     from dphpo_bench.privacy.event_texts import describe
 
-    made, facts = checked.plan, checked.facts
-    summary = _two_columns(f"Plan: {checked.method.name} on {facts.task} ({facts.model})")
-    _add_unit(summary, facts.unit, facts.n_records)
-    summary.add_row("budget", f"ε = {made.budget.epsilon:g}, δ = {made.budget.delta:.3g}")
-    epsilon = _bounds_text(checked.epsilon.by_accountant, checked.epsilon.quoted)
-    summary.add_row("ε of the whole procedure", epsilon)
-    summary.add_row("share spent on tuning", f"{checked.tuning_share:.2%}")
-    _add_risk(summary, checked.risk, facts.unit)
-    for name, value in _flat(made.to_json()["parameters"] or {}):
-        summary.add_row(name, f"{value:.6g}" if isinstance(value, float) else str(value))
-    runs = count(made.cost.runs, "run")
-    summary.add_row("cost", f"{runs}, {made.cost.steps:,} steps, {made.cost.examples:,.0f} example passes")
-    summary.add_row("event", describe(made.event))
-    releases = Table("what is released", "times", "noise multiplier", "sample rate", title="Releases")
-    for release in made.releases:
-        numbers = f"{release.count:,}", f"{release.noise_multiplier:.5g}", f"{release.sample_rate:.5g}"
-        releases.add_row(release.name, *numbers)
-    return summary, releases
+    plan, task = checked.plan, checked.facts
+    rows = [
+        *_unit_rows(task.unit, task.n_records),
+        ("budget", f"ε = {plan.budget.epsilon:g}, δ = {plan.budget.delta:.3g}"),
+        ("ε of the whole procedure", _bounds_text(checked.epsilon.by_accountant, checked.epsilon.quoted)),
+        ("share spent on tuning", f"{checked.tuning_share:.2%}"),
+        *_risk_rows(checked.risk, task.unit),
+    ]
+    for name, value in _flat(plan.to_json()["parameters"] or {}):
+        rows.append((name, f"{value:.6g}" if isinstance(value, float) else str(value)))
+    runs = count(plan.cost.runs, "run")
+    rows += [
+        ("cost", f"{runs}, {plan.cost.steps:,} steps, {plan.cost.examples:,.0f} example passes"),
+        ("event", describe(plan.event)),
+    ]
+    title = f"Plan: {checked.method.name} on {task.task} ({task.model})"
+    columns: Columns = [
+        ("what is released", lambda release: release.name),
+        ("times", lambda release: f"{release.count:,}"),
+        ("noise multiplier", lambda release: f"{release.noise_multiplier:.5g}"),
+        ("sample rate", lambda release: f"{release.sample_rate:.5g}"),
+    ]
+    caption = NOT_WHAT_LEAKS if checked.risk else None
+    return facts(rows, title=title, caption=caption), table(columns, plan.releases, title="Releases")
 
 
-def _add_unit(table: "Table", unit: Any, number: Any) -> None:
-    """Add a row that names what is protected, unless it is the record."""
-    if unit != RECORD:
-        table.add_row("protected unit", f"{unit}, N = {number:,}, each with all its records")
+def _unit_rows(unit: Any, number: Any) -> list[tuple[str, str]]:
+    """Return a row that names the protected unit, unless it is the record."""
+    return [] if unit == RECORD else [("protected unit", f"{unit}, N = {number:,}, each with all its records")]
 
 
 def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -92,57 +96,54 @@ def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
-    table = _two_columns(f"{identity.method} on {identity.task} ({identity.model}), {seed}: {record.status}")
-    for name, value in record.metrics.items():
-        measure = Measure(name)
-        table.add_row(f"test {measure.title}", measure.text(value))
+    rows = [(f"test {Measure(name).title}", Measure(name).text(value)) for name, value in record.metrics.items()]
     if record.released.get("winner", record) is None:
-        table.add_row("trials", "none finished, so that nothing was trained: these are the initial weights")
-    _add_unit(table, identity.unit, identity.facts.get("n_records"))
-    table.add_row("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}")
+        rows.append(("trials", "none finished, so that nothing was trained: these are the initial weights"))
+    rows += _unit_rows(identity.unit, identity.facts.get("n_records"))
+    rows.append(("ε target", f"{identity.epsilon:g} at δ = {identity.delta:.3g}"))
+    risk = record_risk(record) if privacy else None
     if privacy:
         planned, recomputed = privacy.planned, privacy.recomputed
-        table.add_row("ε planned", _bounds_text(planned.by_accountant, planned.accountant))
+        rows.append(("ε planned", _bounds_text(planned.by_accountant, planned.accountant)))
         if recomputed:
-            table.add_row("ε recomputed from the ledger", _bounds_text(recomputed.by_accountant, recomputed.accountant))
-        table.add_row("ε to quote", f"{privacy.epsilon:.6g}")
-        table.add_row("share spent on tuning", f"{privacy.tuning_share:.2%}")
-        _add_risk(table, record_risk(record), identity.unit)
+            bounds = _bounds_text(recomputed.by_accountant, recomputed.accountant)
+            rows.append(("ε recomputed from the ledger", bounds))
+        rows.append(("ε to quote", f"{privacy.epsilon:.6g}"))
+        rows.append(("share spent on tuning", f"{privacy.tuning_share:.2%}"))
+        rows += _risk_rows(risk, identity.unit)
     if record.cost:
-        table.add_row("steps", f"{record.cost.steps:,}")
-    table.add_row("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items()))
+        rows.append(("steps", f"{record.cost.steps:,}"))
+    rows.append(("seconds", ", ".join(f"{phase} {value:.1f}" for phase, value in record.seconds.items())))
     if record.peak_memory_bytes is not None:
-        table.add_row("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB")
-    table.add_row("record", str(result.path))
+        rows.append(("peak memory", f"{record.peak_memory_bytes / 2**30:.2f} GiB"))
+    rows.append(("record", str(result.path)))
     if saved:
-        table.add_row("model", str(saved))
-    return table
+        rows.append(("model", str(saved)))
+    title = f"{identity.method} on {identity.task} ({identity.model}), {seed}: {record.status}"
+    return facts(rows, title=title, caption=NOT_WHAT_LEAKS if risk else None)
 
 
-def _add_risk(table: "Table", found: "Risk | None", unit: str) -> None:
-    """Add the rows of a risk, and say below the table what kind of number they hold."""
-    for label, texts in risk_rows(found, unit):
-        for text in texts:
-            table.add_row(label if text is texts[0] else "", text)
-    table.caption, table.caption_justify = NOT_WHAT_LEAKS if found else None, "left"
+def _risk_rows(risk: "Risk | None", unit: str) -> list[tuple[str, str]]:
+    """Return the rows of a risk; each label stands once."""
+    return [(label if text is texts[0] else "", text) for label, texts in risk_rows(risk, unit) for text in texts]
 
 
 def audit_table(found: "Audit", title: str, path: Path) -> "Table":
     """A table of what each attack has shown, and the most that it could have shown."""
-    from rich.table import Table
-
-    table = Table("attack", "guesses", "right", "ε at least", "at most shown", title=title, title_justify="left")
-    for name, bound in found.by_attack.items():
-        guessed = f"{bound.guesses.guessed:,} of {bound.guesses.canaries:,}"
-        table.add_row(
-            name, guessed, f"{bound.guesses.correct:,}", rounded_down(bound.epsilon), rounded_down(bound.ceiling)
-        )
-    table.caption = (
+    columns: Columns = [
+        ("attack", lambda row: row[0]),
+        ("guesses", lambda row: f"{row[1].guesses.guessed:,} of {row[1].guesses.canaries:,}"),
+        ("right", lambda row: f"{row[1].guesses.correct:,}"),
+        ("ε at least", lambda row: rounded_down(row[1].epsilon)),
+        ("at most shown", lambda row: rounded_down(row[1].ceiling)),
+    ]
+    caption = (
         f"Claimed: ε = {found.claimed:.6g} at δ = {found.delta:.3g}. All bounds hold at once with confidence "
         f"{found.bound.confidence:g}. {audit_verdict(found)} Record: {path}"
     )
-    table.caption_justify = "left"
-    return table
+    return table(
+        columns, found.by_attack.items(), title=title, title_justify="left", caption=caption, caption_justify="left"
+    )
 
 
 def audit_verdict(found: "Audit") -> str:
@@ -171,15 +172,6 @@ def audit_verdict(found: "Audit") -> str:
 def _size_text(size: "Size") -> str:
     each = f" in each of {size.runs:,} runs" if size.runs > 1 else ""
     return f"{size.canaries:,} canaries{each}"
-
-
-def _two_columns(title: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=title, show_header=False, title_justify="left")
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    return table
 
 
 def _bounds_text(by_accountant: Mapping[str, float], quoted: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import compact_json, count, one_line, value_text, varying_names
-from dphpo_bench.cli.output import UNLIMITED_WIDTH
+from dphpo_bench.cli.output import UNLIMITED_WIDTH, Columns, table
 from dphpo_bench.records.measure import ACCURACY, Measure
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import Identity
@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 20
 MAX_CELL = 60
-
-
-Columns = list[tuple[str, Callable[[Any], str]]]
-"""Headers, and what gives the cell of a row. A header that starts with `>` aligns its column to the right."""
 
 
 def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = None, styled: bool = False) -> str:
@@ -54,7 +50,7 @@ def _run_table(results: Sequence[Result]) -> "Table":
         (">ε\nquoted", lambda one: _epsilon_text(one.record.privacy)),
         (">seconds", lambda one: "" if one.seconds is None else f"{one.seconds:,.1f}"),
     ]
-    return _table(columns, results, lambda one: one.record.status != "ok")
+    return _cut(columns, results, lambda result: result.record.status != "ok")
 
 
 def _summary_table(results: Sequence[Result]) -> "Table":
@@ -77,7 +73,7 @@ def _summary_table(results: Sequence[Result]) -> "Table":
         (">min .. max", range_text),
         (">ε\nquoted", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:.6g}"),
     ]
-    return _table(columns, rows, lambda row: row["failed"])
+    return _cut(columns, rows, lambda row: row["failed"])
 
 
 def _epsilon_text(bound: Any) -> str:
@@ -163,19 +159,7 @@ class _Scores:
         return measure.text(value) if self._same else f"{measure.name} {measure.text(value)}"
 
 
-def _table(columns: Columns, rows: Iterable[Any], failed: Callable[[Any], object]) -> "Table":
-    """A table in which nothing is markup; rows with failures are red."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=0)
-    for header, _ in columns:
-        if header.startswith(">"):
-            table.add_column(Text(header.removeprefix(">")), justify="right", no_wrap=True)
-        else:  # on a narrow terminal, long names are broken rather than numbers
-            table.add_column(Text(header), overflow="fold")
-    for row in rows:
-        cells = (Text(one_line(cell(row), MAX_CELL)) for _, cell in columns)
-        table.add_row(*cells, style="red" if failed(row) else "")
-    return table
+def _cut(columns: Columns, rows: Iterable[Any], failed: Callable[[Any], object]) -> "Table":
+    """Return the table, with cells of strangers' texts cut to one line."""
+    short: Columns = [(header, lambda row, cell=cell: one_line(cell(row), MAX_CELL)) for header, cell in columns]
+    return table(short, rows, plain=True, failed=failed)

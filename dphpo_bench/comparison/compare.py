@@ -5,14 +5,11 @@
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.cli.sweep import make_executor
-from dphpo_bench.cli.sweep_progress import SweepDisplay
 from dphpo_bench.comparison.result import Comparison
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import method_of, task_of
@@ -25,10 +22,10 @@ from dphpo_bench.harness.seeds import warn_of_seeds
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import cell_of, portable, with_seeds
-from dphpo_bench.sweep.driver import sweep
+from dphpo_bench.sweep.cells import cell_of, with_seeds
 from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
 from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.running import executor_for, run_cells
 
 SEEDS = (0, 1, 2)
 
@@ -107,12 +104,8 @@ def compare(
     if seeds is None:
         cells = unseeded(cells, store)
     private = PrivateCells(store, DEFAULT if account is None else account, not_private)
-    with (
-        portable(cells) as ready,
-        closing(make_executor("process", workers, None, ready)) as executor,
-        SweepDisplay(executor.capacity, quiet=quiet) as display,
-    ):
-        sweep(ready, store, executor, source, display, retry_failed=retry_failed, private=private)
+    with executor_for(cells, workers=workers) as (ready, executor):
+        run_cells(ready, executor, store, source, retry_failed=retry_failed, quiet=quiet, private=private)
     records = [store.find(cell.identity) for cell in cells]
     paths = [str(store.path_of(cell.identity).relative_to(store.root)) for cell in cells]
     return Comparison(
