@@ -85,5 +85,11 @@ class UpdateRule:
 
 
 def _find(name: str) -> OptimizerFactory:
+    """Return the optimiser of this name, without the wrappers that import PyTorch's compiler, for over a second.
+
+    They matter to compiled steps and to gradients of steps. A step here is neither, and runs under `no_grad`.
+    """
     check_optimizer(name)
-    return published()[name.lower()]
+    optimizer = published()[name.lower()]
+    plain = {method: inspect.unwrap(getattr(optimizer, method)) for method in ("add_param_group", "step")}
+    return type(optimizer.__name__, (optimizer,), plain)
