@@ -124,7 +124,7 @@ def audit_command(
             account=account,
         )
         meter.total = meter.done + attacked  # there may have been a record
-        found = audit(
+        outcome = audit(
             made_method,
             made_task,
             budget,
@@ -139,13 +139,13 @@ def audit_command(
             progress=progress,
             account=book,
         )
-    path = store.write(record.model_copy(update={"audit": found.to_record()}))
+    path = store.write(record.model_copy(update={"audit": outcome.to_record()}))
     if as_json:
-        show_json({**found.to_json(), "record": str(path)})
+        show_json({**outcome.to_json(), "record": str(path)})
     else:
-        show(audit_table(found, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
+        show(audit_table(outcome, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
     if book and not quiet:
         complain(f"Account {book.name}: {report_of(book).summary()}")
-    if found.refutes:
-        complain(audit_verdict(found))
+    if outcome.refutes:
+        complain(audit_verdict(outcome))
         raise typer.Exit(REFUTED)

@@ -1,4 +1,4 @@
-"""The command line, with its commands `run`, `plan`, `data`, `sweep` and `check`; others have files of their own.
+"""The command line, with its commands `run` and `plan`; the others have files of their own.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
 standard error. Imports wait until a command needs them.
@@ -190,7 +190,7 @@ app.command("check")(check_command)
 class QuickGroup(TyperGroup):
     """A group whose flags have values from the start; for a flag without one, typer imports pydantic."""
 
-    def get_params(self, ctx: typer.Context) -> list[Any]:
+    def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` included."""
         return _with_values(super().get_params(ctx))
 
@@ -198,7 +198,7 @@ class QuickGroup(TyperGroup):
 class QuickCommand(TyperCommand):
     """A command with such flags; see `QuickGroup`."""
 
-    def get_params(self, ctx: typer.Context) -> list[Any]:
+    def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, `--help` included."""
         return _with_values(super().get_params(ctx))
 
@@ -226,7 +226,7 @@ _prepare(app)
 
 
 def main() -> None:
-    """The entry point, which turns errors into one line and an exit code."""
+    """Run the command line; errors become one line and an exit code."""
     warnings.showwarning = _show_warning
     try:
         code = app(prog_name="dphpo-bench", standalone_mode=False)
@@ -248,7 +248,7 @@ def main() -> None:
 
 
 def _give_up_output(error: OSError) -> int:
-    """The exit code where standard output takes no more; who closed it, such as `head`, needs no complaint."""
+    """Return the exit code where standard output takes no more; `head`, which closed it, needs no complaint."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails at it again when it ends
     if error.errno == errno.EPIPE:
         return 1

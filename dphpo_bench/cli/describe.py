@@ -1,4 +1,4 @@
-"""The command `describe`: a method or a task, for people."""
+"""The command `describe`."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,40 +60,40 @@ def describe_command(
         shown_by(told)
 
 
-def method_json(name: str, found: "Registered[Method]") -> dict[str, Any]:
-    """A method as JSON values."""
+def method_json(name: str, registered: "Registered[Method]") -> dict[str, Any]:
+    """Return a method as JSON values."""
     from dphpo_bench.contract.descriptions import explanation, parameters
 
-    cls = found.cls
+    cls = registered.cls
     return {
         "method": name,
         "version": cls.version,
-        "origin": found.origin,
+        "origin": registered.origin,
         "summary": cls.summary,
         "reference": cls.reference,
         "tuning": list(cls.tuning),
         "end_to_end_private": cls.end_to_end_private,
         "explanation": explanation(cls),
         "parameters": [
-            {"name": one.name, "type": one.kind, "default": one.default, "meaning": one.meaning}
-            for one in parameters(cls)
+            {"name": field.name, "type": field.kind, "default": field.default, "meaning": field.meaning}
+            for field in parameters(cls)
         ],
     }
 
 
 def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[str, Any]:
-    """A task as JSON values, with the facts for its model; `task_file` is where it lies if it is not registered."""
+    """Return a task as JSON values, with the facts for its model; `task_file` is the place of one of your own."""
     from dphpo_bench.contract.descriptions import explanation, search_space
 
     cls, facts = type(task), task.facts.to_json()
-    own = cls.__module__.startswith("dphpo_bench.recipes")  # whose documentation is not about this task
+    is_recipe = cls.__module__.startswith("dphpo_bench.recipes")  # whose documentation is not about this task
     return {
         "task": task.name,
         "version": task.version,
         "origin": origin,
         "task_file": task_file,
         "summary": task.summary,
-        "explanation": [] if own else explanation(cls),
+        "explanation": [] if is_recipe else explanation(cls),
         "models": list(cls.models) or [task.model_name],
         "model": facts.pop("model"),
         "public": task.public,
@@ -101,11 +101,11 @@ def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[s
         "steps": task.facts.steps,
         "facts": facts,
         "search_space": search_space(task.facts.search_space()) if task.facts.states_a_space else {},
-        "metrics": [one.name for one in task.metrics],
+        "metrics": [metric.name for metric in task.metrics],
         "pretrained": pretrained_models(cls),
         "datasets": [
-            {"name": one.name, "licence": one.licence, "homepage": one.homepage, "published_at": one.published_at}
-            for one in task.datasets
+            {name: getattr(dataset, name) for name in ("name", "licence", "homepage", "published_at")}
+            for dataset in task.datasets
         ],
     }
 

@@ -1,4 +1,4 @@
-"""The command `explain`: why runs lost against the oracle."""
+"""The command `explain`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -62,8 +62,8 @@ def explain_command(
     from dphpo_bench.sweep.resources import Resources
     from dphpo_bench.sweep.running import executor_for, run_cells
 
-    root, found = _read(records)
-    chosen = [result.record for result in reading.select(found, only or [])]
+    root, results = _read(records)
+    chosen = [result.record for result in reading.select(results, only or [])]
     store = RecordStore(results_dir or root)
     source = DataSource.resolve(data_dir)
     workshop = Workshop(source, Resources(gpus=gpus), TaskFiles.of(task_file or []).make)
@@ -93,7 +93,7 @@ def explain_command(
 
 
 def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
-    """The records, and the folder of results that all of them lie in.
+    """Read the records, and return the folder of results that all of them lie in.
 
     Raises:
         RecordError: if a file that is named is not a record.
@@ -102,17 +102,17 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
     from dphpo_bench.records.reading import Result, path_text, read_results, skipped_lines
     from dphpo_bench.records.store import RecordStore, read_record
 
-    found: dict[Path, Result] = {}
+    by_file: dict[Path, Result] = {}
     for path in paths:
         if path.is_dir():
             results, skipped = read_results(path)
             for line in skipped_lines(skipped):
                 complain(line)
-            found |= {(path / result.path).absolute(): result for result in results}
+            by_file |= {(path / result.path).absolute(): result for result in results}
         else:
-            found[path.absolute()] = Result(path_text(path), read_record(path))
+            by_file[path.absolute()] = Result(path_text(path), read_record(path))
     roots = set()
-    for file, result in found.items():
+    for file, result in by_file.items():
         root = file.parents[2] if len(file.parts) > 3 else file.parent
         if RecordStore(root).path_of(result.record.identity) != file:
             raise InvalidValueError(
@@ -123,11 +123,11 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
         raise InvalidValueError(f"Found no records in {', '.join(map(path_text, paths))}.")
     if len(roots) != 1:
         raise InvalidValueError(f"Expected records of one folder of results, got {len(roots)} folders of records.")
-    return roots.pop(), list(found.values())
+    return roots.pop(), list(by_file.values())
 
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
-    """The records, of several only the private ones: those of references and of extra runs are met in every folder."""
+    """Return the record, or of several the private ones: every folder has references and extra runs."""
     from dphpo_bench.leaderboard.split import REPLAY
 
     if len(records) == 1:
@@ -140,7 +140,7 @@ def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
 
 
 def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
-    """Say what cannot be explained, and why; it is a mistake in the call if nothing can."""
+    """Complain of records that cannot be explained; raise an error if none can."""
     reasons: dict[str, list[str]] = {}
     for record, reason in refused:
         reasons.setdefault(reason, []).append(record.identity.method)

@@ -1,4 +1,4 @@
-"""What `explain` prints."""
+"""Tables and JSON of `explain`."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -23,7 +23,7 @@ NOTHING = "–"
 
 
 def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, Any]:
-    """A question and its answer as JSON values; results are scores: larger is better, logarithms of perplexities."""
+    """Return a question and its answer as JSON values; results are scores: larger is better."""
     identity = question.record.identity
     paths = {
         name: cell and str(store.path_of(cell.identity))
@@ -44,12 +44,12 @@ def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, 
 
 
 def one_table(question: Question, split: Split) -> "Table":
-    """The four runs, and the loss in its parts."""
+    """Return a table of the four runs and the parts of the loss."""
     record, measure = question.record, _measure(question)
     identity, privacy = record.identity, record.privacy
     assert privacy is not None
     left = f"{(1 - privacy.tuning_share) * identity.epsilon:.3g}"
-    own, theirs = _values(record), _values(question.oracle)
+    ours, theirs = _values(record), _values(question.oracle)
 
     def row(run: str, values: str, epsilon: str, score: float | None) -> tuple[str, ...]:
         return run, values, epsilon, NOTHING if score is None else measure.text(measure.value(score))
@@ -57,9 +57,9 @@ def one_table(question: Question, split: Split) -> "Table":
     rows = [row(f"oracle, seed {question.oracle.identity.seed}", theirs, f"{identity.epsilon:g}", split.oracle)]
     if question.at_left is not None:
         again = question.at_full and question.at_full.identity.parameters["again"]
-        rows.append(row("extra", "found again" if again else own, f"{identity.epsilon:g}", split.at_full))
+        rows.append(row("extra", "found again" if again else ours, f"{identity.epsilon:g}", split.at_full))
         rows.append(row("extra", theirs, left, split.at_left))
-    rows.append(row(f"{identity.method}, seed {identity.seed}", own, left, split.own))
+    rows.append(row(f"{identity.method}, seed {identity.seed}", ours, left, split.own))
     runs = len(rows)
     for part, value in (("lost", split.loss), ("to noise", split.noise), ("to a worse choice", split.choice)):
         rows.append((part, "", "", difference_text(value, measure)))
@@ -72,7 +72,7 @@ def one_table(question: Question, split: Split) -> "Table":
 
 
 def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
-    """A row for each method, task and ε: means over seeds."""
+    """Return a table with a row for each method, task and ε: means over seeds."""
     rows = []
     for (task, epsilon, label), same in groupby(sorted(splits, key=_setting), key=_setting):
         group = list(same)
@@ -97,13 +97,13 @@ def _sentence(text: str) -> str | None:
 
 
 def difference_text(value: float, measure: Measure) -> str:
-    """A difference of two results: in percentage points if they are shares, else with three digits."""
+    """Return the text of a difference: percentage points for shares, else three digits."""
     text = f"{100 * value + 0.0:.2f}" if measure.share else f"{value + 0.0:.3g}"
     return text.replace("-", "−")
 
 
-def _setting(one: tuple[Question, Split]) -> tuple[str, float, str]:
-    identity = one[0].record.identity
+def _setting(split: tuple[Question, Split]) -> tuple[str, float, str]:
+    identity = split[0].record.identity
     changed = [f"{name}={value_text(value)}" for name, value in changed_parameters(identity).items()]
     label = one_line(" ".join([identity.method, *changed]), MAX_TEXT)
     return one_line(f"{identity.task} ({identity.model})"), identity.epsilon, label
@@ -119,10 +119,10 @@ def _where(record: RunRecord) -> str:
 
 
 def _values(record: RunRecord) -> str:
-    """What a run released that is a single value, in one line."""
-    told = {
+    """Return the single values that a run released, in one line."""
+    texts = {
         name: f"{value:.4g}" if isinstance(value, float) else value_text(value)
         for name, value in record.released.items()
         if value is None or isinstance(value, str | int | float)
     }
-    return one_line(", ".join(f"{name}={value}" for name, value in told.items()), MAX_TEXT) or NOTHING
+    return one_line(", ".join(f"{name}={value}" for name, value in texts.items()), MAX_TEXT) or NOTHING

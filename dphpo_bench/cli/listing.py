@@ -1,4 +1,4 @@
-"""The command `list`; which datasets are here, and which public models tasks start from."""
+"""The commands `list` and `data`."""
 
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ def list_command(as_json: options.JsonOption = False) -> None:
     """List methods and tasks, the tasks' models and the public ones they start from, and where plug-ins come from."""
     from dphpo_bench.contract.registry import methods, tasks
 
-    told: dict[str, list[dict[str, Any]]] = {
+    plug_ins: dict[str, list[dict[str, Any]]] = {
         "methods": [
             {"name": name, "summary": item.cls.summary, "origin": item.origin} for name, item in methods().items()
         ],
@@ -32,9 +32,9 @@ def list_command(as_json: options.JsonOption = False) -> None:
         ],
     }
     if as_json:
-        show_json(told)
+        show_json(plug_ins)
         return
-    for kind, rows in told.items():
+    for kind, rows in plug_ins.items():
         width = max((len(row["name"]) for row in rows), default=0)
         lines = [kind.capitalize()]
         for row in rows:
@@ -73,10 +73,7 @@ def pretrained_lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
-    """The public models that a task's models start from, as JSON-ready rows: one for each of these and all who use it.
-
-    Empty for a plug-in that cannot tell.
-    """
+    """Return a row for each public model from which the task's models start; none for a plug-in that fails."""
     users: dict[Weights, list[str]] = {}
     try:
         for model in task_class.models:
@@ -96,7 +93,7 @@ def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
 
 
 def dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
-    """What is here of the datasets that a task reads, as one JSON-ready row for each split. Reads no record."""
+    """Return a row for each split of the task's datasets, with its state here. Reads no record."""
     from dphpo_bench.data.datasets import download_command
     from dphpo_bench.data.rows import doubt
 

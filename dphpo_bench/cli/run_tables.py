@@ -1,4 +1,4 @@
-"""What `run`, `plan` and `audit` print."""
+"""Tables and JSON of `run`, `plan` and `audit`."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
 
 
 def plan_json(checked: "CheckedPlan") -> dict[str, Any]:
-    """A plan as a JSON value."""
+    """Return a plan as a JSON value."""
     from dataclasses import asdict
 
     from dphpo_bench.privacy.event_texts import to_json
 
-    made = checked.plan
+    plan = checked.plan
     return {
         "method": checked.method.name,
         "method_parameters": checked.method.parameters,
         "task": checked.facts.task,
         "model": checked.facts.model,
         "unit": checked.facts.unit,
-        "budget": asdict(made.budget),
+        "budget": asdict(plan.budget),
         "epsilon": checked.epsilon.epsilon,
         "accountant": checked.epsilon.quoted,
         "epsilon_by_accountant": dict(checked.epsilon.by_accountant),
         "tuning_share": checked.tuning_share,
         "risk": risk_json(checked.risk),
-        "parameters": made.to_json()["parameters"],
-        "releases": [asdict(release) for release in made.releases],
-        "cost": asdict(made.cost),
-        "event": to_json(made.event),
+        "parameters": plan.to_json()["parameters"],
+        "releases": [asdict(release) for release in plan.releases],
+        "cost": asdict(plan.cost),
+        "event": to_json(plan.event),
     }
 
 
 def plan_tables(checked: "CheckedPlan") -> "tuple[Table, ...]":
-    """A table of a plan, and one of what it releases."""
+    """Return a table of a plan, and one of its releases."""
     from dphpo_bench.privacy.event_texts import describe
 
     plan, task = checked.plan, checked.facts
@@ -83,7 +83,7 @@ def _unit_rows(unit: Any, number: Any) -> list[tuple[str, str]]:
 
 
 def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Parameters by dotted names, such as "trial.training.steps"."""
+    """Yield parameters by dotted names, such as "trial.training.steps"."""
     for name, value in parameters.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
@@ -92,7 +92,7 @@ def _flat(parameters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def run_table(result: "RunResult", saved: Path | None = None) -> "Table":
-    """A table of what a run measured and spent, and where its record and its model are."""
+    """Return a table of what a run measured and spent, and of the places of its record and its model."""
     record = result.record
     identity, privacy = record.identity, record.privacy
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
@@ -128,8 +128,8 @@ def _risk_rows(risk: "Risk | None", unit: str) -> list[tuple[str, str]]:
     return [(label if text is texts[0] else "", text) for label, texts in risk_rows(risk, unit) for text in texts]
 
 
-def audit_table(found: "Audit", title: str, path: Path) -> "Table":
-    """A table of what each attack has shown, and the most that it could have shown."""
+def audit_table(audit: "Audit", title: str, path: Path) -> "Table":
+    """Return a table of what each attack has shown, and the most that it could have shown."""
     columns: Columns = [
         ("attack", lambda row: row[0]),
         ("guesses", lambda row: f"{row[1].guesses.guessed:,} of {row[1].guesses.canaries:,}"),
@@ -138,34 +138,34 @@ def audit_table(found: "Audit", title: str, path: Path) -> "Table":
         ("at most shown", lambda row: rounded_down(row[1].ceiling)),
     ]
     caption = (
-        f"Claimed: ε = {found.claimed:.6g} at δ = {found.delta:.3g}. All bounds hold at once with confidence "
-        f"{found.bound.confidence:g}. {audit_verdict(found)} Record: {path}"
+        f"Claimed: ε = {audit.claimed:.6g} at δ = {audit.delta:.3g}. All bounds hold at once with confidence "
+        f"{audit.bound.confidence:g}. {audit_verdict(audit)} Record: {path}"
     )
     return table(
-        columns, found.by_attack.items(), title=title, title_justify="left", caption=caption, caption_justify="left"
+        columns, audit.by_attack.items(), title=title, title_justify="left", caption=caption, caption_justify="left"
     )
 
 
-def audit_verdict(found: "Audit") -> str:
-    """Sentences on what the audit says of the claim; that it found nothing is never praise."""
-    if found.bound.epsilon > found.claimed:
-        return f"Refuted: the audit shows ε ≥ {found.bound.epsilon:.4g} where {found.claimed:.4g} is claimed."
-    if found.refutes:
-        return f"Refuted: so many right guesses contradict the claim's privacy curve, that of ε = {found.claimed:.4g}."
-    if found.claimed == math.inf:
+def audit_verdict(audit: "Audit") -> str:
+    """Return sentences on the claim; an attack that fails is never praise."""
+    if audit.bound.epsilon > audit.claimed:
+        return f"Refuted: the audit shows ε ≥ {audit.bound.epsilon:.4g} where {audit.claimed:.4g} is claimed."
+    if audit.refutes:
+        return f"Refuted: so many right guesses contradict the claim's privacy curve, that of ε = {audit.claimed:.4g}."
+    if audit.claimed == math.inf:
         return "No finite ε is claimed, so there is nothing to refute."
-    if not found.can_refute:
+    if not audit.can_refute:
         first = "This audit cannot refute the claim, whatever leaks, and says nothing about it"
-        needed = found.needed
+        needed = audit.needed
     else:
         first = "Not refuted, which is no proof of privacy"
-        needed = None if found.ceiling > found.claimed else found.needed_for_epsilon
-    most = f"with all guesses right it would show ε ≥ {rounded_down(found.ceiling)}"
-    if found.ceiling > found.claimed:
+        needed = None if audit.ceiling > audit.claimed else audit.needed_for_epsilon
+    most = f"with all guesses right it would show ε ≥ {rounded_down(audit.ceiling)}"
+    if audit.ceiling > audit.claimed:
         return f"{first}: {most}."
     if needed is None:
         return f"{first}: {most}, less than is claimed."
-    more = "could refute it" if not found.can_refute else "could show more"
+    more = "could refute it" if not audit.can_refute else "could show more"
     return f"{first}: {most}, less than is claimed. {_size_text(needed)} {more}."
 
 
@@ -175,6 +175,6 @@ def _size_text(size: "Size") -> str:
 
 
 def _bounds_text(by_accountant: Mapping[str, float], quoted: str) -> str:
-    """All bounds, first the quoted one, which is marked."""
+    """Return all bounds; the quoted one comes first and is marked."""
     names = sorted(by_accountant, key=lambda name: (name != quoted, name))
     return ", ".join(f"{by_accountant[name]:.6g} ({name}{', quoted' if name == quoted else ''})" for name in names)

@@ -83,7 +83,7 @@ def compare(
         RecordError: if a record cannot be written.
         AccountError: if the account's cap does not cover all runs, or it cannot be written.
     """
-    made = [method_of(one) for one in _several(methods, "methods", "hyfreedp")]
+    chosen = [method_of(method) for method in _several(methods, "methods", "hyfreedp")]
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(float(epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
@@ -93,8 +93,8 @@ def compare(
     source = source or DataSource.resolve()
     of_task = task_identity(task, task.facts, source)
     resources = Resources(threads=threads, gpus=gpus)
-    first = [cell_of(method, task, of_task, budget, runs[0], resources) for budget in budgets for method in made]
-    keys, targets = [cell.key for cell in first[: len(made)]], [budget.epsilon for budget in budgets]
+    first = [cell_of(method, task, of_task, budget, runs[0], resources) for budget in budgets for method in chosen]
+    keys, targets = [cell.key for cell in first[: len(chosen)]], [budget.epsilon for budget in budgets]
     for name, values in (("method", keys), ("epsilon", targets), ("seed", runs)):
         if len(set(values)) < len(values):
             raise InvalidValueError(f"Expected each {name} once, got {name}s that are the same.")
@@ -113,18 +113,18 @@ def compare(
     )
 
 
-def _several(given: Any, name: str, example: object) -> list[Any]:
-    """The values as a list.
+def _several(values: Any, name: str, example: object) -> list[Any]:
+    """Return the values as a list.
 
     Raises:
         InvalidValueError: if it is a single value, or nothing.
     """
-    if isinstance(given, str | Method) or not isinstance(given, Iterable):
-        raise InvalidValueError(f"Expected {name} as a list, such as {[example]}, got {shown(given, form=repr)}.")
-    values = list(given)
-    if not values:
+    if isinstance(values, str | Method) or not isinstance(values, Iterable):
+        raise InvalidValueError(f"Expected {name} as a list, such as {[example]}, got {shown(values, form=repr)}.")
+    listed = list(values)
+    if not listed:
         raise InvalidValueError(f"Expected at least one of {name}, got none.")
-    return values
+    return listed
 
 
 def _checked_seed(seed: Any) -> int:

@@ -24,17 +24,17 @@ class Measure:
 
     @property
     def share(self) -> bool:
-        """Whether its values lie between 0 and 1."""
+        """True if the values lie between 0 and 1."""
         return self.name in SHARES
 
     @property
     def logarithmic(self) -> bool:
-        """Whether values are compared, and averaged, by their logarithms."""
+        """True if values are compared and averaged by their logarithms."""
         return self.name in LOGARITHMIC
 
     @property
     def unit(self) -> str:
-        """The unit of differences, for people; empty if they have that of the metric, whatever it is."""
+        """The unit of differences, for people; empty for the unit of the metric."""
         return "points" if self.share else "nats" if self.logarithmic else ""
 
     @property
@@ -49,30 +49,30 @@ class Measure:
         return unit if self.higher_is_better else f"{unit} (lower is better)"
 
     def score(self, value: float) -> float:
-        """What is compared, of which more is better: by the value, or by its logarithm, and then it is above zero."""
-        found = math.log(value) if self.logarithmic else value
-        return found if self.higher_is_better else -found
+        """Return a score, where more is better: the value, or its logarithm, for which the value must be above zero."""
+        size = math.log(value) if self.logarithmic else value
+        return size if self.higher_is_better else -size
 
     def value(self, score: float) -> float:
-        """The value with this score."""
-        found = score if self.higher_is_better else -score
-        return math.exp(found) if self.logarithmic else found
+        """Return the value with this score."""
+        size = score if self.higher_is_better else -score
+        return math.exp(size) if self.logarithmic else size
 
     def text(self, value: float) -> str:
-        """A value for people: a share in percent, anything else with four digits."""
+        """Return a value for people: a share in percent, anything else with four digits."""
         return f"{value:.2%}" if self.share else f"{value:.4g}"
 
 
 ACCURACY = Measure()
 SEVERAL = Measure("several metrics")
-"""Of tables that each have a share of their own, all of which are better if higher. No record can have this name."""
+"""The measure of tables that each show another share; higher is better. No record can have this name."""
 
 
 def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> float:
-    """What a value counts as in comparisons: a perplexity as at most the number of classes, here tokens.
+    """Return the value for comparisons: a perplexity is at most the number of classes, here tokens.
 
-    That is the perplexity of a guess of all tokens alike. A model that is surer of what is wrong has no limit to its
-    own, and a single run that collapsed would be all that means and ranks show.
+    A uniform guess has that perplexity. A confidently wrong model can have any; a single collapsed run would
+    dominate means and ranks.
 
     Args:
         measure: what was measured.
@@ -90,14 +90,14 @@ def compared_value(measure: Measure, value: float, facts: Mapping[str, Any]) -> 
 
 
 def shown_measure(facts: Mapping[str, Any], measured: Iterable[str] = ()) -> Measure:
-    """The metric to show: the first in the task's public facts, else the accuracy, else the first that was measured.
+    """Return the metric to show: the first in the task's facts, else the accuracy, else the first that was measured.
 
     Args:
         facts: of the run's identity. Their `metrics` are a list of names and directions.
         measured: names of the measured metrics. Unless the facts say otherwise, higher is better.
     """
-    told = facts.get("metrics") or [facts.get("metric")]
-    match told:
+    metrics = facts.get("metrics") or [facts.get("metric")]
+    match metrics:
         case [{"name": str(name), "higher_is_better": bool(higher)}, *_]:
             return Measure(name, higher)
     names = list(measured)

@@ -241,9 +241,11 @@ def _tuning(privacy: Privacy) -> Iterator[str]:
 
 
 def _verification(record: RunRecord) -> Iterator[str]:
-    told = record.environment
+    environment = record.environment
     versions = ", ".join(
-        f"{name} {one_line(told[name], 40)}" for name in ("dphpo-bench", "dp-accounting", "torch") if name in told
+        f"{name} {one_line(environment[name], 40)}"
+        for name in ("dphpo-bench", "dp-accounting", "torch")
+        if name in environment
     )
     yield f"Computed with {versions or 'unknown versions'}; all of it is open source."
     yield "This page is read from the run's record. A record shows what was released, not that the run took place."

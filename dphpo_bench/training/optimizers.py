@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,6 +91,7 @@ def _find(name: str) -> OptimizerFactory:
     They matter to compiled steps and to gradients of steps. A step here is neither, and runs under `no_grad`.
     """
     check_optimizer(name)
-    optimizer = published()[name.lower()]
+    optimizer: Any = published()[name.lower()]
     plain = {method: inspect.unwrap(getattr(optimizer, method)) for method in ("add_param_group", "step")}
-    return type(optimizer.__name__, (optimizer,), plain)
+    factory: OptimizerFactory = type(optimizer.__name__, (optimizer,), plain)
+    return factory
