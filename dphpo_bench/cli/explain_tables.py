@@ -11,6 +11,7 @@ from dphpo_bench.cli.output import Columns, table
 from dphpo_bench.harness.repeating import changed_parameters
 from dphpo_bench.leaderboard.questions import Question
 from dphpo_bench.leaderboard.split import Split
+from dphpo_bench.records.choices import chosen
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -120,9 +121,8 @@ def _where(record: RunRecord) -> str:
 
 def _values(record: RunRecord) -> str:
     """Return the single values that a run released, in one line."""
-    texts = {
-        name: f"{value:.4g}" if isinstance(value, float) else value_text(value)
-        for name, value in record.released.items()
-        if value is None or isinstance(value, str | int | float)
-    }
-    return one_line(", ".join(f"{name}={value}" for name, value in texts.items()), MAX_TEXT) or NOTHING
+    texts = [
+        f"{name}={f'{value:.4g}' if isinstance(value, float) else value_text(value)}"
+        for name, value in chosen(record.released).items()
+    ]
+    return one_line(", ".join(texts), MAX_TEXT) or NOTHING

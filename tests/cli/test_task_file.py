@@ -87,7 +87,7 @@ def test_the_command_that_repeats_a_failed_cell(main_with_file: Any, tmp_path: P
         'methods = [{ name = "dp_sgd", parameters = { optimizer = "SGD", learning_rate = 1e300 } }]\n'
         'tasks = ["file_rows"]\nepsilons = [3]\nseeds = [0]\n'
     )
-    code, out, err = main_with_file("sweep", "suite.toml", "--task-file", "rows_in_a_file.py")
+    code, out, err = main_with_file("sweep", "suite.toml", "--task-file", "rows_in_a_file.py", "--executor", "serial")
     assert code == 1, err
     assert "-t file_rows --model Net --task-file rows_in_a_file.py" in out
 
