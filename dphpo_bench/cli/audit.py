@@ -64,8 +64,7 @@ def audit_command(
     """
     from dphpo_bench.audit.arguments import ATTACKS, check_arguments
 
-    run = options.resolve(method, task, model, epsilon, delta, settings, task_file)
-    audited, on = run[0], run[1]
+    audited, on, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
     sizes: dict[str, Any] = {
         "attacks": ATTACKS if attack == "both" else (attack,),
         "canaries": canaries,
@@ -98,18 +97,18 @@ def audit_command(
         "progress": progress,
     }
     with progress.track(f"Planning {audited.name} on {on.name}", 0):
-        checked = plan(*run, plans=plans)
+        checked = plan(audited, on, budget, plans=plans)
         work = checked.plan.cost.examples
-        size = size_of(*run, plans=plans, **sizes)
+        size = size_of(audited, on, budget, plans=plans, **sizes)
     releases = len(sizes["attacks"]) * size.runs
     book = account_of(on, store, account)
     if book:
         book.check([Entry.of(checked, 0)] * (1 + releases))
     with progress.whole(Meter((1 + releases) * work, "the bound")) as meter:
-        record = recorded(*run, store, plans=plans, account=account, **where)
+        record = recorded(audited, on, budget, store, plans=plans, account=account, **where)
         meter.total = meter.done + releases * work  # there may have been a record
         sizes |= {"canaries": size.canaries, "runs": size.runs}
-        outcome = audit(*run, private_records=private_records, account=book, **sizes, **where)
+        outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)
     path = store.write(record.model_copy(update={"audit": outcome.to_record()}))
     if as_json:
         show_json({**outcome.to_json(), "record": str(path)})

@@ -39,25 +39,25 @@ def describe_command(
     known_methods, known_tasks = methods(), tasks()
     if name is None and task_file is None:
         raise InvalidValueError("Missing argument METHOD|TASK, or --task-file FILE for a task of your own.")
-    own = {} if task_file is None else TaskFiles.of([task_file]).own
-    if task_file is not None and (name is None or name in own):
-        told = task_json(options.resolve_task(name, model, task_file), task_file, task_file)
+    of_file = {} if task_file is None else TaskFiles.of([task_file]).own
+    if task_file is not None and (name is None or name in of_file):
+        description = task_json(options.resolve_task(name, model, task_file), task_file, task_file)
         shown_by = _print_task
     elif name in known_methods and model is None:
-        told = method_json(name, known_methods[name])
+        description = method_json(name, known_methods[name])
         shown_by = _print_method
     elif name in known_tasks:
-        told = task_json(known_tasks[name].cls(model), known_tasks[name].origin)
+        description = task_json(known_tasks[name].cls(model), known_tasks[name].origin)
         shown_by = _print_task
     else:
-        kind, known = (
-            ("task", {*known_tasks, *own}) if model else ("method or task", {*known_methods, *known_tasks, *own})
-        )
+        kind, known = "task", {*known_tasks, *of_file}
+        if model is None:
+            kind, known = "method or task", {*known_methods, *known}
         raise UnknownNameError(unknown_name_message(kind, str(name), known))
     if as_json:
-        show_json(told)
+        show_json(description)
     else:
-        shown_by(told)
+        shown_by(description)
 
 
 def method_json(name: str, registered: "Registered[Method]") -> dict[str, Any]:
@@ -110,21 +110,21 @@ def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[s
     }
 
 
-def _print_method(told: dict[str, Any]) -> None:
-    private = "(ε, δ) covers tuning and training" if told["end_to_end_private"] else "no: a reference, its true ε is ∞"
+def _print_method(description: dict[str, Any]) -> None:
+    covered, reference = "(ε, δ) covers tuning and training", "no: a reference, its true ε is ∞"
     _show_headed(
-        told["method"],
-        told,
+        description["method"],
+        description,
         [
-            ("paper", told["reference"]),
-            ("tunes", ", ".join(told["tuning"]) or "nothing"),
-            ("private", private),
-            ("version", f"{told['version']}, from {told['origin']}"),
+            ("paper", description["reference"]),
+            ("tunes", ", ".join(description["tuning"]) or "nothing"),
+            ("private", covered if description["end_to_end_private"] else reference),
+            ("version", f"{description['version']}, from {description['origin']}"),
         ],
     )
-    if told["parameters"]:
-        show(_parameters(told["parameters"]))
-        say(f"Set one with --set NAME=VALUE: dphpo-bench run -m {told['method']} -t digits --set ...")
+    if description["parameters"]:
+        show(_parameters(description["parameters"]))
+        say(f"Set one with --set NAME=VALUE: dphpo-bench run -m {description['method']} -t digits --set ...")
 
 
 def _parameters(rows: list[dict[str, Any]]) -> "Table":
@@ -139,29 +139,29 @@ def _parameters(rows: list[dict[str, Any]]) -> "Table":
     return lines
 
 
-def _print_task(told: dict[str, Any]) -> None:
-    task, (first, *others) = told["facts"], told["models"]
+def _print_task(description: dict[str, Any]) -> None:
+    task, (first, *others) = description["facts"], description["models"]
     rows = [("models", ", ".join([f"{first} (default)", *others]))]
-    rows += [("", line) for line in pretrained_lines(told["pretrained"])]
+    rows += [("", line) for line in pretrained_lines(description["pretrained"])]
     classes = f" of {task['n_classes']}" if task["n_classes"] else ""
-    public = "public: runs have seed 0 by default" if told["public"] else "private: runs have no seed by default"
+    public = "public: runs have seed 0 by default" if description["public"] else "private: runs have no seed by default"
     several = f" units ({task['unit']}) of several records each" if "unit" in task else ""
-    schedule = f"{told['steps']:,} steps: batches of {task['batch_size']:,}, {task['epochs']:g} epochs"
-    space = [f"{name}: {text}" for name, text in told["search_space"].items()]
-    data = [f"{each['name']}, {each['homepage']}; licence: {each['licence']}" for each in told["datasets"]]
+    schedule = f"{description['steps']:,} steps: batches of {task['batch_size']:,}, {task['epochs']:g} epochs"
+    space = [f"{name}: {text}" for name, text in description["search_space"].items()]
+    data = [f"{each['name']}, {each['homepage']}; licence: {each['licence']}" for each in description["datasets"]]
     rows += [
         ("records", f"N = {task['n_records']:,}{several}, {public}"),
-        ("asked for", f"{task['kind']}{classes}; measured: {', '.join(told['metrics'])}"),
-        ("default δ", f"{told['default_delta']:.3g}, N^-1.1 and at most 1e-3"),
-        (f"schedule of {told['model']}", f"{schedule}; {task['optimizer']} at {task['learning_rate']:g}"),
+        ("asked for", f"{task['kind']}{classes}; measured: {', '.join(description['metrics'])}"),
+        ("default δ", f"{description['default_delta']:.3g}, N^-1.1 and at most 1e-3"),
+        (f"schedule of {description['model']}", f"{schedule}; {task['optimizer']} at {task['learning_rate']:g}"),
         *_below("search space", space or ["none stated: searches take their own (describe METHOD)"]),
         *_below("data", data),
-        ("version", f"{told['version']}, from {told['origin']}"),
+        ("version", f"{description['version']}, from {description['origin']}"),
     ]
-    _show_headed(told["task"], told, rows)
-    first_run = f"A first run: dphpo-bench run -m hyfreedp -t {told['task']}"
-    if told["task_file"]:
-        say(f"{first_run} --task-file {shlex.quote(told['task_file'])}")
+    _show_headed(description["task"], description, rows)
+    first_run = f"A first run: dphpo-bench run -m hyfreedp -t {description['task']}"
+    if description["task_file"]:
+        say(f"{first_run} --task-file {shlex.quote(description['task_file'])}")
     else:
         say(f"Where its data are: dphpo-bench data. {first_run}")
 
@@ -171,13 +171,13 @@ def _below(title: str, texts: list[str]) -> list[tuple[str, str]]:
     return list(zip([title, *[""] * len(texts)], texts, strict=False))
 
 
-def _show_headed(name: str, told: dict[str, Any], rows: list[tuple[str, str]]) -> None:
+def _show_headed(name: str, description: dict[str, Any], rows: list[tuple[str, str]]) -> None:
     """Print name and summary, the facts, and the paragraphs of the docstring."""
     from rich.text import Text
 
-    paragraphs = [Text(paragraph) for paragraph in told["explanation"]]
+    paragraphs = [Text(paragraph) for paragraph in description["explanation"]]
     show(
-        Text(f"{name}: {told['summary']}", style="bold"),
+        Text(f"{name}: {description['summary']}", style="bold"),
         facts(rows, box=None),
         *([Text(), *paragraphs] if paragraphs else []),
         Text(),

@@ -85,13 +85,14 @@ def _side_by_side(record: RunRecord, oracle: RunRecord | None) -> Iterator[str]:
     if oracle:
         columns.append((f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle))
     rows = [["", *(one_line(title, MAX_VALUE) for title, _ in columns)]]
-    for name in dict.fromkeys(name for _, one in columns for name in one.metrics):
+    for name in dict.fromkeys(name for _, run in columns for name in run.metrics):
         measure = Measure(name)
-        texts = (measure.text(one.metrics[name]) if name in one.metrics else NOTHING for _, one in columns)
+        texts = (measure.text(run.metrics[name]) if name in run.metrics else NOTHING for _, run in columns)
         rows.append([one_line(f"test {measure.title}", MAX_VALUE), *texts])
-    values = [chosen(one.released) for _, one in columns]
-    for name in list(dict.fromkeys(name for one in values for name in one))[:MAX_CHOSEN]:
-        rows.append([one_line(name, MAX_VALUE), *(_value(one[name]) if name in one else NOTHING for one in values)])
+    choices = [chosen(run.released) for _, run in columns]
+    for name in list(dict.fromkeys(name for values in choices for name in values))[:MAX_CHOSEN]:
+        texts = (_value(values[name]) if name in values else NOTHING for values in choices)
+        rows.append([one_line(name, MAX_VALUE), *texts])
     if len(rows) == 1:
         return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -31,7 +31,7 @@ def value_at(item: Any, place: str) -> Any:
     return item
 
 
-def _quoted_accountant(result: Any) -> str | None:
+def _quoted_accountant(result: Any) -> Any:
     if not (privacy := result.record.privacy):
         return None
     planned, recomputed = privacy.planned, privacy.recomputed

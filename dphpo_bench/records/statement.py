@@ -215,7 +215,7 @@ def _noise(record: RunRecord, privacy: Privacy) -> Iterator[str]:
         "this, and the batches were drawn so. σ is the noise's standard deviation over the sensitivity, to which each "
         "contribution was clipped."
     )
-    if any(isinstance(one, PartDpEvent) for one in walk(event)):
+    if any(isinstance(part, PartDpEvent) for part in walk(event)):
         yield "Some releases read one part of the records only; a record's part follows from that record alone."
     noise = one_line(record.environment.get("noise", "unknown"), 80)
     if noise.startswith("opendp"):
