@@ -18,8 +18,8 @@ FLOORS = (
     ("harness",),
     ("audit", "sweep", "testing"),
     ("leaderboard",),
-    ("cli",),
     ("comparison",),
+    ("cli",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 PLUGINS = ("methods", "tasks")

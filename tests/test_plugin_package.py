@@ -4,9 +4,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
 import dphpo_bench as bench
-from dphpo_bench.cli.check import check as print_checks
+from dphpo_bench.cli.check import check_command
 from dphpo_bench.contract import registry
 from dphpo_bench.testing import MethodContract, TaskContract, check
 
@@ -67,4 +68,6 @@ def test_its_contracts_are_those_of_the_distribution(installed: str) -> None:
 
 @pytest.mark.slow
 def test_it_keeps_its_contracts(installed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert print_checks([installed], as_json=False) == 0, capsys.readouterr().out
+    with pytest.raises(typer.Exit) as end:
+        check_command([installed])
+    assert end.value.exit_code == 0, capsys.readouterr().out

@@ -23,16 +23,16 @@ _ALWAYS = 10.0**9  # seconds; a rate over Rich's half a minute is none where a r
 
 
 def make_progress(quiet: bool) -> Progress:
-    """Progress for people, or none."""
+    """Return a display of progress for people, or none."""
     return SilentProgress() if quiet else TerminalProgress()
 
 
 class TerminalProgress:
     """Reports to standard error: bars if it is a terminal, else a line every ten seconds.
 
-    Work inside other work, such as the training of one of many trials, has a bar below the other's while it lasts. In
-    a log it is silent unless it is long. Both forms say how long the rest takes, at the rate since the first report:
-    what comes before it is often done once. While the whole is metered, they say it of the whole.
+    Work inside other work, such as the training of one of many trials, has a bar below the other's. In a log it is
+    silent unless it is long. Both forms show how long the rest takes, at the rate since the first report, since what
+    comes before it is often done once. While the whole is metered, they show it for the whole.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class TerminalProgress:
 
     @contextmanager
     def whole(self, meter: Meter) -> Iterator[Meter]:
-        """Say how long the rest of the whole takes: a bar above the others, or the end of each line in a log."""
+        """Show how long the rest of the whole takes: a bar above the others, or the end of each line in a log."""
         if self._meter is not None or self._bars is not None:  # of other work, or inside it
             yield self._meter or meter
             return
@@ -80,7 +80,7 @@ class TerminalProgress:
         return advance
 
     def _left(self, todo: int, done: int, seconds: float) -> str:
-        """How long the rest takes, at the rate of what was done in these seconds; nothing if that is not known."""
+        """Return how long the rest takes, at the rate of these seconds; nothing if that is not known."""
         if self._meter is not None and (left := self._meter.seconds_left()) is not None:
             return f"about {duration_text(left)} left until {self._meter.until}"
         return f"about {duration_text(todo * seconds / done)} left" if todo > 0 and done > 0 else ""
@@ -146,7 +146,7 @@ class TerminalProgress:
 
 
 def _new_bars() -> "Bars":
-    """Bars with a count and the time left; for a phase of unknown length, and at the end, with the time it took."""
+    """Return bars with a count and the time left; without a known end, or at the end, with the time it took."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
     from rich.text import Text

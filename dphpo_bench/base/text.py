@@ -15,7 +15,7 @@ _LONG_INTEGER_BITS = 1000
 
 
 def unknown_name_message(kind: str, name: str, available: Iterable[str]) -> str:
-    """One line that says which name of a kind, such as "task", is unknown, what was probably meant, and what exists."""
+    """Return one line that names the unknown name, its kind, such as "task", a close name, and the names that exist."""
     names = sorted(available)
     close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
     if not close:
@@ -26,13 +26,13 @@ def unknown_name_message(kind: str, name: str, available: Iterable[str]) -> str:
 
 
 def one_line(text: str, limit: int = MAX_LINE) -> str:
-    """A stranger's text as one line of at most `limit` printable characters."""
+    """Return a stranger's text as one line of at most `limit` printable characters."""
     text = escaped(" ".join(text.split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def shown(value: object, limit: int = MAX_VALUE, form: Callable[[Any], str] = str) -> str:
-    """A stranger's value of any type as one line of at most `limit` printable characters; `repr` puts texts in quotes.
+    """Return a stranger's value as one line of at most `limit` printable characters; `repr` puts texts in quotes.
 
     Python refuses to write very long integers and deeply nested values; these are described instead.
     """
@@ -46,14 +46,14 @@ def shown(value: object, limit: int = MAX_VALUE, form: Callable[[Any], str] = st
 
 
 def escaped(text: str) -> str:
-    """The text with each unprintable character escaped as in Python: no line breaks, no terminal's controls."""
+    """Return the text with each unprintable character escaped as in Python: no line breaks, no terminal's controls."""
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def plainly(reason: str) -> str:
-    """Pydantic's words for a wrong value, in ours: "Input should be a valid number" → "expected a valid number"."""
+    """Say Pydantic's reason in our words: "Input should be a valid number" → "expected a valid number"."""
     for theirs, ours in (
         (r"(^|: )Value error, ", r"\1"),
         (r"(^|: )Input should be (?=greater|less)", r"\1expected a value "),
@@ -65,18 +65,18 @@ def plainly(reason: str) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Such as "1 record" and "1,200 records"."""
+    """Return such as "1 record" or "1,200 records"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def varying_names(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names whose values differ between the settings, or that some settings lack; sorted."""
+    """Return the names whose values differ between the settings, or that some settings lack; sorted."""
     names = {name for setting in settings for name in setting}
     return sorted(name for name in names if len({setting.get(name) for setting in settings}) > 1)
 
 
 def value_text(value: Any) -> str:
-    """A parameter's value as it is shown: a text as it is, anything else as JSON."""
+    """Return a parameter's value as it is shown: a text as it is, anything else as JSON."""
     return value if isinstance(value, str) else compact_json(value)
 
 
@@ -92,21 +92,21 @@ def rounded_down(value: float) -> str:
 
 
 def compact_json(value: Any) -> str:
-    """JSON text without spaces, the same for equal values."""
+    """Return JSON text without spaces, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def finite_json(value: Any) -> Any:
-    """The JSON value with NaN and infinities, for which JSON has no word, as texts: "NaN", "Infinity", "-Infinity"."""
+    """Return the JSON value with texts for what JSON lacks: "NaN", "Infinity", "-Infinity"."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {name: finite_json(one) for name, one in value.items()}
-    return [finite_json(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: finite_json(item) for name, item in value.items()}
+    return [finite_json(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def duration_text(seconds: float) -> str:
-    """Such as "45 s", "3 min" or "2 h 10 min"."""
+    """Return such as "45 s", "3 min" or "2 h 10 min"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

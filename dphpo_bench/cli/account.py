@@ -1,18 +1,13 @@
 """The command `account`: what has been released from private records, across runs."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import say, show, show_json
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from dphpo_bench.harness.account_report import AccountReport
+from dphpo_bench.cli.output import Columns, say, show, show_json, table
 
 
 def account_command(
@@ -35,7 +30,7 @@ def account_command(
     """
     from dphpo_bench.harness.account import DEFAULT
     from dphpo_bench.harness.account_report import account as report_of
-    from dphpo_bench.harness.account_report import open_account
+    from dphpo_bench.harness.account_report import bound_text, open_account
 
     if len({open_, epsilon is not None, delta is not None}) > 1:
         raise InvalidValueError("Expected --open with --epsilon and --delta, or none of the three.")
@@ -46,23 +41,21 @@ def account_command(
     if as_json:
         show_json(report.to_json())
         return
+    columns: Columns = [
+        (">run", lambda row: str(row[0])),
+        ("date", lambda row: row[1].date),
+        ("what", lambda row: row[1].what),
+        ("method", lambda row: row[1].method),
+        ("task", lambda row: f"{row[1].task} ({row[1].model})"),
+        (">ε", lambda row: bound_text(row[1].epsilon, 4)),
+        (">δ", lambda row: f"{row[1].delta:.3g}"),
+        ("per", lambda row: row[1].unit),
+        ("ended", lambda row: row[1].status),
+    ]
     if report.releases:
-        show(_table(report))
+        show(table(columns, enumerate(report.releases, start=1), plain=True, title=f"Account {report.name}"))
     for path in report.uncounted:
         say(f"Not counted when it ran, added here: {path}")
     if report.cap:
         say(f"Cap: ε = {report.cap[0]:g} at δ = {report.cap[1]:g} for all runs together, whatever they are chosen by.")
     say(f"Account {report.name}: {report.summary()}")
-
-
-def _table(report: "AccountReport") -> "Table":
-    from rich.table import Table
-
-    from dphpo_bench.harness.account_report import bound_text
-
-    table = Table("run", "date", "what", "method", "task", "ε", "δ", "per", "ended", title=f"Account {report.name}")
-    for index, one in enumerate(report.releases, start=1):
-        task = f"{one.task} ({one.model})"
-        budget = bound_text(one.epsilon, 4), f"{one.delta:.3g}"
-        table.add_row(str(index), one.date, one.what, one.method, task, *budget, one.unit, one.status)
-    return table

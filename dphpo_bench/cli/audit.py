@@ -1,7 +1,7 @@
 """The command `audit`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -64,16 +64,14 @@ def audit_command(
     """
     from dphpo_bench.audit.arguments import ATTACKS, check_arguments
 
-    made_method, made_task, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
-    attacks = ATTACKS if attack == "both" else (attack,)
-    check_arguments(
-        made_task,
-        canaries=canaries,
-        runs=runs,
-        attacks=attacks,
-        confidence=confidence,
-        private_records=private_records,
-    )
+    audited, on, budget = options.resolve(method, task, model, epsilon, delta, settings, task_file)
+    sizes: dict[str, Any] = {
+        "attacks": ATTACKS if attack == "both" else (attack,),
+        "canaries": canaries,
+        "runs": runs,
+        "confidence": confidence,
+    }
+    check_arguments(on, private_records=private_records, **sizes)
 
     from dphpo_bench.audit.attacks import audit, recorded, size_of
     from dphpo_bench.base.meter import Meter
@@ -92,60 +90,32 @@ def audit_command(
     source = DataSource.resolve(data_dir, progress=progress)
     plans = PlanCache.of(source)  # the record's run is planned once, not twice
     store = RecordStore(results_dir)
-    made_seed = options.parse_seed(seed, default_seed(made_task))
-    with progress.track(f"Planning {made_method.name} on {made_task.name}", 0):
-        checked = plan(made_method, made_task, budget, plans=plans)
+    where: dict[str, Any] = {
+        "seed": options.parse_seed(seed, default_seed(on)),
+        "source": source,
+        "device": device,
+        "progress": progress,
+    }
+    with progress.track(f"Planning {audited.name} on {on.name}", 0):
+        checked = plan(audited, on, budget, plans=plans)
         work = checked.plan.cost.examples
-        size = size_of(
-            made_method,
-            made_task,
-            budget,
-            canaries=canaries,
-            runs=runs,
-            attacks=attacks,
-            confidence=confidence,
-            plans=plans,
-        )
-    attacked = len(attacks) * size.runs * work
-    book = account_of(made_task, store, account)
+        size = size_of(audited, on, budget, plans=plans, **sizes)
+    releases = len(sizes["attacks"]) * size.runs
+    book = account_of(on, store, account)
     if book:
-        book.check([Entry.of(checked, 0)] * (1 + len(attacks) * size.runs))
-    with progress.whole(Meter(work + attacked, "the bound")) as meter:
-        record = recorded(
-            made_method,
-            made_task,
-            budget,
-            store,
-            seed=made_seed,
-            source=source,
-            device=device,
-            progress=progress,
-            plans=plans,
-            account=account,
-        )
-        meter.total = meter.done + attacked  # there may have been a record
-        found = audit(
-            made_method,
-            made_task,
-            budget,
-            attacks=attacks,
-            canaries=size.canaries,
-            runs=size.runs,
-            confidence=confidence,
-            private_records=private_records,
-            seed=made_seed,
-            source=source,
-            device=device,
-            progress=progress,
-            account=book,
-        )
-    path = store.write(record.model_copy(update={"audit": found.to_record()}))
+        book.check([Entry.of(checked, 0)] * (1 + releases))
+    with progress.whole(Meter((1 + releases) * work, "the bound")) as meter:
+        record = recorded(audited, on, budget, store, plans=plans, account=account, **where)
+        meter.total = meter.done + releases * work  # there may have been a record
+        sizes |= {"canaries": size.canaries, "runs": size.runs}
+        outcome = audit(audited, on, budget, private_records=private_records, account=book, **sizes, **where)
+    path = store.write(record.model_copy(update={"audit": outcome.to_record()}))
     if as_json:
-        show_json({**found.to_json(), "record": str(path)})
+        show_json({**outcome.to_json(), "record": str(path)})
     else:
-        show(audit_table(found, f"Audit: {made_method.name} on {made_task.name} ({made_task.model_name})", path))
+        show(audit_table(outcome, f"Audit: {audited.name} on {on.name} ({on.model_name})", path))
     if book and not quiet:
         complain(f"Account {book.name}: {report_of(book).summary()}")
-    if found.refutes:
-        complain(audit_verdict(found))
+    if outcome.refutes:
+        complain(audit_verdict(outcome))
         raise typer.Exit(REFUTED)

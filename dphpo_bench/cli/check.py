@@ -1,27 +1,35 @@
 """The command `check`: contract tests of plug-ins."""
 
 import time
-from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.base.text import unknown_name_message
 from dphpo_bench.cli.output import say, show_json
-from dphpo_bench.testing.check import Checked, Subject, run_contract, subjects
+
+if TYPE_CHECKING:
+    from dphpo_bench.testing.check import Checked, Subject
 
 
-def check(plug_ins: Iterable[str], model: str | None = None, *, as_json: bool) -> int:
-    """Check plug-ins, print a line for each test, or JSON at the end, and return the exit code.
+def check_command(
+    plug_ins: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PLUGIN...", help="A method, a task, MODULE:CLASS, FILE.py:CLASS, or an installed distribution."
+        ),
+    ],
+    model: Annotated[str | None, typer.Option(help="Of tasks, this model alone; default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Run the contract tests on a plug-in: a line for each test, with the reason if it fails.
 
-    Args:
-        plug_ins: see `subjects`.
-        model: of tasks, this model alone; None: all.
-        as_json: whether to print JSON.
-
-    Raises:
-        DphpoBenchError: if there is no such plug-in, see `subjects`; or no such model.
+    Exit code: 0 all tests pass, 1 some do not, 2 a mistake in the call.
     """
+    from dphpo_bench.testing.check import run_contract, subjects
+
     chosen = list(dict.fromkeys(subject for plug_in in plug_ins for subject in subjects(plug_in)))
     if model is not None:
         known = {subject.model for subject in chosen if subject.model is not None}
@@ -52,10 +60,10 @@ def check(plug_ins: Iterable[str], model: str | None = None, *, as_json: bool) -
             outcome += f", {unchecked} could not tell"
         what = f"{len(chosen)} plug-ins" if len(chosen) > 1 else "1 plug-in"
         say(f"{outcome} ({what}, {time.perf_counter() - start:.0f} seconds).")
-    return 1 if failed else 0
+    raise typer.Exit(1 if failed else 0)
 
 
-def _show(checked: Checked) -> None:
+def _show(checked: "Checked") -> None:
     mark = "✗" if checked.reason is not None else "?" if checked.unchecked is not None else "✓"
     say(f"  {mark} {checked.description}")
     if checked.reason is not None:
@@ -64,7 +72,7 @@ def _show(checked: Checked) -> None:
         say(f"    not checked: {checked.unchecked}")
 
 
-def _row(subject: Subject, tests: list[dict[str, Any]]) -> dict[str, Any]:
+def _row(subject: "Subject", tests: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "kind": subject.kind,
         "name": getattr(subject.cls, "name", None),

@@ -1,4 +1,4 @@
-"""The command line, with its commands `run`, `plan`, `data`, `sweep` and `check`; others have files of their own.
+"""The command line, with its commands `run` and `plan`; the others have files of their own.
 
 A user's mistake is one line on standard error and exit code 2. Results go to standard output, progress and warnings to
 standard error. Imports wait until a command needs them.
@@ -9,27 +9,29 @@ import inspect
 import os
 import sys
 import warnings
-from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.base.text import plainly
 from dphpo_bench.cli import options
 from dphpo_bench.cli.account import account_command
 from dphpo_bench.cli.audit import audit_command
+from dphpo_bench.cli.check import check_command
 from dphpo_bench.cli.describe import describe_command
 from dphpo_bench.cli.explain import explain_command
 from dphpo_bench.cli.leaderboard import app as leaderboard_app
-from dphpo_bench.cli.listing import list_command
+from dphpo_bench.cli.listing import data_command, list_command
 from dphpo_bench.cli.new import app as new_app
 from dphpo_bench.cli.output import complain, say, show, show_json
 from dphpo_bench.cli.results import results_command
 from dphpo_bench.cli.show import show_command
 from dphpo_bench.cli.statement import statement_command
+from dphpo_bench.cli.sweep import sweep_command
 
 
 def _show_version(asked: bool) -> None:
@@ -170,27 +172,7 @@ def plan_command(
         show(*plan_tables(checked))
 
 
-@app.command("data")
-def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOption = False) -> None:
-    """Show which datasets are here, which are missing, and how to get them."""
-    from dphpo_bench.cli.listing import dataset_status
-    from dphpo_bench.contract.registry import tasks
-    from dphpo_bench.data.source import DataSource
-
-    source = DataSource.resolve(data_dir)
-    rows = [row for task in tasks().values() for row in dataset_status(task.cls(), source)]
-    if as_json:
-        show_json(rows)
-        return
-    from rich.table import Table
-
-    table = Table("task", "split", "rows", "state", title="Datasets")
-    table.add_column("where / how to get it", overflow="fold")
-    for row in rows:
-        table.add_row(row["task"], row["split"], f"{row['rows']:,}", row["state"], row["where"])
-    show(table)
-
-
+app.command("data")(data_command)
 app.command("list")(list_command)
 app.command("describe")(describe_command)
 app.command("results")(results_command)
@@ -198,132 +180,55 @@ app.command("show")(show_command)
 app.command("statement")(statement_command)
 
 
-@app.command("sweep")
-def sweep_command(
-    suite: Annotated[Path, typer.Argument(help="A suite: a TOML file that names methods, tasks, epsilons, seeds.")],
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUE,...",
-            help="Only these cells; fields: method, task, model, epsilon, seed. Repeatable: "
-            "values of one field are alternatives, and all fields must fit.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Plan every cell and print its ε and cost, but run none.")
-    ] = False,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Run cells again whose failure is recorded.")
-    ] = False,
-    executor: Annotated[
-        Literal["process", "serial", "ray"], typer.Option(help="Where cells run: here, in this process, on a cluster.")
-    ] = "process",
-    workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default: as many as fit.")] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray."),
-    ] = None,
-    task_file: options.TaskFilesOption = None,
-    data_dir: options.DataDirOption = None,
-    results_dir: Annotated[Path, typer.Option(help="Where records are read and written.")] = Path("results"),
-    account: options.AccountOption = None,
-    not_private: options.NotPrivateOption = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the dry run as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show failures and the summary only.")] = False,
-) -> None:
-    """Run methods × tasks × ε × seeds; run it again to continue where it ended.
-
-    Cells with a record are skipped, even if they failed. Each cell runs in a process of its own. On private records the
-    seeds of the suite only number the runs, whose noise has none; what all of them cost together is said before the
-    first, and their account counts each.
-
-    Exit code: 0 every cell is done, 1 some failed or cannot be planned, 2 a mistake in the call or a full disk,
-    130 interrupted.
-    """
-    from dphpo_bench.cli.sweep import json_rows, make_executor, print_dry, run_dry, run_sweep
-    from dphpo_bench.contract.task_files import TaskFiles
-    from dphpo_bench.data.source import DataSource
-    from dphpo_bench.harness.account import DEFAULT
-    from dphpo_bench.harness.own_data import check_declared_data
-    from dphpo_bench.harness.plan import warn_of_budget
-    from dphpo_bench.records.store import RecordStore
-    from dphpo_bench.sweep.cells import cells_of, portable
-    from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
-    from dphpo_bench.sweep.suite import load_suite
-
-    if as_json and not dry_run:
-        raise InvalidValueError("Expected --json with --dry-run; records are shown by dphpo-bench results --json.")
-    source = DataSource.resolve(data_dir)
-    store = RecordStore(results_dir)
-    if task_file and executor == "ray":
-        raise InvalidValueError(
-            "Expected --executor process with --task-file; install the task to run it on a cluster."
-        )
-    tasks = TaskFiles.of(task_file or [])
-    found = cells_of(load_suite(suite, tasks.make), source, only or [], tasks.make)
-    if not dry_run or (results_dir / ".data" / "key").exists():
-        found = unseeded(found, store)
-    with portable(found) as cells, closing(make_executor(executor, workers, address, cells)) as made:
-        budgets = {(cell.task.facts.task, cell.task.facts.n_records, cell.budget): cell.task.facts for cell in cells}
-        for (_, _, budget), facts in budgets.items():
-            warn_of_budget(budget, facts)
-        if not dry_run:
-            for task, identity in {cell.identity.task: (cell.task, cell.identity) for cell in cells}.values():
-                check_declared_data(store.root, task, identity, source)
-            private = PrivateCells(store, DEFAULT if account is None else account, not_private)
-            code = run_sweep(
-                cells, store, made, source, tasks.places, retry_failed=retry_failed, quiet=quiet, private=private
-            )
-            raise typer.Exit(code)
-        workers = made.capacity
-        stock, groups = run_dry(cells, store, made, source, retry_failed=retry_failed, quiet=quiet)
-    if as_json:
-        show_json([row for group in groups for row in json_rows(group)])
-    else:
-        print_dry(stock, groups, workers)
-    raise typer.Exit(1 if any(group.error for group in groups) else 0)
-
-
+app.command("sweep")(sweep_command)
 app.command("account")(account_command)
 app.command("audit")(audit_command)
 app.command("explain")(explain_command)
 
 
-@app.command("check")
-def check_command(
-    plug_ins: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PLUGIN...", help="A method, a task, MODULE:CLASS, FILE.py:CLASS, or an installed distribution."
-        ),
-    ],
-    model: Annotated[str | None, typer.Option(help="Of tasks, this model alone; default: all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
-) -> None:
-    """Run the contract tests on a plug-in: a line for each test, with the reason if it fails.
-
-    Exit code: 0 all tests pass, 1 some do not, 2 a mistake in the call.
-    """
-    from dphpo_bench.cli.check import check
-
-    raise typer.Exit(check(plug_ins, model, as_json=as_json))
+app.command("check")(check_command)
 
 
-def _let_paragraphs_flow(group: typer.Typer) -> None:
-    """Break help texts where the terminal ends, and not where lines of the code do as well."""
+class QuickGroup(TyperGroup):
+    """A group whose flags have values from the start; for a flag without one, typer imports pydantic."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, `--help` included."""
+        return _with_values(super().get_params(ctx))
+
+
+class QuickCommand(TyperCommand):
+    """A command with such flags; see `QuickGroup`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, `--help` included."""
+        return _with_values(super().get_params(ctx))
+
+
+def _with_values(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.default is None:
+            parameter.default = False
+    return parameters
+
+
+def _prepare(group: typer.Typer) -> None:
+    """Break help texts where the terminal ends, not where lines of the code do; and make commands start quickly."""
+    group.info.cls = QuickGroup
     for command in group.registered_commands:
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        command.cls = QuickCommand
     for below in group.registered_groups:
         if below.typer_instance:
-            _let_paragraphs_flow(below.typer_instance)
+            _prepare(below.typer_instance)
 
 
-_let_paragraphs_flow(app)
+_prepare(app)
 
 
 def main() -> None:
-    """The entry point, which turns errors into one line and an exit code."""
+    """Run the command line; errors become one line and an exit code."""
     warnings.showwarning = _show_warning
     try:
         code = app(prog_name="dphpo-bench", standalone_mode=False)
@@ -345,7 +250,7 @@ def main() -> None:
 
 
 def _give_up_output(error: OSError) -> int:
-    """The exit code where standard output takes no more; who closed it, such as `head`, needs no complaint."""
+    """Return the exit code where standard output takes no more; `head`, which closed it, needs no complaint."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python fails at it again when it ends
     if error.errno == errno.EPIPE:
         return 1

@@ -1,8 +1,6 @@
-"""The command `describe`: a method or a task, for people."""
+"""The command `describe`."""
 
 import shlex
-from collections.abc import Iterator
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +8,8 @@ import typer
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
 from dphpo_bench.base.text import unknown_name_message, value_text
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import say, show, show_json
+from dphpo_bench.cli.listing import pretrained_lines, pretrained_models
+from dphpo_bench.cli.output import Columns, facts, say, show, show_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -40,62 +39,61 @@ def describe_command(
     known_methods, known_tasks = methods(), tasks()
     if name is None and task_file is None:
         raise InvalidValueError("Missing argument METHOD|TASK, or --task-file FILE for a task of your own.")
-    own = {} if task_file is None else TaskFiles.of([task_file]).own
-    if task_file is not None and (name is None or name in own):
-        told = task_json(options.resolve_task(name, model, task_file), task_file, task_file)
+    of_file = {} if task_file is None else TaskFiles.of([task_file]).own
+    if task_file is not None and (name is None or name in of_file):
+        description = task_json(options.resolve_task(name, model, task_file), task_file, task_file)
         shown_by = _print_task
     elif name in known_methods and model is None:
-        told = method_json(name, known_methods[name])
+        description = method_json(name, known_methods[name])
         shown_by = _print_method
     elif name in known_tasks:
-        told = task_json(known_tasks[name].cls(model), known_tasks[name].origin)
+        description = task_json(known_tasks[name].cls(model), known_tasks[name].origin)
         shown_by = _print_task
     else:
-        kind, known = (
-            ("task", {*known_tasks, *own}) if model else ("method or task", {*known_methods, *known_tasks, *own})
-        )
+        kind, known = "task", {*known_tasks, *of_file}
+        if model is None:
+            kind, known = "method or task", {*known_methods, *known}
         raise UnknownNameError(unknown_name_message(kind, str(name), known))
     if as_json:
-        show_json(told)
+        show_json(description)
     else:
-        shown_by(told)
+        shown_by(description)
 
 
-def method_json(name: str, found: "Registered[Method]") -> dict[str, Any]:
-    """A method as JSON values."""
+def method_json(name: str, registered: "Registered[Method]") -> dict[str, Any]:
+    """Return a method as JSON values."""
     from dphpo_bench.contract.descriptions import explanation, parameters
 
-    cls = found.cls
+    cls = registered.cls
     return {
         "method": name,
         "version": cls.version,
-        "origin": found.origin,
+        "origin": registered.origin,
         "summary": cls.summary,
         "reference": cls.reference,
         "tuning": list(cls.tuning),
         "end_to_end_private": cls.end_to_end_private,
         "explanation": explanation(cls),
         "parameters": [
-            {"name": one.name, "type": one.kind, "default": one.default, "meaning": one.meaning}
-            for one in parameters(cls)
+            {"name": field.name, "type": field.kind, "default": field.default, "meaning": field.meaning}
+            for field in parameters(cls)
         ],
     }
 
 
 def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[str, Any]:
-    """A task as JSON values, with the facts for its model; `task_file` is where it lies if it is not registered."""
-    from dphpo_bench.cli.listing import pretrained_models
+    """Return a task as JSON values, with the facts for its model; `task_file` is the place of one of your own."""
     from dphpo_bench.contract.descriptions import explanation, search_space
 
     cls, facts = type(task), task.facts.to_json()
-    own = cls.__module__.startswith("dphpo_bench.recipes")  # whose documentation is not about this task
+    is_recipe = cls.__module__.startswith("dphpo_bench.recipes")  # whose documentation is not about this task
     return {
         "task": task.name,
         "version": task.version,
         "origin": origin,
         "task_file": task_file,
         "summary": task.summary,
-        "explanation": [] if own else explanation(cls),
+        "explanation": [] if is_recipe else explanation(cls),
         "models": list(cls.models) or [task.model_name],
         "model": facts.pop("model"),
         "public": task.public,
@@ -103,94 +101,84 @@ def task_json(task: "Task", origin: str, task_file: str | None = None) -> dict[s
         "steps": task.facts.steps,
         "facts": facts,
         "search_space": search_space(task.facts.search_space()) if task.facts.states_a_space else {},
-        "metrics": [one.name for one in task.metrics],
+        "metrics": [metric.name for metric in task.metrics],
         "pretrained": pretrained_models(cls),
         "datasets": [
-            {"name": one.name, "licence": one.licence, "homepage": one.homepage, "published_at": one.published_at}
-            for one in task.datasets
+            {name: getattr(dataset, name) for name in ("name", "licence", "homepage", "published_at")}
+            for dataset in task.datasets
         ],
     }
 
 
-def _print_method(told: dict[str, Any]) -> None:
-    facts = _facts()
-    facts.add_row("paper", told["reference"])
-    facts.add_row("tunes", ", ".join(told["tuning"]) or "nothing")
-    private = "(ε, δ) covers tuning and training" if told["end_to_end_private"] else "no: a reference, its true ε is ∞"
-    facts.add_row("private", private)
-    facts.add_row("version", f"{told['version']}, from {told['origin']}")
-    show(*_headed(told["method"], told, facts))
-    if told["parameters"]:
-        show(_parameters(told["parameters"]))
-        say(f"Set one with --set NAME=VALUE: dphpo-bench run -m {told['method']} -t digits --set ...")
+def _print_method(description: dict[str, Any]) -> None:
+    covered, reference = "(ε, δ) covers tuning and training", "no: a reference, its true ε is ∞"
+    _show_headed(
+        description["method"],
+        description,
+        [
+            ("paper", description["reference"]),
+            ("tunes", ", ".join(description["tuning"]) or "nothing"),
+            ("private", covered if description["end_to_end_private"] else reference),
+            ("version", f"{description['version']}, from {description['origin']}"),
+        ],
+    )
+    if description["parameters"]:
+        show(_parameters(description["parameters"]))
+        say(f"Set one with --set NAME=VALUE: dphpo-bench run -m {description['method']} -t digits --set ...")
 
 
 def _parameters(rows: list[dict[str, Any]]) -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("parameter", "default", box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
-    table.add_column("what it may be", max_width=26)
-    table.add_column("meaning")
-    for row in rows:
-        default = "none" if row["default"] is None else value_text(row["default"])
-        table.add_row(row["name"], default, Text(row["type"]), Text(row["meaning"]))
-    return table
+    columns: Columns = [
+        ("parameter", lambda row: row["name"]),
+        ("default", lambda row: "none" if row["default"] is None else value_text(row["default"])),
+        ("what it may be", lambda row: row["type"]),
+        ("meaning", lambda row: row["meaning"]),
+    ]
+    lines = table(columns, rows, plain=True, padding=(0, 1))
+    lines.columns[2].max_width = 26
+    return lines
 
 
-def _print_task(told: dict[str, Any]) -> None:
-    facts, given = _facts(), told["facts"]
-    first, *others = told["models"]
-    facts.add_row("models", ", ".join([f"{first} (default)", *others]))
-    for one in told["pretrained"]:
-        seen = ", which has seen the task's records" if one["has_seen_records"] else ""
-        facts.add_row("", f"{', '.join(one['models'])}: on {one['name']}{seen}")
-    classes = f" of {given['n_classes']}" if given["n_classes"] else ""
-    public = "public: runs have seed 0 by default" if told["public"] else "private: runs have no seed by default"
-    several = f" units ({given['unit']}) of several records each" if "unit" in given else ""
-    facts.add_row("records", f"N = {given['n_records']:,}{several}, {public}")
-    facts.add_row("asked for", f"{given['kind']}{classes}; measured: {', '.join(told['metrics'])}")
-    facts.add_row("default δ", f"{told['default_delta']:.3g}, N^-1.1 and at most 1e-3")
-    schedule = f"{told['steps']:,} steps: batches of {given['batch_size']:,}, {given['epochs']:g} epochs"
-    facts.add_row(f"schedule of {told['model']}", f"{schedule}; {given['optimizer']} at {given['learning_rate']:g}")
-    if not told["search_space"]:
-        facts.add_row("search space", "none stated: searches take their own (describe METHOD)")
-    for title, (name, text) in zip(_once("search space"), told["search_space"].items(), strict=False):
-        facts.add_row(title, f"{name}: {text}")
-    for title, one in zip(_once("data"), told["datasets"], strict=False):
-        facts.add_row(title, f"{one['name']}, {one['homepage']}; licence: {one['licence']}")
-    facts.add_row("version", f"{told['version']}, from {told['origin']}")
-    show(*_headed(told["task"], told, facts))
-    first_run = f"A first run: dphpo-bench run -m hyfreedp -t {told['task']}"
-    if told["task_file"]:
-        say(f"{first_run} --task-file {shlex.quote(told['task_file'])}")
+def _print_task(description: dict[str, Any]) -> None:
+    task, (first, *others) = description["facts"], description["models"]
+    rows = [("models", ", ".join([f"{first} (default)", *others]))]
+    rows += [("", line) for line in pretrained_lines(description["pretrained"])]
+    classes = f" of {task['n_classes']}" if task["n_classes"] else ""
+    public = "public: runs have seed 0 by default" if description["public"] else "private: runs have no seed by default"
+    several = f" units ({task['unit']}) of several records each" if "unit" in task else ""
+    schedule = f"{description['steps']:,} steps: batches of {task['batch_size']:,}, {task['epochs']:g} epochs"
+    space = [f"{name}: {text}" for name, text in description["search_space"].items()]
+    data = [f"{each['name']}, {each['homepage']}; licence: {each['licence']}" for each in description["datasets"]]
+    rows += [
+        ("records", f"N = {task['n_records']:,}{several}, {public}"),
+        ("asked for", f"{task['kind']}{classes}; measured: {', '.join(description['metrics'])}"),
+        ("default δ", f"{description['default_delta']:.3g}, N^-1.1 and at most 1e-3"),
+        (f"schedule of {description['model']}", f"{schedule}; {task['optimizer']} at {task['learning_rate']:g}"),
+        *_below("search space", space or ["none stated: searches take their own (describe METHOD)"]),
+        *_below("data", data),
+        ("version", f"{description['version']}, from {description['origin']}"),
+    ]
+    _show_headed(description["task"], description, rows)
+    first_run = f"A first run: dphpo-bench run -m hyfreedp -t {description['task']}"
+    if description["task_file"]:
+        say(f"{first_run} --task-file {shlex.quote(description['task_file'])}")
     else:
         say(f"Where its data are: dphpo-bench data. {first_run}")
 
 
-def _once(title: str) -> Iterator[str]:
-    """The title for the first row, nothing for the others."""
-    return chain([title], repeat(""))
+def _below(title: str, texts: list[str]) -> list[tuple[str, str]]:
+    """Return a row for each text, the first one with the title."""
+    return list(zip([title, *[""] * len(texts)], texts, strict=False))
 
 
-def _headed(name: str, told: dict[str, Any], facts: "Table") -> list[Any]:
-    """Name and summary, the facts, and the paragraphs of its docstring."""
+def _show_headed(name: str, description: dict[str, Any], rows: list[tuple[str, str]]) -> None:
+    """Print name and summary, the facts, and the paragraphs of the docstring."""
     from rich.text import Text
 
-    paragraphs = [Text(one) for one in told["explanation"]]
-    return [
-        Text(f"{name}: {told['summary']}", style="bold"),
-        facts,
+    paragraphs = [Text(paragraph) for paragraph in description["explanation"]]
+    show(
+        Text(f"{name}: {description['summary']}", style="bold"),
+        facts(rows, box=None),
         *([Text(), *paragraphs] if paragraphs else []),
         Text(),
-    ]
-
-
-def _facts() -> "Table":
-    from rich.table import Table
-
-    table = Table(show_header=False, box=None)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
-    return table
+    )

@@ -1,6 +1,5 @@
-"""The command `explain`: why runs lost against the oracle."""
+"""The command `explain`."""
 
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +11,7 @@ from dphpo_bench.base.text import one_line
 from dphpo_bench.cli import options
 from dphpo_bench.cli.output import complain, show, show_json
 from dphpo_bench.cli.show import read_oracles
+from dphpo_bench.cli.sweep import interrupted_by_sigterm
 
 if TYPE_CHECKING:
     from dphpo_bench.records.reading import Result
@@ -51,7 +51,6 @@ def explain_command(
     Exit code: 0 done, 1 an extra run failed, 2 a mistake in the call, 130 interrupted.
     """
     from dphpo_bench.cli.explain_tables import json_row, one_table, summary_table
-    from dphpo_bench.cli.sweep import make_executor, run_cells
     from dphpo_bench.contract.task_files import TaskFiles
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.harness.account import DEFAULT
@@ -59,12 +58,12 @@ def explain_command(
     from dphpo_bench.leaderboard.questions import Workshop, questions
     from dphpo_bench.records import reading
     from dphpo_bench.records.store import RecordStore
-    from dphpo_bench.sweep.cells import portable
     from dphpo_bench.sweep.private_cells import PrivateCells
     from dphpo_bench.sweep.resources import Resources
+    from dphpo_bench.sweep.running import executor_for, run_cells
 
-    root, found = _read(records)
-    chosen = [result.record for result in reading.select(found, only or [])]
+    root, results = _read(records)
+    chosen = [result.record for result in reading.select(results, only or [])]
     store = RecordStore(results_dir or root)
     source = DataSource.resolve(data_dir)
     workshop = Workshop(source, Resources(gpus=gpus), TaskFiles.of(task_file or []).make)
@@ -76,8 +75,8 @@ def explain_command(
     if cells:
         check_may_spend([cell.task for cell in cells], private_records, "extra runs that have no privacy (ε = ∞)")
         private = PrivateCells(store, DEFAULT if account is None else account, not_private=True, what="extra run")
-        with portable(cells) as ready, closing(make_executor(executor, workers, None, ready)) as made:
-            run_cells(ready, store, made, source, retry_failed=retry_failed, quiet=quiet, private=private)
+        with executor_for(cells, executor, workers) as (ready, opened), interrupted_by_sigterm():
+            run_cells(ready, opened, store, source, retry_failed=retry_failed, quiet=quiet, private=private)
     splits = []
     for question in asked:
         try:
@@ -94,7 +93,7 @@ def explain_command(
 
 
 def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
-    """The records, and the folder of results that all of them lie in.
+    """Read the records, and return the folder of results that all of them lie in.
 
     Raises:
         RecordError: if a file that is named is not a record.
@@ -103,17 +102,17 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
     from dphpo_bench.records.reading import Result, path_text, read_results, skipped_lines
     from dphpo_bench.records.store import RecordStore, read_record
 
-    found: dict[Path, Result] = {}
+    by_file: dict[Path, Result] = {}
     for path in paths:
         if path.is_dir():
             results, skipped = read_results(path)
             for line in skipped_lines(skipped):
                 complain(line)
-            found |= {(path / result.path).absolute(): result for result in results}
+            by_file |= {(path / result.path).absolute(): result for result in results}
         else:
-            found[path.absolute()] = Result(path_text(path), read_record(path))
+            by_file[path.absolute()] = Result(path_text(path), read_record(path))
     roots = set()
-    for file, result in found.items():
+    for file, result in by_file.items():
         root = file.parents[2] if len(file.parts) > 3 else file.parent
         if RecordStore(root).path_of(result.record.identity) != file:
             raise InvalidValueError(
@@ -124,11 +123,11 @@ def _read(paths: list[Path]) -> "tuple[Path, list[Result]]":
         raise InvalidValueError(f"Found no records in {', '.join(map(path_text, paths))}.")
     if len(roots) != 1:
         raise InvalidValueError(f"Expected records of one folder of results, got {len(roots)} folders of records.")
-    return roots.pop(), list(found.values())
+    return roots.pop(), list(by_file.values())
 
 
 def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
-    """The records, of several only the private ones: those of references and of extra runs are met in every folder."""
+    """Return the record, or of several the private ones: every folder has references and extra runs."""
     from dphpo_bench.leaderboard.split import REPLAY
 
     if len(records) == 1:
@@ -141,7 +140,7 @@ def _explainable(records: "list[RunRecord]") -> "list[RunRecord]":
 
 
 def _tell(refused: "list[tuple[RunRecord, str]]", *, none: bool) -> None:
-    """Say what cannot be explained, and why; it is a mistake in the call if nothing can."""
+    """Complain of records that cannot be explained; raise an error if none can."""
     reasons: dict[str, list[str]] = {}
     for record, reason in refused:
         reasons.setdefault(reason, []).append(record.identity.method)

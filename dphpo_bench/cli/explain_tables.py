@@ -1,14 +1,17 @@
-"""What `explain` prints."""
+"""Tables and JSON of `explain`."""
 
 from collections.abc import Sequence
 from itertools import groupby
+from operator import itemgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import one_line, value_text
+from dphpo_bench.cli.output import Columns, table
 from dphpo_bench.harness.repeating import changed_parameters
 from dphpo_bench.leaderboard.questions import Question
 from dphpo_bench.leaderboard.split import Split
+from dphpo_bench.records.choices import chosen
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -21,7 +24,7 @@ NOTHING = "–"
 
 
 def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, Any]:
-    """A question and its answer as JSON values; results are scores: larger is better, logarithms of perplexities."""
+    """Return a question and its answer as JSON values; results are scores: larger is better."""
     identity = question.record.identity
     paths = {
         name: cell and str(store.path_of(cell.identity))
@@ -42,43 +45,36 @@ def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, 
 
 
 def one_table(question: Question, split: Split) -> "Table":
-    """The four runs, and the loss in its parts."""
-    from rich.table import Table
-    from rich.text import Text
-
+    """Return a table of the four runs and the parts of the loss."""
     record, measure = question.record, _measure(question)
     identity, privacy = record.identity, record.privacy
     assert privacy is not None
-    title = Text(f"Why {identity.method} lost: {_where(record)}")
-    table = Table("run", "values", "ε of its training", title=title, caption=_sentence(question.note))
-    table.add_column(measure.header, justify="right")
     left = f"{(1 - privacy.tuning_share) * identity.epsilon:.3g}"
-    own, theirs = _values(record), _values(question.oracle)
+    ours, theirs = _values(record), _values(question.oracle)
 
-    def add(run: str, values: str, epsilon: str, value: float | None) -> None:
-        shown = NOTHING if value is None else measure.text(measure.value(value))
-        table.add_row(run, Text(values), epsilon, shown)
+    def row(run: str, values: str, epsilon: str, score: float | None) -> tuple[str, ...]:
+        return run, values, epsilon, NOTHING if score is None else measure.text(measure.value(score))
 
-    add(f"oracle, seed {question.oracle.identity.seed}", theirs, f"{identity.epsilon:g}", split.oracle)
+    rows = [row(f"oracle, seed {question.oracle.identity.seed}", theirs, f"{identity.epsilon:g}", split.oracle)]
     if question.at_left is not None:
         again = question.at_full and question.at_full.identity.parameters["again"]
-        add("extra", "found again" if again else own, f"{identity.epsilon:g}", split.at_full)
-        add("extra", theirs, left, split.at_left)
-    add(f"{identity.method}, seed {identity.seed}", own, left, split.own)
-    table.add_section()
-    for what, value in (("lost", split.loss), ("to noise", split.noise), ("to a worse choice", split.choice)):
-        table.add_row(what, "", "", difference_text(value, measure))
-    return table
+        rows.append(row("extra", "found again" if again else ours, f"{identity.epsilon:g}", split.at_full))
+        rows.append(row("extra", theirs, left, split.at_left))
+    rows.append(row(f"{identity.method}, seed {identity.seed}", ours, left, split.own))
+    runs = len(rows)
+    for part, value in (("lost", split.loss), ("to noise", split.noise), ("to a worse choice", split.choice)):
+        rows.append((part, "", "", difference_text(value, measure)))
+    headers = "run", "values", "ε of its training", f">{measure.header}"
+    columns: Columns = [(header, itemgetter(place)) for place, header in enumerate(headers)]
+    title = f"Why {identity.method} lost: {_where(record)}"
+    lines = table(columns, rows, title=title, caption=_sentence(question.note))
+    lines.rows[runs - 1].end_section = True
+    return lines
 
 
 def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
-    """A row for each method, task and ε: means over seeds."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("task", "ε", "method", title="Why they lost against the oracle, means over seeds", caption=_CAPTION)
-    for header in ("seeds", "oracle", "own", "lost", "to noise", "to choice"):
-        table.add_column(header, justify="right")
+    """Return a table with a row for each method, task and ε: means over seeds."""
+    rows = []
     for (task, epsilon, label), same in groupby(sorted(splits, key=_setting), key=_setting):
         group = list(same)
         measure = _measure(group[0][0])
@@ -86,15 +82,12 @@ def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
             name: fmean(getattr(split, name) for _, split in group)
             for name in ("oracle", "own", "loss", "noise", "choice")
         }
-        table.add_row(
-            Text(task),
-            f"{epsilon:g}",
-            Text(label),
-            str(len(group)),
-            *(measure.text(measure.value(means[name])) for name in ("oracle", "own")),
-            *(difference_text(means[name], measure) for name in ("loss", "noise", "choice")),
-        )
-    return table
+        values = [measure.text(measure.value(means[name])) for name in ("oracle", "own")]
+        parts = [difference_text(means[name], measure) for name in ("loss", "noise", "choice")]
+        rows.append((task, f"{epsilon:g}", label, str(len(group)), *values, *parts))
+    headers = "task", "ε", "method", ">seeds", ">oracle", ">own", ">lost", ">to noise", ">to choice"
+    columns: Columns = [(header, itemgetter(place)) for place, header in enumerate(headers)]
+    return table(columns, rows, title="Why they lost against the oracle, means over seeds", caption=_CAPTION)
 
 
 _CAPTION = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."
@@ -105,13 +98,13 @@ def _sentence(text: str) -> str | None:
 
 
 def difference_text(value: float, measure: Measure) -> str:
-    """A difference of two results: in percentage points if they are shares, else with three digits."""
+    """Return the text of a difference: percentage points for shares, else three digits."""
     text = f"{100 * value + 0.0:.2f}" if measure.share else f"{value + 0.0:.3g}"
     return text.replace("-", "−")
 
 
-def _setting(one: tuple[Question, Split]) -> tuple[str, float, str]:
-    identity = one[0].record.identity
+def _setting(split: tuple[Question, Split]) -> tuple[str, float, str]:
+    identity = split[0].record.identity
     changed = [f"{name}={value_text(value)}" for name, value in changed_parameters(identity).items()]
     label = one_line(" ".join([identity.method, *changed]), MAX_TEXT)
     return one_line(f"{identity.task} ({identity.model})"), identity.epsilon, label
@@ -127,10 +120,9 @@ def _where(record: RunRecord) -> str:
 
 
 def _values(record: RunRecord) -> str:
-    """What a run released that is a single value, in one line."""
-    told = {
-        name: f"{value:.4g}" if isinstance(value, float) else value_text(value)
-        for name, value in record.released.items()
-        if value is None or isinstance(value, str | int | float)
-    }
-    return one_line(", ".join(f"{name}={value}" for name, value in told.items()), MAX_TEXT) or NOTHING
+    """Return the single values that a run released, in one line."""
+    texts = [
+        f"{name}={f'{value:.4g}' if isinstance(value, float) else value_text(value)}"
+        for name, value in chosen(record.released).items()
+    ]
+    return one_line(", ".join(texts), MAX_TEXT) or NOTHING

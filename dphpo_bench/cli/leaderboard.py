@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +15,7 @@ from dphpo_bench.base.terminal import make_progress
 from dphpo_bench.base.text import count, duration_text, escaped, one_line, value_text
 from dphpo_bench.cli.options import DataDirOption, JsonOption, QuietOption
 from dphpo_bench.cli.output import complain, say, show_json
+from dphpo_bench.cli.sweep import interrupted_by_sigterm
 
 if TYPE_CHECKING:
     from dphpo_bench.leaderboard.submissions import Run
@@ -125,12 +125,12 @@ def _rerun(
     runs: "Sequence[Run]", paths: list[Path], number: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
     """Repeat so many runs; for each its path, the outcome, and what differs."""
-    from dphpo_bench.cli.sweep import make_executor, run_cells
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.leaderboard.questions import Workshop
     from dphpo_bench.leaderboard.rerun import choose, compared, repeats
     from dphpo_bench.records.store import RecordStore
     from dphpo_bench.sweep.resources import Resources
+    from dphpo_bench.sweep.running import executor_for, run_cells
 
     source = DataSource.resolve(data_dir)
     made, refused, others = repeats(choose(runs, number), paths, Workshop(source, Resources()))
@@ -149,9 +149,10 @@ def _rerun(
         methods = count(len({one.record.identity.method for one in made}), "method")
         complain(f"Repeating {count(len(made), 'record')} of {methods}, which took {duration_text(seconds)} in all.")
     cells = [one.cell for one in made]
-    with TemporaryDirectory() as folder, closing(make_executor("process", None, None, cells)) as executor:
+    with TemporaryDirectory() as folder, executor_for(cells) as (ready, opened):
         store = RecordStore(Path(folder))
-        run_cells(cells, store, executor, source, retry_failed=False, quiet=quiet)
+        with interrupted_by_sigterm():
+            run_cells(ready, opened, store, source, retry_failed=False, quiet=quiet)
         for one in made:
             found = compared(one, store)
             failure, differences = (found, []) if isinstance(found, str) else ("", found)

@@ -1,9 +1,10 @@
-"""The command `list`; which datasets are here, and which public models tasks start from."""
+"""The commands `list` and `data`."""
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.cli import options
-from dphpo_bench.cli.output import say, show_json
+from dphpo_bench.cli.output import Columns, say, show, show_json, table
 
 if TYPE_CHECKING:
     from dphpo_bench.contract.task import Task
@@ -15,7 +16,7 @@ def list_command(as_json: options.JsonOption = False) -> None:
     """List methods and tasks, the tasks' models and the public ones they start from, and where plug-ins come from."""
     from dphpo_bench.contract.registry import methods, tasks
 
-    told: dict[str, list[dict[str, Any]]] = {
+    plug_ins: dict[str, list[dict[str, Any]]] = {
         "methods": [
             {"name": name, "summary": item.cls.summary, "origin": item.origin} for name, item in methods().items()
         ],
@@ -31,32 +32,48 @@ def list_command(as_json: options.JsonOption = False) -> None:
         ],
     }
     if as_json:
-        show_json(told)
+        show_json(plug_ins)
         return
-    for kind, rows in told.items():
+    for kind, rows in plug_ins.items():
         width = max((len(row["name"]) for row in rows), default=0)
         lines = [kind.capitalize()]
         for row in rows:
             lines.append(f"  {row['name']:<{width}}  {row['summary']}  [{row['origin']}]")
             if kind == "tasks":
-                lines += [f"  {'':<{width}}    {line}" for line in _model_lines(row)]
+                models = [f"models: {', '.join(row['models'])}", *pretrained_lines(row["pretrained"])]
+                lines += [f"  {'':<{width}}    {line}" for line in models]
         say("\n".join(lines))
     say("More of one: dphpo-bench describe NAME")
 
 
-def _model_lines(row: dict[str, Any]) -> list[str]:
-    lines = [f"models: {', '.join(row['models'])}"]
-    for one in row["pretrained"]:
-        seen = ", which has seen the task's records" if one["has_seen_records"] else ""
-        lines.append(f"{', '.join(one['models'])}: on {one['name']}{seen}")
-    return lines
+def data_command(data_dir: options.DataDirOption = None, as_json: options.JsonOption = False) -> None:
+    """Show which datasets are here, which are missing, and how to get them."""
+    from dphpo_bench.contract.registry import tasks
+    from dphpo_bench.data.source import DataSource
+
+    source = DataSource.resolve(data_dir)
+    rows = [row for task in tasks().values() for row in dataset_status(task.cls(), source)]
+    if as_json:
+        show_json(rows)
+        return
+    columns: Columns = [
+        ("task", itemgetter("task")),
+        ("split", itemgetter("split")),
+        ("rows", lambda row: f"{row['rows']:,}"),
+        ("state", itemgetter("state")),
+        ("where / how to get it", itemgetter("where")),
+    ]
+    show(table(columns, rows, title="Datasets"))
+
+
+def pretrained_lines(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each row of `pretrained_models`."""
+    seen = {True: ", which has seen the task's records", False: ""}
+    return [f"{', '.join(row['models'])}: on {row['name']}{seen[row['has_seen_records']]}" for row in rows]
 
 
 def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
-    """The public models that a task's models start from, as JSON-ready rows: one for each of these and all who use it.
-
-    Empty for a plug-in that cannot tell.
-    """
+    """Return a row for each public model from which the task's models start; none for a plug-in that fails."""
     users: dict[Weights, list[str]] = {}
     try:
         for model in task_class.models:
@@ -76,7 +93,7 @@ def pretrained_models(task_class: "type[Task]") -> list[dict[str, Any]]:
 
 
 def dataset_status(task: "Task", source: "DataSource") -> list[dict[str, Any]]:
-    """What is here of the datasets that a task reads, as one JSON-ready row for each split. Reads no record."""
+    """Return a row for each split of the task's datasets, with its state here. Reads no record."""
     from dphpo_bench.data.datasets import download_command
     from dphpo_bench.data.rows import doubt
 

@@ -33,9 +33,9 @@ def _write(kind: "Kind", name: str, output: Path) -> None:
     from dphpo_bench.testing.scaffold import FILES, write_package
 
     folder = write_package(kind, name, output)
-    made = ", ".join(target.format(name=name) for target in FILES.values())
+    files = ", ".join(target.format(name=name) for target in FILES.values())
     run = f"--method {name} --task digits" if kind == "method" else f"--method hyfreedp --task {name}"
     sys.stdout.write(
-        f"Wrote {folder}: {made}. Next:\n"
+        f"Wrote {folder}: {files}. Next:\n"
         f"  pip install -e {folder}\n  dphpo-bench check {name}\n  dphpo-bench run {run}\n"
     )

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the objects they stand for."""
+"""Options of several commands, and the objects that they name."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,24 +17,24 @@ MAX_SEED_DIGITS = 40
 
 
 def method_names() -> list[str]:
-    """The names of methods, for a shell that completes them; nothing is loaded."""
+    """Return the names of methods, for a shell that completes them; nothing is loaded."""
     return _names("methods")
 
 
 def task_names() -> list[str]:
-    """The names of tasks."""
+    """Return the names of tasks."""
     return _names("tasks")
 
 
 def method_and_task_names() -> list[str]:
-    """The names of both."""
-    return method_names() + task_names()
+    """Return the names of both."""
+    return _names("methods", "tasks")
 
 
-def _names(kind: str) -> list[str]:
+def _names(*kinds: str) -> list[str]:
     from importlib.metadata import entry_points
 
-    return sorted({point.name for point in entry_points(group=f"dphpo_bench.{kind}")})
+    return [name for kind in kinds for name in sorted({*entry_points(group=f"dphpo_bench.{kind}").names})]
 
 
 MethodOption = Annotated[
@@ -111,7 +111,7 @@ def resolve(
     settings: list[str] | None,
     task_file: str | None = None,
 ) -> "tuple[Method, Task, PrivacyBudget]":
-    """The method, task and budget that the command line names.
+    """Return the method, task and budget that the command line names.
 
     Raises:
         DphpoBenchError: if there is no such method, task, model, parameter or budget.
@@ -125,7 +125,7 @@ def resolve(
 
 
 def resolve_task(task: str | None, model: str | None, task_file: str | None = None) -> "Task":
-    """The task that the command line names, which is the only one of --task-file if --task is left out.
+    """Return the task that the command line names; without --task, the only one of --task-file.
 
     Raises:
         DphpoBenchError: if there is no such task or model.
@@ -145,7 +145,7 @@ def resolve_task(task: str | None, model: str | None, task_file: str | None = No
 
 
 def _parse_settings(settings: list[str]) -> dict[str, str]:
-    """Turn ["gamma=1.01", ...] into a mapping."""
+    """Read ["gamma=1.01", ...] into a mapping."""
     parsed: dict[str, str] = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -158,7 +158,7 @@ def _parse_settings(settings: list[str]) -> dict[str, str]:
 
 
 def parse_seed(text: str | None, default: int | None) -> int | None:
-    """The seed that --seed names: "none" means no seed, and None the default.
+    """Return the seed that --seed names: "none" means no seed, and None the default.
 
     Raises:
         InvalidValueError: if it is not a non-negative integer.

@@ -1,23 +1,72 @@
-"""Commands print results on standard output, and lines for whoever watches on standard error."""
+"""Output of commands: tables, lines or JSON on standard output, lines for people on standard error."""
 
 import json
 import os
 import sys
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import finite_json, one_line
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 MAX_COMPLAINT = 4000
 UNLIMITED_WIDTH = 1000
 
+Columns = list[tuple[str, Callable[[Any], str]]]
+"""Headers, each with the function that gives a row's cell. A header that starts with `>` is of a column of numbers."""
+
+
+def table(
+    columns: Columns,
+    rows: Iterable[Any],
+    *,
+    plain: bool = False,
+    failed: Callable[[Any], object] | None = None,
+    **look: Any,
+) -> "Table":
+    """Return a table in which nothing is markup. On a narrow terminal, names are broken; nothing is cut.
+
+    Args:
+        columns: headers and cells.
+        rows: one for each line.
+        plain: whether the table has no frame.
+        failed: tells which rows are red.
+        look: more arguments of Rich's `Table`, such as `title`.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    if plain:
+        look = {"box": SIMPLE_HEAD, "pad_edge": False, "show_edge": False, "padding": 0, **look}
+    lines = Table(**look)
+    for header, _ in columns:
+        if header.startswith(">"):
+            lines.add_column(Text(header.removeprefix(">")), justify="right", no_wrap=plain)
+        else:
+            lines.add_column(Text(header), overflow="fold")
+    for row in rows:
+        lines.add_row(*(Text(cell(row)) for _, cell in columns), style="red" if failed and failed(row) else "")
+    return lines
+
+
+def facts(rows: Iterable[tuple[str, str]], **look: Any) -> "Table":
+    """Return a table of names and values, without a header. Arguments are those of `table`."""
+    lines = table([("", lambda row: row[0]), ("", lambda row: row[1])], rows, show_header=False, **look)
+    lines.title_justify = lines.caption_justify = "left"
+    lines.columns[0].no_wrap, lines.columns[0].style = True, "bold"
+    return lines
+
 
 def show(*renderables: Any) -> None:
-    """Print tables."""
+    """Print tables and texts, as wide as the terminal."""
     from rich.console import Console
 
     # A file or a pipe has no width, unless somebody says so: nothing is cut there, nor broken over lines.
     limited = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console(markup=False, width=None if limited else UNLIMITED_WIDTH)
+    console = Console(markup=False, emoji=False, highlight=False, width=None if limited else UNLIMITED_WIDTH)
     for renderable in renderables:
         console.print(renderable)
 
@@ -34,5 +83,5 @@ def say(line: str) -> None:
 
 
 def complain(message: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     sys.stderr.write(one_line(message, MAX_COMPLAINT) + "\n")

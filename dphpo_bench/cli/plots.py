@@ -12,7 +12,7 @@ LOGARITHMIC = 10.0
 
 
 def step_plot(points: Sequence[tuple[float, float]], width: int, height: int) -> list[str]:
-    """A line that keeps each value until the next point, as lines of text: the plot, its axis, and the axis's ends.
+    """Draw a line that keeps each value until the next point: lines of text with the plot, its axis, and its ends.
 
     Args:
         points: at least one, finite, in the order of their first numbers.
@@ -45,7 +45,7 @@ def step_plot(points: Sequence[tuple[float, float]], width: int, height: int) ->
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of which a share, in [0, 1], is full; what is neither none nor all does not look like it."""
+    """Draw a bar of which a share, in [0, 1], is full; only 0 looks empty, and only 1 full."""
     full = min(max(round(share * width), 1 if share > 0 else 0), width - 1 if share < 1 else width)
     return "█" * full + "░" * (width - full)
 
@@ -53,9 +53,9 @@ def bar(share: float, width: int) -> str:
 def _rows_of_columns(
     points: Sequence[tuple[float, float]], columns: int, row_of: Callable[[float], int]
 ) -> list[tuple[int, int]]:
-    """For each column of dots, the first and the last row that the line is in."""
+    """Return the first and the last row of the line in each column of dots."""
     start, end = points[0][0], points[-1][0]
-    found = []
+    spans = []
     index, before = 0, row_of(points[0][1])
     for column in range(columns):
         at = end if column == columns - 1 else start + (end - start) * column / (columns - 1)
@@ -64,8 +64,8 @@ def _rows_of_columns(
             seen.append(row_of(points[index][1]))
             index += 1
         before = seen[-1]
-        found.append((min(seen), max(seen)))
-    return found
+        spans.append((min(seen), max(seen)))
+    return spans
 
 
 def _drawn(rows: Sequence[tuple[int, int]], columns: int, height: int) -> list[str]:

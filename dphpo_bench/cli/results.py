@@ -38,16 +38,17 @@ def results_command(
     from dphpo_bench.cli import tables
     from dphpo_bench.leaderboard.split import REPLAY
     from dphpo_bench.records import export, reading
-    from dphpo_bench.records import tables as results
+    from dphpo_bench.records.tables import frame
+    from dphpo_bench.records.tables import summary as summarised
 
     chosen_form = _result_format(form, as_json, output)
-    found, skipped = reading.read_results(results_dir)
+    results, skipped = reading.read_results(results_dir)
     for line in reading.skipped_lines(skipped):
         complain(line)
-    chosen = reading.select(found, only or [])
+    chosen = reading.select(results, only or [])
     if summary and not only:
         chosen = [result for result in chosen if result.record.identity.method != REPLAY]
-    nothing = f"No records in {results_dir}{' match --only' if found else ''}."
+    nothing = f"No records in {results_dir}{' match --only' if results else ''}."
     if chosen_form == "table":
         on_terminal = output is None and sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if on_terminal or "COLUMNS" in os.environ else None
@@ -55,7 +56,7 @@ def results_command(
     else:
         if not chosen:
             complain(nothing)
-        data = results.summary(chosen) if summary else results.frame(chosen)
+        data = summarised(chosen) if summary else frame(chosen)
         if chosen_form == "parquet" and output is not None:
             export.write(output, export.to_parquet(data))
             return

@@ -21,19 +21,19 @@ def record_risk(record: RunRecord) -> Risk | None:
         return None
 
 
-def risk_json(found: Risk | None) -> dict[str, Any] | None:
+def risk_json(risk: Risk | None) -> dict[str, Any] | None:
     """Return the risk as JSON values."""
-    return asdict(found) if found else None
+    return asdict(risk) if risk else None
 
 
-def risk_rows(found: Risk | None, unit: str) -> list[tuple[str, list[str]]]:
+def risk_rows(risk: Risk | None, unit: str) -> list[tuple[str, list[str]]]:
     """Return labels, each with one or two short texts; bounds are rounded up. `unit` is whose presence ε is about."""
-    if found is None:
+    if risk is None:
         return []
-    if found.mu == math.inf:
+    if risk.mu == math.inf:
         return [("proven risk", ["unbounded: an attack may be certain"])]
     hits, rare, advantage = (
-        f"{rounded_up(100 * share, 3)} %" for share in (found.tpr_at_1pct, found.tpr_at_01pct, found.advantage)
+        f"{rounded_up(100 * share, 3)} %" for share in (risk.tpr_at_1pct, risk.tpr_at_01pct, risk.advantage)
     )
     who = "records" if unit == "record" else "units"
     return [
@@ -41,5 +41,5 @@ def risk_rows(found: Risk | None, unit: str) -> list[tuple[str, list[str]]]:
             "proven risk, at most",
             [f"{hits} of {who} found at 1 % false alarms", f"{rare} at 0.1 %; advantage {advantage}"],
         ),
-        ("as Gaussian DP", [f"μ = {rounded_up(found.mu, 4)}, off by {rounded_up(found.mu_fit, 2)}"]),
+        ("as Gaussian DP", [f"μ = {rounded_up(risk.mu, 4)}, off by {rounded_up(risk.mu_fit, 2)}"]),
     ]

@@ -1,4 +1,4 @@
-"""The command `show`: one record, for people."""
+"""The command `show`."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,18 +29,18 @@ def show_command(
     from dphpo_bench.harness.repeating import Call
     from dphpo_bench.records.store import read_record
 
-    found = read_record(record)
-    oracle = _oracle_of(found, record)
-    again = str(Call.of_record(found, _place(found.identity.task, task_file)))
+    run = read_record(record)
+    oracle = _oracle_of(run, record)
+    again = str(Call.of_record(run, _place(run.identity.task, task_file)))
     if as_json:
-        show_json(record_json(found, oracle, again))
+        show_json(record_json(run, oracle, again))
         return
-    for line in record_lines(found, oracle, again):
+    for line in record_lines(run, oracle, again):
         say(line)
 
 
 def _place(task: str, task_file: str | None) -> str | None:
-    """Where the task lies that the command needs; None for a registered one.
+    """Return the place of a task for the command that repeats the run; None for a registered one.
 
     Raises:
         DphpoBenchError: if the file has no such task.
@@ -56,7 +56,7 @@ def _place(task: str, task_file: str | None) -> str | None:
 
 
 def _oracle_of(record: "RunRecord", path: Path) -> "RunRecord | None":
-    """The oracle's run beside this one, if this is not it; files there that are no records are named and left out."""
+    """Return the oracle's run beside this one, unless this is the oracle's."""
     from dphpo_bench.leaderboard.standard import Standard
 
     if record.identity.method == Standard.builtin().oracle[0]:
@@ -65,16 +65,16 @@ def _oracle_of(record: "RunRecord", path: Path) -> "RunRecord | None":
 
 
 def read_oracles(tasks: "Iterable[Path]") -> "Oracles":
-    """The oracle's runs in the folders of some tasks. Files that are no records are named and left out."""
+    """Return the oracle's runs in the folders of some tasks; complain of files that are no records."""
     from dphpo_bench.base.errors import RecordError
     from dphpo_bench.leaderboard.questions import Oracles
     from dphpo_bench.leaderboard.standard import Standard
     from dphpo_bench.records.store import read_record
 
-    found, oracle = [], Standard.builtin().oracle[0]
+    runs, oracle = [], Standard.builtin().oracle[0]
     for file in sorted(file for folder in tasks for file in (folder / oracle).glob("*.json")):
         try:
-            found.append(read_record(file))
+            runs.append(read_record(file))
         except RecordError as error:
             complain(f"Skipped: {error}")
-    return Oracles(found)
+    return Oracles(runs)

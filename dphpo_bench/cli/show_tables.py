@@ -1,4 +1,4 @@
-"""What `show` prints."""
+"""Lines and JSON of `show`."""
 
 import math
 import shutil
@@ -26,15 +26,15 @@ NOTHING = "–"
 
 
 def record_json(record: RunRecord, oracle: RunRecord | None, again: str) -> dict[str, Any]:
-    """What `show` tells as JSON values."""
+    """Return the run, the oracle's run and the command as JSON values."""
     return {
-        **_told(record),
-        "oracle": _told(oracle) if oracle else None,
+        **_values_of(record),
+        "oracle": _values_of(oracle) if oracle else None,
         "command": again,
     }
 
 
-def _told(record: RunRecord) -> dict[str, Any]:
+def _values_of(record: RunRecord) -> dict[str, Any]:
     identity, privacy = record.identity, record.privacy
     names = ("method", "parameters", "task", "model", "epsilon", "delta", "seed")
     return {
@@ -45,7 +45,7 @@ def _told(record: RunRecord) -> dict[str, Any]:
         "error": record.error,
         "metrics": record.metrics,
         "chosen": chosen(record.released),
-        "paths": {one.name: [list(point) for point in one.points] for one in series(record.released)},
+        "paths": {path.name: [list(point) for point in path.points] for path in series(record.released)},
         "tried": tried(record.released),
         "epsilon_quoted": privacy and privacy.epsilon,
         "tuning_share": privacy and privacy.tuning_share,
@@ -55,7 +55,7 @@ def _told(record: RunRecord) -> dict[str, Any]:
 
 
 def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Iterator[str]:
-    """What `show` tells, as lines no wider than the terminal, except for the command."""
+    """Yield lines on the run, no wider than the terminal, except for the command."""
     identity = record.identity
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
     seed = "no seed" if identity.seed is None else f"seed {identity.seed}"
@@ -80,18 +80,19 @@ def record_lines(record: RunRecord, oracle: RunRecord | None, again: str) -> Ite
 
 
 def _side_by_side(record: RunRecord, oracle: RunRecord | None) -> Iterator[str]:
-    """Metrics and chosen values, of the run and of the oracle."""
+    """Yield metrics and chosen values of the run and of the oracle."""
     columns = [(record.identity.method, record)]
     if oracle:
         columns.append((f"{oracle.identity.method}, seed {oracle.identity.seed}", oracle))
     rows = [["", *(one_line(title, MAX_VALUE) for title, _ in columns)]]
-    for name in dict.fromkeys(name for _, one in columns for name in one.metrics):
+    for name in dict.fromkeys(name for _, run in columns for name in run.metrics):
         measure = measure_named(name, record.identity.facts)
-        texts = (measure.text(one.metrics[name]) if name in one.metrics else NOTHING for _, one in columns)
+        texts = (measure.text(run.metrics[name]) if name in run.metrics else NOTHING for _, run in columns)
         rows.append([one_line(f"test {measure.title}", MAX_VALUE), *texts])
-    values = [chosen(one.released) for _, one in columns]
-    for name in list(dict.fromkeys(name for one in values for name in one))[:MAX_CHOSEN]:
-        rows.append([one_line(name, MAX_VALUE), *(_value(one[name]) if name in one else NOTHING for one in values)])
+    choices = [chosen(run.released) for _, run in columns]
+    for name in list(dict.fromkeys(name for values in choices for name in values))[:MAX_CHOSEN]:
+        texts = (_value(values[name]) if name in values else NOTHING for values in choices)
+        rows.append([one_line(name, MAX_VALUE), *texts])
     if len(rows) == 1:
         return
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -104,10 +105,10 @@ def _value(value: Any) -> str:
 
 
 def _drawn(record: RunRecord, width: int) -> Iterator[str]:
-    """The first path, or else what was tried."""
+    """Draw the first path, or else the candidates."""
     paths, rows = series(record.released), tried(record.released)
     if paths:
-        others = ", ".join(one.name for one in paths[1:])
+        others = ", ".join(path.name for path in paths[1:])
         yield ""
         yield one_line(f"{paths[0].name}, by step{f' (also released: {others})' if others else ''}", width)
         yield from step_plot(paths[0].points, width, PLOT_HEIGHT)
@@ -117,7 +118,7 @@ def _drawn(record: RunRecord, width: int) -> Iterator[str]:
 
 
 def _compared(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """The candidates, with bars from the worst score to the best."""
+    """Yield the candidates, with bars from the worst score to the best."""
     scores = [row["score"] for row in rows if is_number(row.get("score"))]
     if len(scores) < len(rows):
         yield f"{len(rows):,} candidates were compared; their scores are not released."
@@ -133,7 +134,7 @@ def _compared(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
-    """ε, its parts, and what was released for it."""
+    """Yield ε, its parts, and what was released for it."""
     yield ""
     recomputed = privacy.recomputed or privacy.planned
     by = f"by the accountant {one_line(recomputed.accountant, MAX_VALUE)}"
@@ -144,8 +145,8 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
         yield f"ε = {privacy.epsilon:.6g} of {record.identity.epsilon:g}, {by}{'' if share else ': all for training'}"
         if share:
             yield f"  tuning {share:.2%} {bar(share, BAR_WIDTH)} training {1 - share:.2%}"
-    for label, told in risk_rows(record_risk(record), record.identity.unit):
-        yield from wrap(f"{label}: {', '.join(told)}", width, initial_indent="  ", subsequent_indent="    ")
+    for label, texts in risk_rows(record_risk(record), record.identity.unit):
+        yield from wrap(f"{label}: {', '.join(texts)}", width, initial_indent="  ", subsequent_indent="    ")
     texts = releases(privacy)
     for text in texts[:MAX_RELEASES]:
         yield from wrap(one_line(text, 3 * width), width, initial_indent="  ", subsequent_indent="    ")
@@ -162,15 +163,16 @@ def _spent(record: RunRecord, privacy: Privacy, width: int) -> Iterator[str]:
 
 
 def _work(record: RunRecord) -> Iterator[str]:
-    """What it computed, how long, on what."""
+    """Yield the work, the time and the device of the run."""
     parts = []
     if record.cost:
         runs = count(record.cost.runs, "run")
         parts.append(f"{runs}, {record.cost.steps:,} steps, {record.cost.examples:,.0f} example passes")
     parts.append(", ".join(f"{phase} {value:.1f} s" for phase, value in record.seconds.items()))
-    told = record.environment
+    environment = record.environment
     parts.append(
-        f"dphpo-bench {told.get('dphpo-bench', '?')}, torch {told.get('torch', '?')} on {told.get('device', '?')}"
+        f"dphpo-bench {environment.get('dphpo-bench', '?')}, torch {environment.get('torch', '?')} "
+        f"on {environment.get('device', '?')}"
     )
     yield ""
     for part in parts:

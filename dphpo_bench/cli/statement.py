@@ -1,4 +1,4 @@
-"""The command `statement`: the privacy of one run, or of all runs on the same records, as a page of text."""
+"""The command `statement`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,20 +33,20 @@ def statement_command(
     from dphpo_bench.records.statement import lines, sections, title
     from dphpo_bench.records.store import read_record
 
-    found = read_record(record)
-    risk, others = record_risk(found), _others(record, found)
+    run = read_record(record)
+    risk, others = record_risk(run), _others(record, run)
     if not as_json:
-        for line in lines(found, risk, others):
+        for line in lines(run, risk, others):
             say(line)
         return
-    privacy = found.privacy
+    privacy = run.privacy
     show_json(
         {
-            "title": title(found),
+            "title": title(run),
             "epsilon": privacy.epsilon if privacy and privacy.end_to_end_private else None,
-            "delta": found.identity.delta,
+            "delta": run.identity.delta,
             "risk": risk_json(risk),
-            "sections": dict(sections(found, risk, others)),
+            "sections": dict(sections(run, risk, others)),
         }
     )
 
@@ -60,7 +60,7 @@ def _others(path: Path, record: "RunRecord") -> str | None:
     from dphpo_bench.harness.account_report import report_of
 
     for book in accounts_in(folders[2]):
-        if any(one.record == record.identity.key for one in book.read()[1]):
+        if any(entry.record == record.identity.key for entry in book.read()[1]):
             return f"The account {book.name} counts this run. By now: {report_of(book).summary()}"
     return None
 

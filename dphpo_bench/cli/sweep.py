@@ -1,127 +1,130 @@
-"""The command `sweep`: executors by name, sweeps, and dry runs."""
+"""The command `sweep`."""
 
-import os
+import shlex
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import typer
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.terminal import make_progress
-from dphpo_bench.base.text import duration_text, one_line
-from dphpo_bench.cli.sweep_progress import SweepDisplay, changed_parameters, print_summary, stock_text
-from dphpo_bench.data.source import DataSource
-from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell
-from dphpo_bench.sweep.driver import Stock, Summary, sweep, take_stock
-from dphpo_bench.sweep.dry_run import PlannedCells, plan_all, total_seconds
-from dphpo_bench.sweep.executors import Executor, ProcessExecutor, SerialExecutor, default_workers, visible_gpus
-from dphpo_bench.sweep.private_cells import PrivateCells
+from dphpo_bench.base.text import count, duration_text, one_line, value_text
+from dphpo_bench.cli import options
+from dphpo_bench.cli.output import say, show, show_json, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.cells import Cell
+    from dphpo_bench.sweep.driver import Summary
+    from dphpo_bench.sweep.dry_run import PlannedCells
+
+SHOWN_FAILURES = 20
 
 
-def make_executor(name: str, workers: int | None, address: str | None, cells: Sequence[Cell]) -> Executor:
-    """The executor "process", "serial" or "ray".
+def sweep_command(
+    suite: Annotated[Path, typer.Argument(help="A suite: a TOML file that names methods, tasks, epsilons, seeds.")],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE,...",
+            help="Only these cells; fields: method, task, model, epsilon, seed. Repeatable: "
+            "values of one field are alternatives, and all fields must fit.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Plan every cell and print its ε and cost, but run none.")
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Run cells again whose failure is recorded.")
+    ] = False,
+    executor: Annotated[
+        Literal["process", "serial", "ray"], typer.Option(help="Where cells run: here, in this process, on a cluster.")
+    ] = "process",
+    workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time; default: as many as fit.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Address of this machine's Ray cluster: auto or HOST:PORT; default: a new Ray."),
+    ] = None,
+    task_file: options.TaskFilesOption = None,
+    data_dir: options.DataDirOption = None,
+    results_dir: Annotated[Path, typer.Option(help="Where records are read and written.")] = Path("results"),
+    account: options.AccountOption = None,
+    not_private: options.NotPrivateOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the dry run as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show failures and the summary only.")] = False,
+) -> None:
+    """Run methods × tasks × ε × seeds; run it again to continue where it ended.
 
-    Args:
-        name: of the executor.
-        workers: processes at a time, for "process"; None for as many as this machine has room for.
-        address: of the Ray cluster; None starts a Ray on this machine.
-        cells: that it will run.
+    Cells with a record are skipped, even if they failed. Each cell runs in a process of its own. On private records the
+    seeds of the suite only number the runs, whose noise has none; what all of them cost together is said before the
+    first, and their account counts each.
 
-    Raises:
-        InvalidValueError: if the options do not fit together, or the cells need more than there is.
+    Exit code: 0 every cell is done, 1 some failed or cannot be planned, 2 a mistake in the call or a full disk,
+    130 interrupted.
     """
-    if workers is not None and name != "process":
-        raise InvalidValueError(f"Expected --workers with --executor process only, got --executor {name}.")
-    if address is not None and name != "ray":
-        raise InvalidValueError(f"Expected --address with --executor ray only, got --executor {name}.")
-    needs = list({cell.resources: None for cell in cells})
-    if name == "serial":
-        return SerialExecutor()
-    if name == "ray":
-        from dphpo_bench.sweep.ray_executor import RayExecutor
+    from dphpo_bench.base.terminal import make_progress
+    from dphpo_bench.contract.task_files import TaskFiles
+    from dphpo_bench.data.source import DataSource
+    from dphpo_bench.harness.account import DEFAULT
+    from dphpo_bench.harness.own_data import check_declared_data
+    from dphpo_bench.harness.plan import warn_of_budget
+    from dphpo_bench.records.store import RecordStore
+    from dphpo_bench.sweep.cells import cells_of
+    from dphpo_bench.sweep.display import stock_text
+    from dphpo_bench.sweep.driver import take_stock
+    from dphpo_bench.sweep.dry_run import plan_all, total_seconds
+    from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
+    from dphpo_bench.sweep.running import executor_for, run_cells
+    from dphpo_bench.sweep.suite import load_suite
 
-        return RayExecutor(address, needs)
-    most = max(need.gpus for need in needs)
-    gpus = visible_gpus() if most else []
-    if most > min(1, len(gpus)):
+    if as_json and not dry_run:
+        raise InvalidValueError("Expected --json with --dry-run; records are shown by dphpo-bench results --json.")
+    source = DataSource.resolve(data_dir)
+    store = RecordStore(results_dir)
+    if task_file and executor == "ray":
         raise InvalidValueError(
-            f"Cells ask for gpus={most:g}; here a cell has one of this machine's {len(gpus)}, or a part of it. "
-            f"More need --executor ray."
+            "Expected --executor process with --task-file; install the task to run it on a cluster."
         )
-    return ProcessExecutor(default_workers(needs, len(gpus)) if workers is None else workers, gpus)
-
-
-def run_sweep(
-    cells: Sequence[Cell],
-    store: RecordStore,
-    executor: Executor,
-    source: DataSource,
-    task_files: Mapping[str, str],
-    *,
-    retry_failed: bool,
-    quiet: bool,
-    private: PrivateCells,
-) -> int:
-    """Run the cells, print a summary, and return the exit code: 0 if every cell has a record of status "ok", else 1."""
-    start = time.monotonic()
-    summary = run_cells(cells, store, executor, source, retry_failed=retry_failed, quiet=quiet, private=private)
-    print_summary(summary, store, time.monotonic() - start, _console(), task_files)
-    return 1 if summary.failures or summary.stock.failed else 0
-
-
-def run_cells(
-    cells: Sequence[Cell],
-    store: RecordStore,
-    executor: Executor,
-    source: DataSource,
-    *,
-    retry_failed: bool,
-    quiet: bool,
-    private: PrivateCells | None = None,
-) -> Summary:
-    """Run the cells that have no record, and show how it goes; nothing is printed on standard output."""
-    with _terminable(), SweepDisplay(executor.capacity, quiet=quiet) as display:
-        return sweep(cells, store, executor, source, display, retry_failed=retry_failed, private=private)
-
-
-def run_dry(
-    cells: Sequence[Cell],
-    store: RecordStore,
-    executor: Executor,
-    source: DataSource,
-    *,
-    retry_failed: bool,
-    quiet: bool,
-) -> tuple[Stock, list[PlannedCells]]:
-    """What a sweep would run, with the plans and their costs."""
-    stock = take_stock(cells, store, retry_failed=retry_failed)
-    with _terminable():
-        return stock, plan_all(stock, executor, source, make_progress(quiet))
-
-
-def print_dry(stock: Stock, groups: Sequence[PlannedCells], workers: int) -> None:
-    """Print the plans, and their cost for this number of workers."""
-    console = _console()
-    console.print(_dry_table(groups))
-    examples = sum(len(group.todo) * group.plan.examples for group in groups if group.plan)
-    seconds = total_seconds(groups)
-    if seconds is None:
-        time_text = "How long they take is not known before some are finished."
+    tasks = TaskFiles.of(task_file or [])
+    chosen = cells_of(load_suite(suite, tasks.make), source, only or [], tasks.make)
+    if not dry_run or (results_dir / ".data" / "key").exists():
+        chosen = unseeded(chosen, store)
+    with executor_for(chosen, executor, workers, address) as (cells, opened), interrupted_by_sigterm():
+        budgets = {(cell.task.facts.task, cell.task.facts.n_records, cell.budget): cell.task.facts for cell in cells}
+        for (_, _, budget), facts in budgets.items():
+            warn_of_budget(budget, facts)
+        if not dry_run:
+            for task, identity in {cell.identity.task: (cell.task, cell.identity) for cell in cells}.values():
+                check_declared_data(store.root, task, identity, source)
+            private = PrivateCells(store, DEFAULT if account is None else account, not_private)
+            start = time.monotonic()
+            summary = run_cells(cells, opened, store, source, retry_failed=retry_failed, quiet=quiet, private=private)
+            _show_summary(summary, store, time.monotonic() - start, tasks.places)
+            raise typer.Exit(1 if summary.failures or summary.stock.failed else 0)
+        capacity = opened.capacity
+        stock = take_stock(cells, store, retry_failed=retry_failed)
+        groups = plan_all(stock, opened, source, make_progress(quiet))
+    if as_json:
+        show_json([row for group in groups for row in _json_rows(group)])
     else:
-        time_text = f"About {duration_text(seconds)} for one worker, {duration_text(seconds / workers)} for {workers}."
-    console.print(f"{stock_text(stock)} To run: {examples:,.0f} example passes. {time_text}")
+        examples = sum(len(group.todo) * group.plan.examples for group in groups if group.plan)
+        seconds = total_seconds(groups)
+        time_text = "How long they take is not known before some are finished."
+        if seconds is not None:
+            each = duration_text(seconds / capacity)
+            time_text = f"About {duration_text(seconds)} for one worker, {each} for {capacity}."
+        show(_dry_table(groups), f"{stock_text(stock)} To run: {examples:,.0f} example passes. {time_text}")
+    raise typer.Exit(1 if any(group.error for group in groups) else 0)
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def interrupted_by_sigterm() -> Iterator[None]:
     """Treat SIGTERM, which schedulers send to end a job, like an interrupt."""
 
     def interrupt(*_: object) -> None:
@@ -134,35 +137,36 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _console() -> Console:
-    """Standard output, which is wide if it is a file, unless COLUMNS says otherwise."""
-    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=160 if wide else None, highlight=False, markup=False)
+def _dry_table(groups: "Sequence[PlannedCells]") -> "Table":
+    from rich.box import SIMPLE
 
+    def planned(group: "PlannedCells") -> str:
+        plan = group.plan
+        return f"{plan.epsilon:.6g} {plan.accountant}" if plan else one_line(group.error)
 
-def _dry_table(groups: Sequence[PlannedCells]) -> Table:
-    table = Table("method", "task", "ε", "planned", box=SIMPLE)
-    for name in ("tuning", "runs", "passes", "time", "to run"):
-        table.add_column(name, justify="right")
-    for group in groups:
-        identity, plan = group.cell.identity, group.plan
+    def to_run(group: "PlannedCells") -> str:
         cells = len(group.todo) + len(group.finished) + len(group.failed)
-        table.add_row(
-            Text(" ".join([identity.method, *changed_parameters(group.cell)])),
-            Text(f"{identity.task} ({identity.model})"),
-            f"{identity.epsilon:g}",
-            Text(f"{plan.epsilon:.6g} {plan.accountant}" if plan else one_line(group.error)),
-            f"{plan.tuning_share:.0%}" if plan else "",
-            f"{plan.runs:,}" if plan else "",
-            f"{plan.examples:.2g}" if plan else "",
-            duration_text(group.seconds) if group.seconds is not None else "?",
-            f"{len(group.todo)} of {cells}{f', {len(group.failed)} failed' if group.failed else ''}",
-        )
-    return table
+        return f"{len(group.todo)} of {cells}{f', {len(group.failed)} failed' if group.failed else ''}"
+
+    return table(
+        [
+            ("method", lambda group: " ".join([group.cell.identity.method, *_changed_parameters(group.cell)])),
+            ("task", lambda group: f"{group.cell.identity.task} ({group.cell.identity.model})"),
+            ("ε", lambda group: f"{group.cell.identity.epsilon:g}"),
+            ("planned", planned),
+            (">tuning", lambda group: f"{group.plan.tuning_share:.0%}" if group.plan else ""),
+            (">runs", lambda group: f"{group.plan.runs:,}" if group.plan else ""),
+            (">passes", lambda group: f"{group.plan.examples:.2g}" if group.plan else ""),
+            (">time", lambda group: "?" if group.seconds is None else duration_text(group.seconds)),
+            (">to run", to_run),
+        ],
+        groups,
+        box=SIMPLE,
+    )
 
 
-def json_rows(group: PlannedCells) -> Iterator[dict[str, object]]:
-    """One row for each cell."""
+def _json_rows(group: "PlannedCells") -> "Iterator[dict[str, Any]]":
+    """Yield one row for each cell."""
     for state, cells in (("finished", group.finished), ("failed", group.failed), ("to run", group.todo)):
         for cell in cells:
             yield {
@@ -173,3 +177,51 @@ def json_rows(group: PlannedCells) -> Iterator[dict[str, object]]:
                 "error": group.error or None,
                 "estimated_seconds": group.seconds,
             }
+
+
+def _show_summary(summary: "Summary", store: "RecordStore", seconds: float, task_files: Mapping[str, str]) -> None:
+    """Print what was run and what failed; `task_files` are the places of tasks, by their names."""
+    from rich.text import Text
+
+    from dphpo_bench.sweep.driver import log_path
+
+    stock, failures = summary.stock, summary.failures
+    show(
+        f"{count(summary.run, 'cell')} run in {duration_text(seconds)}: {summary.run - len(failures):,} ok, "
+        f"{len(failures):,} failed. Finished before: {len(stock.finished):,}."
+    )
+    for cell, record in failures[:SHOWN_FAILURES]:
+        show(Text(f"\n{cell}: {record.status}", style="bold"), f"  {one_line(record.error or '')}")
+        log = log_path(store, record)
+        if log.exists():
+            show(f"  its output: {log}")
+        say(f"  alone: {_command_of(cell, task_files)}")
+    if len(failures) > SHOWN_FAILURES:
+        show(f"\n... and {len(failures) - SHOWN_FAILURES:,} more.")
+    if failures or stock.failed:
+        known = f"{len(stock.failed):,} cells failed in an earlier sweep. " if stock.failed else ""
+        show(f"\n{known}They are kept as failed; --retry-failed runs them again.")
+    say(f"\nRecords: {store.root} (dphpo-bench results {shlex.quote(str(store.root))})")
+
+
+def _command_of(cell: "Cell", task_files: Mapping[str, str]) -> str:
+    """Return the command that repeats one cell and leaves the sweep's record as it is."""
+    from dphpo_bench.harness.repeating import Call
+    from dphpo_bench.sweep.cells import device_of
+
+    call = replace(
+        Call.of(cell.identity),
+        task_file=task_files.get(cell.identity.task),
+        device=device_of(cell),
+        threads=cell.resources.threads,
+        results_dir="alone",
+    )
+    return str(call)
+
+
+def _changed_parameters(cell: "Cell") -> list[str]:
+    """Return the parameters that are not the method's defaults, such as "mean=5"."""
+    from dphpo_bench.harness.repeating import different
+
+    changed = different(cell.identity.parameters, type(cell.method)().parameters)
+    return [f"{name}={value_text(value)}" for name, value in changed.items()]

@@ -1,4 +1,4 @@
-"""Tables of results on a terminal."""
+"""Tables of `results`."""
 
 import io
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.text import compact_json, count, one_line, value_text, varying_names
-from dphpo_bench.cli.output import UNLIMITED_WIDTH
+from dphpo_bench.cli.output import UNLIMITED_WIDTH, Columns, table
 from dphpo_bench.records.measure import ACCURACY, Measure, measure_named
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.record import Identity
@@ -19,15 +19,11 @@ MAX_SHOWN = 20
 MAX_CELL = 60
 
 
-Columns = list[tuple[str, Callable[[Any], str]]]
-"""Headers, and what gives the cell of a row. A header that starts with `>` aligns its column to the right."""
-
-
 def to_text(results: Sequence[Result], *, summarise: bool, width: int | None = None, styled: bool = False) -> str:
-    """A table for people, then how many runs there are of each status, and why runs failed.
+    """Return a table for people, then the number of runs of each status, and why runs failed.
 
     Args:
-        results: what to show.
+        results: the runs.
         summarise: one row for each setting rather than for each run.
         width: of the terminal; None makes lines as long as they need to be.
         styled: whether to use a terminal's colours.
@@ -47,14 +43,14 @@ def _run_table(results: Sequence[Result]) -> "Table":
     scores = _Scores(results)
     columns: Columns = [
         *_setting_columns(results),
-        (">seed", lambda one: "none" if one.record.identity.seed is None else str(one.record.identity.seed)),
-        ("status", lambda one: one.record.status),
-        (f">{scores.header}", lambda one: scores.text(one.measure, one.value)),
-        (">ε\nrecomputed", lambda one: _epsilon_text(one.record.privacy and one.record.privacy.recomputed)),
-        (">ε\nquoted", lambda one: _epsilon_text(one.record.privacy)),
-        (">seconds", lambda one: "" if one.seconds is None else f"{one.seconds:,.1f}"),
+        (">seed", lambda result: "none" if result.record.identity.seed is None else str(result.record.identity.seed)),
+        ("status", lambda result: result.record.status),
+        (f">{scores.header}", lambda result: scores.text(result.measure, result.value)),
+        (">ε\nrecomputed", lambda result: _epsilon_text(result.record.privacy and result.record.privacy.recomputed)),
+        (">ε\nquoted", lambda result: _epsilon_text(result.record.privacy)),
+        (">seconds", lambda result: "" if result.seconds is None else f"{result.seconds:,.1f}"),
     ]
-    return _table(columns, results, lambda one: one.record.status != "ok")
+    return _cut(columns, results, lambda result: result.record.status != "ok")
 
 
 def _summary_table(results: Sequence[Result]) -> "Table":
@@ -80,7 +76,7 @@ def _summary_table(results: Sequence[Result]) -> "Table":
         (">min .. max", range_text),
         (">ε\nquoted", lambda row: "" if row["epsilon"] is None else f"{row['epsilon']:.6g}"),
     ]
-    return _table(columns, rows, lambda row: row["failed"])
+    return _cut(columns, rows, lambda row: row["failed"])
 
 
 def _epsilon_text(bound: Any) -> str:
@@ -88,7 +84,7 @@ def _epsilon_text(bound: Any) -> str:
 
 
 def _setting_columns(results: Sequence[Result]) -> Columns:
-    """The first columns of both tables: the settings of the results, without what all of them share."""
+    """Return the first columns of both tables: the settings of the results, without what all of them share."""
     identities = [result.record.identity for result in results]
     deltas = {(identity.task, identity.delta) for identity in identities}
     several_deltas = len(deltas) > len({task for task, _ in deltas})
@@ -100,11 +96,11 @@ def _setting_columns(results: Sequence[Result]) -> Columns:
     )
     details = _differences(identities, lambda identity: (identity.task, identity.model, identity.method), _details)
     columns: list[tuple[str, Callable[[Result], str] | None]] = [
-        ("task", lambda one: one.record.identity.task),
-        ("model", (lambda one: one.record.identity.model) if several_models else None),
-        (">ε\ntarget", lambda one: f"{one.record.identity.epsilon:g}"),
-        (">δ", (lambda one: f"{one.record.identity.delta:.3g}") if several_deltas else None),
-        ("method", lambda one: one.record.identity.method),
+        ("task", lambda result: result.record.identity.task),
+        ("model", (lambda result: result.record.identity.model) if several_models else None),
+        (">ε\ntarget", lambda result: f"{result.record.identity.epsilon:g}"),
+        (">δ", (lambda result: f"{result.record.identity.delta:.3g}") if several_deltas else None),
+        ("method", lambda result: result.record.identity.method),
         ("parameters", parameters),
         ("what else\ndiffers", details),
     ]
@@ -114,7 +110,7 @@ def _setting_columns(results: Sequence[Result]) -> Columns:
 def _differences(
     identities: Iterable[Identity], group: Callable[[Identity], Any], values: Callable[[Identity], dict[str, str]]
 ) -> Callable[[Result], str] | None:
-    """What gives the values that differ within the groups, such as "rate=0.5, steps=20"; None if none does."""
+    """Return the function to values that differ within the groups, such as "rate=0.5, steps=20"; None if none does."""
     groups: dict[Any, dict[str, dict[str, str]]] = {}
     for identity in identities:
         named = values(identity)
@@ -130,7 +126,7 @@ def _differences(
 
 
 def _details(identity: Identity) -> dict[str, str]:
-    """What else tells settings apart: versions, facts, and the beginnings of hashes."""
+    """Return further differences of settings: versions, facts, and the beginnings of hashes."""
     return {
         "method_version": str(identity.method_version),
         "task_version": str(identity.task_version),
@@ -152,7 +148,7 @@ def _closing_lines(results: Sequence[Result]) -> Iterator[str]:
 
 
 class _Scores:
-    """How metrics are shown: by name in the header if all results have the same, else in each cell."""
+    """Texts of metrics: the name is in the header if all results have the same, else in each cell."""
 
     def __init__(self, results: Sequence[Result]) -> None:
         names = {result.measure.name for result in results if result.value is not None}
@@ -160,25 +156,16 @@ class _Scores:
         self.header = one_line(Measure(min(names, default=ACCURACY.name)).title, MAX_CELL) if self._same else "metric"
 
     def text(self, measure: Measure, value: float | None) -> str:
-        """The cell, empty without a value."""
+        """Return the cell, empty without a value."""
         if value is None:
             return ""
         return measure.text(value) if self._same else f"{measure.name} {measure.text(value)}"
 
 
-def _table(columns: Columns, rows: Iterable[Any], failed: Callable[[Any], object]) -> "Table":
-    """A table in which nothing is markup; rows with failures are red."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def _cut(columns: Columns, rows: Iterable[Any], failed: Callable[[Any], object]) -> "Table":
+    """Return the table, with strangers' texts as one short line each."""
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=0)
-    for header, _ in columns:
-        if header.startswith(">"):
-            table.add_column(Text(header.removeprefix(">")), justify="right", no_wrap=True)
-        else:  # on a narrow terminal, long names are broken rather than numbers
-            table.add_column(Text(header), overflow="fold")
-    for row in rows:
-        cells = (Text(one_line(cell(row), MAX_CELL)) for _, cell in columns)
-        table.add_row(*cells, style="red" if failed(row) else "")
-    return table
+    def short(cell: Callable[[Any], str]) -> Callable[[Any], str]:
+        return lambda row: one_line(cell(row), MAX_CELL)
+
+    return table([(header, short(cell)) for header, cell in columns], rows, plain=True, failed=failed)

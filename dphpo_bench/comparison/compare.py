@@ -5,14 +5,11 @@
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.text import shown
-from dphpo_bench.cli.sweep import make_executor
-from dphpo_bench.cli.sweep_progress import SweepDisplay
 from dphpo_bench.comparison.result import Comparison
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import method_of, task_of
@@ -25,10 +22,10 @@ from dphpo_bench.harness.seeds import warn_of_seeds
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.records.reading import Result
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import cell_of, portable, with_seeds
-from dphpo_bench.sweep.driver import sweep
+from dphpo_bench.sweep.cells import cell_of, with_seeds
 from dphpo_bench.sweep.private_cells import PrivateCells, unseeded
 from dphpo_bench.sweep.resources import Resources
+from dphpo_bench.sweep.running import executor_for, run_cells
 
 SEEDS = (0, 1, 2)
 
@@ -86,7 +83,7 @@ def compare(
         RecordError: if a record cannot be written.
         AccountError: if the account's cap does not cover all runs, or it cannot be written.
     """
-    made = [method_of(one) for one in _several(methods, "methods", "hyfreedp")]
+    chosen = [method_of(method) for method in _several(methods, "methods", "hyfreedp")]
     task = task_of(task)
     delta = task.facts.default_delta if delta is None else delta
     budgets = [PrivacyBudget(float(epsilon), delta) for epsilon in _several(epsilons, "epsilons", 3)]
@@ -96,8 +93,8 @@ def compare(
     source = source or DataSource.resolve()
     of_task = task_identity(task, task.facts, source)
     resources = Resources(threads=threads, gpus=gpus)
-    first = [cell_of(method, task, of_task, budget, runs[0], resources) for budget in budgets for method in made]
-    keys, targets = [cell.key for cell in first[: len(made)]], [budget.epsilon for budget in budgets]
+    first = [cell_of(method, task, of_task, budget, runs[0], resources) for budget in budgets for method in chosen]
+    keys, targets = [cell.key for cell in first[: len(chosen)]], [budget.epsilon for budget in budgets]
     for name, values in (("method", keys), ("epsilon", targets), ("seed", runs)):
         if len(set(values)) < len(values):
             raise InvalidValueError(f"Expected each {name} once, got {name}s that are the same.")
@@ -107,12 +104,8 @@ def compare(
     if seeds is None:
         cells = unseeded(cells, store)
     private = PrivateCells(store, DEFAULT if account is None else account, not_private)
-    with (
-        portable(cells) as ready,
-        closing(make_executor("process", workers, None, ready)) as executor,
-        SweepDisplay(executor.capacity, quiet=quiet) as display,
-    ):
-        sweep(ready, store, executor, source, display, retry_failed=retry_failed, private=private)
+    with executor_for(cells, workers=workers) as (ready, executor):
+        run_cells(ready, executor, store, source, retry_failed=retry_failed, quiet=quiet, private=private)
     records = [store.find(cell.identity) for cell in cells]
     paths = [str(store.path_of(cell.identity).relative_to(store.root)) for cell in cells]
     return Comparison(
@@ -120,18 +113,18 @@ def compare(
     )
 
 
-def _several(given: Any, name: str, example: object) -> list[Any]:
-    """The values as a list.
+def _several(values: Any, name: str, example: object) -> list[Any]:
+    """Return the values as a list.
 
     Raises:
         InvalidValueError: if it is a single value, or nothing.
     """
-    if isinstance(given, str | Method) or not isinstance(given, Iterable):
-        raise InvalidValueError(f"Expected {name} as a list, such as {[example]}, got {shown(given, form=repr)}.")
-    values = list(given)
-    if not values:
+    if isinstance(values, str | Method) or not isinstance(values, Iterable):
+        raise InvalidValueError(f"Expected {name} as a list, such as {[example]}, got {shown(values, form=repr)}.")
+    listed = list(values)
+    if not listed:
         raise InvalidValueError(f"Expected at least one of {name}, got none.")
-    return values
+    return listed
 
 
 def _checked_seed(seed: Any) -> int:

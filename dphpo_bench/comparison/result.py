@@ -1,4 +1,4 @@
-"""What a comparison found: a table to print, a drawing, a board, and the records under all of them."""
+"""The outcome of a comparison: a table to print, a drawing, a board, and the records under all of them."""
 
 import io
 import math
@@ -51,7 +51,7 @@ class Line:
     seconds: float | None
 
     def order(self, measure: Measure) -> tuple[bool, float, str]:
-        """The key by which lines are sorted: private ones first, then the best mean over all ε."""
+        """Return the key by which lines are sorted: private ones first, then the best mean over all ε."""
         means = [estimate.mean for estimate in self.by_epsilon.values() if estimate]
         mean = fmean(means) if means else -math.inf if measure.higher_is_better else math.inf
         return not self.private, -mean if measure.higher_is_better else mean, self.label
@@ -109,7 +109,7 @@ class Comparison:
     @property
     def measure(self) -> Measure:
         """The metric that is compared."""
-        return next((one.measure for one in self.results if one.value is not None), self.results[0].measure)
+        return next((result.measure for result in self.results if result.value is not None), self.results[0].measure)
 
     @property
     def epsilons(self) -> tuple[float, ...]:
@@ -124,39 +124,42 @@ class Comparison:
             return result.record.identity.method, result.parameters
 
         lines = []
-        for method, same in groupby(sorted(self.results, key=who), key=lambda one: who(one)[0]):
+        for method, same in groupby(sorted(self.results, key=who), key=lambda result: who(result)[0]):
             groups = [list(group) for _, group in groupby(same, key=who)]
             parameters = [_texts(group[0].record) for group in groups]
             varying = varying_names(parameters)
             for group, each in zip(groups, parameters, strict=True):
-                told = ", ".join(f"{name}={each[name]}" for name in varying if name in each)
-                lines.append(self._line(one_line(f"{method} ({told})" if told else method, WIDTH // 2), group))
+                details = ", ".join(f"{name}={each[name]}" for name in varying if name in each)
+                lines.append(self._line(one_line(f"{method} ({details})" if details else method, WIDTH // 2), group))
         return tuple(sorted(lines, key=lambda line: line.order(self.measure)))
 
     def _line(self, label: str, group: Sequence[Result]) -> Line:
-        found: dict[float, Estimate | None] = {}
+        by_epsilon: dict[float, Estimate | None] = {}
         for epsilon in self.epsilons:
-            at = [one for one in group if one.record.identity.epsilon == epsilon and one.record.status == "ok"]
-            compared = [
-                compared_value(one.measure, one.value, one.record.identity.facts) for one in at if one.value is not None
+            values = [
+                compared_value(result.measure, result.value, result.record.identity.facts)
+                for result in group
+                if result.record.identity.epsilon == epsilon
+                if result.record.status == "ok" and result.value is not None
             ]
-            values = [value for value in compared if math.isfinite(value)]
-            found[epsilon] = metric_mean(values, self.measure) if values else None
-        told = [one.record.privacy.end_to_end_private for one in group if one.record.privacy]
+            values = [value for value in values if math.isfinite(value)]
+            by_epsilon[epsilon] = metric_mean(values, self.measure) if values else None
+        private = [result.record.privacy.end_to_end_private for result in group if result.record.privacy]
+        times = [result.seconds for result in group if result.seconds is not None]
         return Line(
             label=label,
-            private=all(told),
-            by_epsilon=found,
-            failed=sum(one.record.status != "ok" for one in group),
-            seconds=median(times) if (times := [one.seconds for one in group if one.seconds is not None]) else None,
+            private=all(private),
+            by_epsilon=by_epsilon,
+            failed=sum(result.record.status != "ok" for result in group),
+            seconds=median(times) if times else None,
         )
 
     def frame(self) -> "pd.DataFrame":
-        """A row for each run: identity, ε, metrics, cost, times."""
+        """Return a row for each run: identity, ε, metrics, cost, times."""
         return frame(self.results)
 
     def __str__(self) -> str:
-        """The table: a row for each method, a column for each ε."""
+        """Return the table: a row for each method, a column for each ε."""
         from rich import box
         from rich.console import Console
         from rich.table import Table
@@ -166,7 +169,7 @@ class Comparison:
         runs = max(Counter(result.setting for result in self.results).values())
         noun = "runs" if identity.seed is None else "seeds"
         title = f"{identity.task} ({identity.model}), δ = {identity.delta:.3g}: {self.measure.header} on test data"
-        told = f"mean of {runs} {noun} ± 95 % interval" if runs > 1 else f"one {noun[:-1]}"
+        average = f"mean of {runs} {noun} ± 95 % interval" if runs > 1 else f"one {noun[:-1]}"
         table = Table("method", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, title_justify="left")
         for epsilon in self.epsilons:
             table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
@@ -180,7 +183,7 @@ class Comparison:
             table.add_row(Text(name), *cells, time, str(line.failed or ""))
         buffer = io.StringIO()
         console = Console(file=buffer, width=WIDTH, markup=False, highlight=False)
-        console.print(Text(f"{one_line(title)}, {told}"), soft_wrap=True)
+        console.print(Text(f"{one_line(title)}, {average}"), soft_wrap=True)
         console.print(table)
         for record in self.failures[:MAX_FAILURES]:
             failed = record.identity
@@ -192,7 +195,7 @@ class Comparison:
     __repr__ = __str__
 
     def plot(self) -> "Plot":
-        """A drawing: a panel for each ε, in it a line for each method, its mean and its 95 % interval.
+        """Return a drawing: a panel for each ε, in it a line for each method, its mean and its 95 % interval.
 
         Intervals that would dwarf the differences are cut off, with an arrow. A notebook shows the drawing, and
         `plot().save("comparison.svg")` writes it.
@@ -206,10 +209,10 @@ class Comparison:
 
         lines, identity, measure = self.lines, self.records[0].identity, self.measure
         drawn = [
-            panels.Panel(f"ε = {at:g}", {line.label: one for line in lines if (one := line.by_epsilon[at])})
+            panels.Panel(f"ε = {at:g}", {line.label: estimate for line in lines if (estimate := line.by_epsilon[at])})
             for at in self.epsilons
         ]
-        known = [one for panel in drawn for one in panel.estimates.values()]
+        known = [estimate for panel in drawn for estimate in panel.estimates.values()]
         if not known:
             raise InvalidValueError(
                 "Expected a run with a result, got none: all failed, or the task has no test records."

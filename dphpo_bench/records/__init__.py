@@ -1,1 +1,1 @@
-"""What is kept of runs: writing, reading, tables."""
+"""Records of runs: writing, reading, tables."""

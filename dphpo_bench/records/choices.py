@@ -1,4 +1,4 @@
-"""What a run released, sorted for people: what it chose, its path while it trained, what it tried."""
+"""Released values, sorted for people: the choices of a run, its path while it trained, its candidates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,36 +23,37 @@ class Series:
 
 
 def chosen(released: Mapping[str, Any]) -> dict[str, Any]:
-    """The single values: learning rates and the like."""
+    """Return the single values: learning rates and the like."""
     return {name: value for name, value in released.items() if value is None or isinstance(value, str | int | float)}
 
 
 def series(released: Mapping[str, Any]) -> list[Series]:
-    """The paths: lists of numbers, and the columns of lists of dictionaries that hold a `step`."""
-    found = []
+    """Return the paths: lists of numbers, and the columns of lists of dictionaries that hold a `step`."""
+    paths = []
     for name, value in released.items():
         if not isinstance(value, list) or not LEAST_POINTS <= len(value) <= MAX_POINTS:
             continue
-        if all(isinstance(one, dict) and is_number(one.get("step")) for one in value):
-            columns = dict.fromkeys(column for one in value for column in one if column != "step")
-            found += [Series(column, _points((one["step"], one.get(column)) for one in value)) for column in columns]
+        if all(isinstance(point, dict) and is_number(point.get("step")) for point in value):
+            columns = dict.fromkeys(column for point in value for column in point if column != "step")
+            paths += [
+                Series(column, _points((point["step"], point.get(column)) for point in value)) for column in columns
+            ]
         else:
-            found.append(Series(name, _points(enumerate(value, 1))))
-    return [one for one in found if len(one.points) >= LEAST_POINTS]
+            paths.append(Series(name, _points(enumerate(value, 1))))
+    return [path for path in paths if len(path.points) >= LEAST_POINTS]
 
 
 def tried(released: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The candidates that were compared, with scores where these were released; empty if they are secret."""
-    told = released.get("candidates")
-    rows = [chosen(one) for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    """Return the candidates that were compared, with scores where these were released; empty if they are secret."""
+    candidates = released.get("candidates")
+    rows = [chosen(values) for values in candidates if isinstance(values, dict)] if isinstance(candidates, list) else []
     return [row for row in rows if row]
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a record is a number that one can draw."""
+    """Return whether a value of a record is a number that a plot can show."""
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST < value < LARGEST
 
 
 def _points(pairs: Any) -> tuple[tuple[float, float], ...]:
-    found = [(step, value) for step, value in pairs if is_number(value)]
-    return tuple(sorted(found, key=lambda point: point[0]))
+    return tuple(sorted(((step, value) for step, value in pairs if is_number(value)), key=lambda point: point[0]))

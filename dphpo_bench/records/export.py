@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def to_csv(data: "pd.DataFrame") -> str:
-    """CSV with a header: numbers in full precision, `inf` for ∞, nothing for missing values.
+    """Return CSV with a header: numbers in full precision, `inf` for ∞, nothing for missing values.
 
     Unprintable characters are escaped as in Python, such as `\\n`. A text that a spreadsheet would take for a formula
     gets an apostrophe in front.
@@ -26,13 +26,13 @@ def to_csv(data: "pd.DataFrame") -> str:
 
 
 def to_json(data: "pd.DataFrame") -> str:
-    """A JSON list of objects: null for missing values, "Infinity" for ∞, as in records."""
+    """Return a JSON list of objects: null for missing values, "Infinity" for ∞, as in records."""
     rows = data.astype(object).where(data.notna(), None).to_dict("records")
     return json.dumps(finite_json(rows), indent=1, allow_nan=False) + "\n"
 
 
 def to_parquet(data: "pd.DataFrame") -> bytes:
-    """The table as a Parquet file."""
+    """Return the table as a Parquet file."""
     buffer = io.BytesIO()
     data.to_parquet(buffer, index=False)
     return buffer.getvalue()
@@ -56,6 +56,6 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def no_formula(text: str) -> str:
-    """The text with unprintable characters escaped, and an apostrophe in front of what looks like a formula."""
+    """Return the text with unprintable characters escaped, and an apostrophe in front of what looks like a formula."""
     text = escaped(text)
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text

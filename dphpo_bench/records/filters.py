@@ -1,4 +1,4 @@
-"""Choosing some of many runs by name: `--only method=hyfreedp,task=mnist`."""
+"""A choice of some runs by name: `--only method=hyfreedp,task=mnist`."""
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
@@ -10,12 +10,12 @@ from dphpo_bench.base.text import shown, unknown_name_message
 
 @dataclass(frozen=True)
 class Only:
-    """The wanted values of each field. A run is wanted if each of these fields has one of its values.
+    """The values that each field may have. A run is accepted if each of these fields has one of its values.
 
     Numbers are compared as numbers: 1, 1.0 and 1e0 are the same.
     """
 
-    wanted: Mapping[str, frozenset[str | float]]
+    accepted: Mapping[str, frozenset[str | float]]
 
     @classmethod
     def parse(cls, texts: Sequence[str], available: Mapping[str, Collection[str | float | None]]) -> "Only":
@@ -29,7 +29,7 @@ class Only:
             InvalidValueError: if a text is not of this form.
             UnknownNameError: if a field or one of its values does not occur.
         """
-        wanted: dict[str, set[str | float]] = {}
+        accepted: dict[str, set[str | float]] = {}
         for pair in (pair.strip() for text in texts for pair in text.split(",")):
             field, equals, text = (part.strip() for part in pair.partition("="))
             if not (field and equals and text):
@@ -41,20 +41,20 @@ class Only:
             values = {_comparable(value) for value in available[field]}
             if _comparable(text) not in values:
                 raise UnknownNameError(unknown_name_message(field, text, map(_shown, available[field])))
-            wanted.setdefault(field, set()).add(_comparable(text))
-        return cls({field: frozenset(values) for field, values in wanted.items()})
+            accepted.setdefault(field, set()).add(_comparable(text))
+        return cls({field: frozenset(values) for field, values in accepted.items()})
 
     def accepts(self, field: str, value: str | float | None) -> bool:
-        """Whether a run with this value of the field may be wanted."""
-        return field not in self.wanted or _comparable(value) in self.wanted[field]
+        """Return whether a run with this value of the field may be accepted."""
+        return field not in self.accepted or _comparable(value) in self.accepted[field]
 
     def matches(self, values: Mapping[str, str | float | None]) -> bool:
-        """Whether a run with these values is wanted."""
-        return all(self.accepts(field, values[field]) for field in self.wanted)
+        """Return whether a run with these values is accepted."""
+        return all(self.accepts(field, values[field]) for field in self.accepted)
 
 
 def _comparable(value: str | float | None) -> str | float:
-    """A number for what is one or reads like one, exact if it is an integer; any other value as a text."""
+    """Return a number for a number or its text, exact for an integer; any other value as a text."""
     if isinstance(value, str):
         for read in (int, float):
             with contextlib.suppress(ValueError):

@@ -10,25 +10,11 @@ from typing import Any
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.base.text import compact_json, one_line
+from dphpo_bench.records.columns import CHOICES, COLUMNS, SETTING
 from dphpo_bench.records.filters import Only
 from dphpo_bench.records.measure import Measure, shown_measure
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import read_record
-
-SETTING = (
-    "task",
-    "model",
-    "epsilon_target",
-    "delta",
-    "method",
-    "parameters",
-    "method_version",
-    "task_version",
-    "facts",
-    "model_fingerprint",
-    "data_fingerprint",
-)
-"""The names of the values in `Result.setting`."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +41,8 @@ class Result:
 
     @property
     def setting(self) -> tuple[Any, ...]:
-        """Everything that runs share if they differ in their seeds alone."""
-        identity = self.record.identity
-        return (
-            identity.task,
-            identity.model,
-            identity.epsilon,
-            identity.delta,
-            identity.method,
-            self.parameters,
-            identity.method_version,
-            identity.task_version,
-            compact_json(identity.facts),
-            identity.model_fingerprint,
-            identity.data_fingerprint,
-        )
+        """The values that runs share if they differ in their seeds alone."""
+        return tuple(COLUMNS[name].value(self) for name in SETTING)
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -100,18 +73,18 @@ def read_results(root: Path) -> tuple[list[Result], list[RecordError]]:
         problem = getattr(error, "strerror", None) or str(error)
     if problem:
         raise InvalidValueError(f"Expected a folder of run records, got {root}: {problem}. Name one as RESULTS_DIR.")
-    found: list[Result] = []
+    results: list[Result] = []
     skipped: list[RecordError] = []
     for path in record_files(root, skipped.append):
         try:
-            found.append(Result(path_text(path.relative_to(root)), read_record(path)))
+            results.append(Result(path_text(path.relative_to(root)), read_record(path)))
         except RecordError as error:
             skipped.append(error)
-    return sorted(found, key=lambda result: result.order), skipped
+    return sorted(results, key=lambda result: result.order), skipped
 
 
 def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
-    """The results that `--only` texts such as "method=hyfreedp,task=mnist" ask for; see `_fields`.
+    """Return the results that `--only` texts such as "method=hyfreedp,task=mnist" ask for; see `_fields`.
 
     Raises:
         InvalidValueError: if a text is not of this form.
@@ -121,12 +94,12 @@ def select(results: Sequence[Result], only: Sequence[str]) -> list[Result]:
         return list(results)
     fields = [_fields(result) for result in results]
     available = {name: {values[name] for values in fields} for name in fields[0]}
-    wanted = Only.parse(only, available)
-    return [result for result, values in zip(results, fields, strict=True) if wanted.matches(values)]
+    choice = Only.parse(only, available)
+    return [result for result, values in zip(results, fields, strict=True) if choice.matches(values)]
 
 
 def skipped_lines(skipped: Sequence[RecordError], shown: int = 5) -> list[str]:
-    """A line for each of the first errors, and one that counts the others."""
+    """Return a line for each of the first errors, and one that counts the others."""
     lines = [f"Skipped: {one_line(str(error))}" for error in skipped[:shown]]
     if len(skipped) > shown:
         lines.append(f"Skipped: {len(skipped) - shown:,} more files.")
@@ -162,18 +135,11 @@ def record_files(root: Path, skip: Callable[[RecordError], None]) -> Iterator[Pa
 
 
 def path_text(path: Path) -> str:
-    """The path with slashes; bytes that are not text are escaped."""
+    """Return the path with slashes; bytes that are not text are escaped."""
     return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
 
 
 def _fields(result: Result) -> dict[str, str | float | None]:
-    """The values that `--only` compares. Names are as tables show them, since error messages list them."""
-    identity = result.record.identity
-    return {
-        "method": one_line(identity.method),
-        "task": one_line(identity.task),
-        "model": one_line(identity.model),
-        "epsilon": identity.epsilon,
-        "seed": identity.seed,
-        "status": result.record.status,
-    }
+    """Return the values that `--only` compares; names are as tables show them, since error messages list them."""
+    values = {name: COLUMNS[column].value(result) for name, column in CHOICES.items()}
+    return {name: one_line(value) if isinstance(value, str) else value for name, value in values.items()}

@@ -27,7 +27,7 @@ from dphpo_bench.base.text import finite_json
 from dphpo_bench.privacy.ledger import Ledger
 
 SCHEMA_VERSION: Final = 3
-"""Of new records. Those of version 2 have no risk, and are read as well."""
+"""The version of new records. Records of version 2 have no risk; they can be read, too."""
 
 IDENTITY_VERSION: Final = 2
 """Part of every key, hence of every published record's name."""
@@ -54,7 +54,7 @@ class _Part(BaseModel):
 
 
 class Identity(_Part):
-    """What makes two runs the same run: names and values, no times, no places, no source text.
+    """The identity of a run: names and values, no times, no places, no source text.
 
     Attributes:
         method_version: as the method's author declares it.
@@ -90,7 +90,7 @@ class Identity(_Part):
 
     @property
     def unit(self) -> str:
-        """What is protected as a whole: "record", unless the task's facts name another unit."""
+        """The protected unit: "record", unless the task's facts name another one."""
         return str(self.facts.get("unit", RECORD))
 
     @property
@@ -102,7 +102,7 @@ class Identity(_Part):
 
 
 class Epsilon(_Part):
-    """ε of one event at the budget's δ: the quoted bound, whose it is, and those of all accountants that support it."""
+    """ε of an event at the budget's δ: the quoted bound, its accountant, and the bounds of all accountants."""
 
     epsilon: NonNegative
     accountant: Name
@@ -110,7 +110,7 @@ class Epsilon(_Part):
 
 
 class ProvenRisk(_Part):
-    """Upper bounds of what an attack on one record can achieve; see `privacy.risk.Risk`."""
+    """Upper bounds on the success of an attack on one record; see `privacy.risk.Risk`."""
 
     advantage: Annotated[float, Field(ge=0, le=1)]
     tpr_at_1pct: Annotated[float, Field(ge=0, le=1)]
@@ -165,7 +165,7 @@ def _check_ledger(text: str) -> None:
 
 
 class CostRecord(_Part):
-    """What the procedure computed, in expectation."""
+    """The work of the procedure, in expectation."""
 
     runs: Count
     steps: Count
@@ -235,5 +235,5 @@ class RunRecord(_Part):
         return self
 
     def to_json(self) -> str:
-        """The record as text, the same for the same record."""
+        """Return the record as text, the same for the same record."""
         return self.model_dump_json(indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""The risk of a recorded run, also of records that are older than this number."""
+"""The risk of a recorded run, also for records of version 2, which do not state it."""
 
 from dataclasses import asdict
 
@@ -10,9 +10,9 @@ _ROUNDING = 1e-9
 """Rounding of two evaluations of one event, far below the resolution of any accountant."""
 
 
-def recorded(found: Risk) -> ProvenRisk:
+def recorded(risk: Risk) -> ProvenRisk:
     """Return the risk as a part of a record."""
-    return ProvenRisk(**asdict(found))
+    return ProvenRisk(**asdict(risk))
 
 
 def stated(privacy: Privacy, delta: float) -> Risk | None:
@@ -36,5 +36,5 @@ def risk_of(privacy: Privacy, delta: float) -> Risk:
     """
     if not privacy.end_to_end_private or privacy.recomputed is None:
         return CERTAIN
-    found, also = risk(Ledger.from_json(privacy.ledger).event, delta), stated(privacy, delta)
-    return worst([found, also]) if also else found
+    of_ledger, of_record = risk(Ledger.from_json(privacy.ledger).event, delta), stated(privacy, delta)
+    return worst([of_ledger, of_record]) if of_record else of_ledger

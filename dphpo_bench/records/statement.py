@@ -215,7 +215,7 @@ def _noise(record: RunRecord, privacy: Privacy) -> Iterator[str]:
         "this, and the batches were drawn so. σ is the noise's standard deviation over the sensitivity, to which each "
         "contribution was clipped."
     )
-    if any(isinstance(one, PartDpEvent) for one in walk(event)):
+    if any(isinstance(part, PartDpEvent) for part in walk(event)):
         yield "Some releases read one part of the records only; a record's part follows from that record alone."
     noise = one_line(record.environment.get("noise", "unknown"), 80)
     if noise.startswith("opendp"):
@@ -241,9 +241,11 @@ def _tuning(privacy: Privacy) -> Iterator[str]:
 
 
 def _verification(record: RunRecord) -> Iterator[str]:
-    told = record.environment
+    environment = record.environment
     versions = ", ".join(
-        f"{name} {one_line(told[name], 40)}" for name in ("dphpo-bench", "dp-accounting", "torch") if name in told
+        f"{name} {one_line(environment[name], 40)}"
+        for name in ("dphpo-bench", "dp-accounting", "torch")
+        if name in environment
     )
     yield f"Computed with {versions or 'unknown versions'}; all of it is open source."
     yield "This page is read from the run's record. A record shows what was released, not that the run took place."

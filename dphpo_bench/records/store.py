@@ -50,12 +50,12 @@ class _TwiceError(Exception): ...
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in values:
             raise _TwiceError(name)
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _other_schema(schema: Any) -> str:
@@ -74,7 +74,7 @@ class RecordStore:
         self.root = root
 
     def journal_of(self, identity: Identity) -> Path:
-        """The file in which a run of this identity keeps what must not be drawn twice; see `journal`."""
+        """Return the journal of this identity: draws that a resumed run must not make again."""
         return self.root / ".unfinished" / f"{identity.key}.jsonl"
 
     def checkpoint_of(self, identity: Identity) -> Path:
@@ -82,11 +82,11 @@ class RecordStore:
         return self.root / ".unfinished" / f"{identity.key}.checkpoint"
 
     def path_of(self, identity: Identity) -> Path:
-        """The file of this identity's record."""
+        """Return the file of this identity's record."""
         return self.root / identity.task / identity.method / f"{identity.key}.json"
 
     def find(self, identity: Identity) -> RunRecord | None:
-        """The record of this identity, or None if there is none yet.
+        """Return the record of this identity, or None if there is none yet.
 
         Raises:
             OtherRunError: if the file in its place is the record of another run.
@@ -147,7 +147,7 @@ class RecordStore:
         except OSError as error:
             reason = error.strerror or str(error)
         try:
-            kept = write_aside(path, record.to_json())
+            aside = write_aside(path, record.to_json())
         except OSError:
             raise RecordError(f"Cannot write the record {path}: {reason}.") from None
-        raise RecordError(f"Cannot write the record {path}: {reason}. It was kept at {kept}.")
+        raise RecordError(f"Cannot write the record {path}: {reason}. It was kept at {aside}.")

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,5 +86,12 @@ class UpdateRule:
 
 
 def _find(name: str) -> OptimizerFactory:
+    """Return the optimiser of this name, without the wrappers that import PyTorch's compiler, for over a second.
+
+    They matter to compiled steps and to gradients of steps. A step here is neither, and runs under `no_grad`.
+    """
     check_optimizer(name)
-    return published()[name.lower()]
+    optimizer: Any = published()[name.lower()]
+    plain = {method: inspect.unwrap(getattr(optimizer, method)) for method in ("add_param_group", "step")}
+    factory: OptimizerFactory = type(optimizer.__name__, (optimizer,), plain)
+    return factory

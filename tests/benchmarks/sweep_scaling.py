@@ -17,10 +17,10 @@ import time
 from concurrent.futures import Future
 from pathlib import Path
 
-from dphpo_bench.cli.sweep_progress import SweepDisplay
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.store import RecordStore
 from dphpo_bench.sweep.cells import Cell, cells_of, job_of, run_cell
+from dphpo_bench.sweep.display import SweepDisplay
 from dphpo_bench.sweep.driver import sweep, take_stock
 from dphpo_bench.sweep.executors import Executor, ProcessExecutor
 from dphpo_bench.sweep.processes import Answer, Function

@@ -66,20 +66,34 @@ def test_json_is_the_record(tmp_path: Path, main_here: Any) -> None:
     assert json.loads(out)["privacy"]["tuning_share"] == 0
 
 
-def test_plan_reads_no_data_and_imports_no_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = "
-        "['plan', '-m', 'hyfreedp', '-t', 'cifar10', '--epsilon', '1']\n"
-        "try: cli.main()\n"
-        "except SystemExit as end: assert not end.code, end.code\n"
-        "assert not {'torch', 'optuna', 'sklearn', 'pyarrow', 'pandas'} & set(sys.modules), 'too many imports'"
+PLAN = ("plan", "-m", "hyfreedp", "-t", "cifar10", "--epsilon", "1")
+AUDIT = ("audit", "-m", "hyfreedp", "-t", "digits", "--canaries", "-1")
+LEARNING = ("torch", "optuna", "sklearn", "pyarrow", "pandas")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "heavy"),
+    [
+        (("--help",), 0, (*LEARNING, "numpy", "scipy", "dp_accounting")),
+        (("list",), 0, (*LEARNING, "numpy", "scipy", "dp_accounting", "pydantic", "rich")),
+        (PLAN, 0, LEARNING),
+        (AUDIT, 2, ("torch",)),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(
+    tmp_path: Path, command: tuple[str, ...], code: int, heavy: tuple[str, ...]
+) -> None:
+    """So that it starts fast; and a plan reads no data."""
+    script = (
+        f"import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = {command}\n"
+        f"try: cli.main()\nexcept SystemExit as end: assert end.code == {code}, end.code\n"
+        f"found = {{*{heavy}}} & {{*sys.modules}}\nassert not found, found"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    assert "What is released" in done.stdout or "what is released" in done.stdout
-    assert "Poisson(q=" in done.stdout
+    assert command is not PLAN or "Poisson(q=" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,29 +118,6 @@ def test_help_breaks_lines_only_where_the_terminal_ends(tmp_path: Path) -> None:
     told = dphpo_bench("explain", "--help", cwd=tmp_path, COLUMNS="1000").stdout
     (extra,) = [line for line in told.splitlines() if "Two extra runs tell" in line]
     assert extra.strip().endswith("must lie in the same folder of results.")
-
-
-@pytest.mark.parametrize("command", ["--help", "list"])
-def test_help_and_list_import_nothing_heavy(tmp_path: Path, command: str) -> None:
-    code = (
-        f"import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = ['{command}']\n"
-        "try: cli.main()\n"
-        "except SystemExit as end: assert not end.code, end.code\n"
-        "heavy = {'torch', 'numpy', 'scipy', 'dp_accounting', 'optuna'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_list_names_everything_and_where_it_comes_from(tmp_path: Path) -> None:
-    lines = dphpo_bench("list", cwd=tmp_path).stdout.splitlines()
-    for name in ("hyfreedp", "auto_clipping", "digits", "mnist", "fashion_mnist", "cifar10"):
-        (line,) = (line for line in lines if line.split()[:1] == [name])
-        assert "dphpo-bench" in line
-        assert len(line.split()) > 5
 
 
 def test_list_names_public_models_and_the_records_that_they_have_seen(tmp_path: Path) -> None:
@@ -154,24 +145,19 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (("run", "--nonsense"), "No such option: --nonsense"),
         (("run", "-m", "hyfree", "-t", "digits"), "Did you mean 'hyfreedp'?"),
         (("run", "-m", "hyfreedp", "-t", "cifar"), "Did you mean 'cifar10'?"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--model", "cnn"), "Unknown model 'cnn'"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "-1"), "epsilon=-1.0"),
-        (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "0"), "epsilon=0.0"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "nan"), "epsilon=nan"),
         (("plan", "-m", "hyfreedp", "-t", "digits", "--delta", "1"), "delta=1.0"),
-        (("plan", "-m", "hyfreedp", "-t", "digits", "--delta", "0"), "delta=0.0"),
         (("plan", "-m", "hyfreedp", "-t", "digits", "--epsilon", "1e-7", "--delta", "1e-9"), "Raise epsilon or delta"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--set", "K=5"), "Unknown parameter of hyfreedp 'K'"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--set", "update_interval"), "NAME=VALUE"),
-        (("run", "-m", "hyfreedp", "-t", "digits", "--set", "update_interval=0"), "update_interval"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--results-dir", "/proc/none"), "--results-dir"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--device", "abacus"), "Cannot use device 'abacus'"),
-        (("run", "-m", "hyfreedp", "-t", "digits", "--device", "meta"), "Cannot use device 'meta'"),
         (("audit", "-m", "hyfreedp", "-t", "digits", "--device", "meta"), "Cannot use device 'meta'"),
-        (("audit", "-m", "hyfreedp", "-t", "digits", "--canaries", "-1"), "Expected 2 <= canaries <= 719"),
-        (("results", str(BOARD), "-o", "x.foo"), "Expected --output to end in .csv"),
         (("run", "-m", "hyfreedp", "-t", "mnist", "--data-dir", "nowhere"), "nowhere"),
     ],
 )
@@ -190,7 +176,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     ("task", "file", "missing"),
     [
         ("mnist", "train.parquet", "test.parquet"),
-        ("sst2", "train.parquet", "validation.parquet"),
         ("adult", "adult.data", "test.parquet"),
     ],
 )
@@ -214,12 +199,8 @@ def test_a_missing_test_file_stops_the_run_before_it_trains(
     ("args", "message"),
     [
         (("-m", "dp_sgd", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'. Available: adadelta"),
-        (("-m", "hyfreedp", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'"),
         (("-m", "hyfreedp_paper", "--set", "optimizer=LBFGS"), "'LBFGS' cannot be used here"),
-        (("-m", "liu_talwar", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'"),
-        (("-m", "nonprivate", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'"),
         (("-m", "adaptive_clipping", "--set", "optimizer=task"), "Unknown optimizer 'task'"),
-        (("-m", "dp_sgd", "--set", "averaging=2"), "averaging=2"),
         (("-m", "dp_sgd", "--set", "clipping=Foo"), "Unknown clipping 'foo'"),
         (("-m", "dp_sgd", "--model", ""), "Unknown model ''"),
     ],
@@ -234,28 +215,14 @@ def test_a_plan_refuses_what_a_run_refuses(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_mistake_in_an_audit_waits_for_nothing(tmp_path: Path) -> None:
-    code = (
-        "import sys; from dphpo_bench.cli import commands as cli; sys.argv[1:] = "
-        "['audit', '-m', 'hyfreedp', '-t', 'digits', '--canaries', '-1']\n"
-        "try: cli.main()\n"
-        "except SystemExit as end: assert end.code == 2, end.code\n"
-        "assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("command", [("list",), ("describe", "digits"), ("plan", "-m", "dp_sgd", "-t", "digits")])
-def test_a_full_disk_is_one_line(tmp_path: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("command", ["list", "data"])
+def test_a_full_disk_is_one_line(tmp_path: Path, command: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*COMMAND, *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=240
+            [*COMMAND, command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=240
         )
     assert done.returncode == 2
-    assert done.stderr.removeprefix("Planning\n") == "Cannot write the output: No space left on device.\n"
+    assert done.stderr == "Cannot write the output: No space left on device.\n"
 
 
 def test_who_closes_the_output_hears_nothing(tmp_path: Path) -> None:
@@ -286,7 +253,7 @@ def test_files_that_cannot_be_the_dataset_are_told(tmp_path: Path, main_here: An
     [
         (("--epsilon", "1e-300"), "Warning: epsilon=1e-300 is not above 1/N = 0.000695"),
         (("--epsilon", "1e9"), "Warning: epsilon=1e+09 protects nobody"),
-        (("--epsilon", "20"), ""),
+        (("--delta", "0.01"), "Warning: delta=0.01 is not below 1/N"),
         (("--epsilon", "0.01"), ""),
     ],
 )
@@ -295,19 +262,6 @@ def test_a_budget_that_means_nothing_is_a_warning(main_here: Any, args: tuple[st
     assert code == 0
     assert err.startswith(message)
     assert len(err.splitlines()) == (1 if message else 0)
-
-
-def test_unknown_options_exit_with_2(main_here: Any) -> None:
-    code, _, err = main_here("run", "--nonsense")
-    assert code == 2
-    assert err.startswith("No such option: --nonsense")
-    assert len(err.splitlines()) == 1
-
-
-def test_delta_above_one_over_n_is_a_warning(main_here: Any) -> None:
-    code, _, err = main_here("plan", "-m", "auto_clipping", "-t", "digits", "--delta", "0.01")
-    assert code == 0
-    assert "Warning: delta=0.01 is not below 1/N" in err
 
 
 def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
@@ -366,7 +320,7 @@ def test_a_method_that_exceeds_its_plan_is_recorded_and_exits_with_3(
     assert (record.status, record.metrics) == ("over_budget", {})
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing of use", b"\x00" * 1000])
+@pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing of use"])
 def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, main_here: Any, content: bytes) -> None:
     folder = tmp_path / "mirror" / "mnist"
     folder.mkdir(parents=True)

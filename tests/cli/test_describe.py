@@ -24,14 +24,7 @@ def test_a_method(main_here: Any) -> None:
 def test_a_task_with_one_of_its_models(main_here: Any) -> None:
     code, out, err = main_here("describe", "sst2", "--model", "lora")
     assert (code, err) == (0, "")
-    for text in (
-        "linear (default), bitfit, lora",
-        "N = 67,349",
-        "accuracy",
-        "schedule of lora",
-        "licence",
-        "nlp.stanf",
-    ):
+    for text in ("linear (default), bitfit, lora", "N = 67,349", "accuracy", "schedule of lora", "nlp.stanf"):
         assert text in out
     assert "none stated: searches take their own" in out
 
@@ -71,7 +64,7 @@ def test_version_and_short_help(main_here: Any) -> None:
 
 @pytest.mark.parametrize(
     ("words", "expected"),
-    [("describe hyf", "hyfreedp"), ("run -t cif", "cifar10"), ("plan --method liu", "liu_talwar"), ("swe", "sweep")],
+    [("describe hyf", "hyfreedp"), ("run -t cif", "cifar10"), ("swe", "sweep")],
 )
 def test_a_shell_completes_names(words: str, expected: str) -> None:
     told = subprocess.run(

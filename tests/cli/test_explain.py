@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dphpo_bench import DpSgd, SearchThenTrain, Trial, read_record
-from dphpo_bench.contract import registry
-from dphpo_bench.leaderboard.questions import SAME, Oracles, final_run, values_of
+from dphpo_bench.leaderboard.questions import final_run
 from dphpo_bench.recipes.searched_run import Combination, SearchedRun
 from dphpo_bench.records.record import RunRecord
 from dphpo_bench.records.store import RecordStore
@@ -32,36 +31,17 @@ def _planned(parameters: Any) -> Any:
 @pytest.mark.parametrize(
     ("parameters", "released", "expected"),
     [
-        (RUN, {}, RUN),
         (RUN, {"learning_rate": 0.3, "candidates": []}, RUN.having({"learning_rate": 0.3})),
         (Trial(RUN, 4.0, 0.1), {"optimizer": "SGD"}, RUN.having({"optimizer": "SGD"})),
         (SearchThenTrain(Trial(RUN, 4.0, 0.1), OTHER), {}, OTHER),
         (SEARCHED, {"batch_size": 120, "learning_rate": 0.3}, OTHER.having({"learning_rate": 0.3})),
         (SimpleNamespace(final=OTHER), {"clipping": "auto_v"}, OTHER.having({"clipping": "auto_v"})),
         (RUN.having({"optimizer": "OfItsOwn"}), {}, None),
-        (SimpleNamespace(noise=2.0), {"learning_rate": 0.3}, None),
         (None, {}, None),
     ],
 )
 def test_the_run_that_trained_what_was_released(parameters: Any, released: dict[str, Any], expected: Any) -> None:
     assert final_run(_planned(parameters), released) == expected
-
-
-def test_the_noise_is_no_value_to_hand_over() -> None:
-    assert "noise_multiplier" not in values_of(RUN)
-    assert DpSgd(**values_of(RUN), noise_multiplier=2.0) == RUN
-
-
-def test_the_installed_plug_ins_are_looked_through_once_however_many_records_the_oracle_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked = []
-    found = registry._load
-    monkeypatch.setattr(registry, "_load", lambda *group: looked.append(group) or found(*group))
-    identity: Any = SimpleNamespace(method="grid_oracle", parameters={}, seed=0, **dict.fromkeys(SAME, 0))
-    oracles = Oracles([SimpleNamespace(status="ok", identity=identity)] * 50)  # type: ignore[list-item]
-    assert [oracles.beside(identity) for _ in range(50)] == [None] * 50
-    assert len(looked) <= 2
 
 
 @pytest.fixture

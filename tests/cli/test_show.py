@@ -122,8 +122,6 @@ def test_what_was_released_is_sorted() -> None:
     "points",
     [
         [(1, 0.001), (50, 1.0)],
-        [(1, -5.0), (2, 5.0), (2, 0.0)],
-        [(3, 2.0), (9, 2.0)],
         [(3, 2.0)],
         [(0, 1e-299), (1, 1e299)],
         [(step, step % 7 + 1) for step in range(1000)],

@@ -51,7 +51,7 @@ def test_a_run_and_its_plan(main_with_file: Any) -> None:
 
 def test_a_sweep(main_with_file: Any, tmp_path: Path) -> None:
     (tmp_path / "suite.toml").write_text('methods = ["dp_sgd"]\ntasks = ["file_rows"]\nepsilons = [3]\nseeds = [0]\n')
-    own = ("sweep", "suite.toml", "--task-file", "rows_in_a_file.py")
+    own = ("sweep", "suite.toml", "--task-file", "rows_in_a_file.py", "--executor", "serial")
     code, out, err = main_with_file(*own)
     assert code == 0, out + err
     assert "1 ok, 0 failed" in out
@@ -87,7 +87,7 @@ def test_the_command_that_repeats_a_failed_cell(main_with_file: Any, tmp_path: P
         'methods = [{ name = "dp_sgd", parameters = { optimizer = "SGD", learning_rate = 1e300 } }]\n'
         'tasks = ["file_rows"]\nepsilons = [3]\nseeds = [0]\n'
     )
-    code, out, err = main_with_file("sweep", "suite.toml", "--task-file", "rows_in_a_file.py")
+    code, out, err = main_with_file("sweep", "suite.toml", "--task-file", "rows_in_a_file.py", "--executor", "serial")
     assert code == 1, err
     assert "-t file_rows --model Net --task-file rows_in_a_file.py" in out
 
@@ -108,14 +108,10 @@ def test_why_a_run_lost(main_with_file: Any, tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         (("run", "-m", "dp_sgd"), "Missing option --task NAME, or --task-file FILE"),
-        (("plan", "-m", "dp_sgd", "--task-file", "none.py"), "no such file"),
         (("run", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py", "-t", "other"), "Unknown task 'other'"),
-        (("run", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py", "--model", "mlp"), "Unknown model 'mlp'"),
         (("audit", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py:rows"), "to be a task, got Tensor"),
         (("describe",), "Missing argument METHOD|TASK, or --task-file FILE"),
         (("describe", "dp_sgd", "--task-file", "none.py"), "no such file"),
-        (("describe", "other", "--task-file", "rows_in_a_file.py"), "Unknown method or task 'other'"),
-        (("sweep", "suite.toml"), "Unknown task 'file_rows'"),
         (
             ("sweep", "suite.toml", "--task-file", "rows_in_a_file.py", "--executor", "ray"),
             "Expected --executor process",

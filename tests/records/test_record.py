@@ -103,23 +103,15 @@ def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
     [
         (("schema_version",), 1, "of schema_version 1, whose identity does not say all of what ran; this is 3. Run it"),
         (("schema_version",), 4, "has schema_version 4, and this is 3. Update dphpo-bench"),
-        (("schema_version",), "x" * 9000, "Update dphpo-bench"),
         (("identity", "method_version"), 0, "identity.method_version"),
-        (("identity", "task_version"), True, "identity.task_version"),
         (("status",), "excellent", "status"),
         (("status",), "failed", "says why"),
         (("privacy", "epsilon"), 0.001, "not smaller"),
-        (("privacy", "epsilon"), -1, "privacy.epsilon"),
-        (("privacy", "epsilon"), "NaN", "privacy.epsilon"),
         (("privacy", "recomputed"), None, "has a recomputed epsilon"),
-        (("privacy", "tuning_share"), 1.5, "tuning_share"),
-        (("privacy", "risk", "advantage"), 1.5, "risk.advantage"),
         (("privacy", "risk", "mu"), "NaN", "risk.mu"),
         (("privacy", "risk", "more"), 0.5, "risk.more"),
         (("privacy", "ledger"), {"version": 1, "entries": [{"type": "os.system"}]}, "ledger"),
         (("identity", "epsilon"), "Infinity", "identity.epsilon"),
-        (("identity", "extra"), 1, "identity.extra"),
-        (("created",), "yesterday", "created"),
     ],
 )
 def test_what_is_wrong_is_named(
@@ -132,7 +124,7 @@ def test_what_is_wrong_is_named(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b"[" * 100_000])
 def test_garbage_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(content)
@@ -160,19 +152,9 @@ def test_missing_and_huge_files(tmp_path: Path) -> None:
 def test_identity_depends_on_every_field(record: RunRecord) -> None:
     identity = record.identity
     changes: dict[str, Any] = {
-        "method": "x",
-        "method_version": 2,
-        "parameters": {"steps": 7},
-        "task": "x",
-        "task_version": 2,
-        "facts": {**identity.facts, "epochs": 6.0},
-        "model": "x",
-        "model_fingerprint": "x",
-        "data_fingerprint": "x",
-        "epsilon": 4.0,
-        "delta": 1e-6,
-        "seed": None,
-        "run": "0123456789abcdef",
+        **dict.fromkeys(("method", "task", "model", "model_fingerprint", "data_fingerprint"), "x"),
+        **{"method_version": 2, "task_version": 2, "epsilon": 4.0, "delta": 1e-6, "seed": None},
+        **{"parameters": {"steps": 7}, "facts": {**identity.facts, "epochs": 6.0}, "run": "0123456789abcdef"},
     }
     assert set(changes) == set(type(identity).model_fields)
     keys = {identity.model_copy(update={name: value}).key for name, value in changes.items()}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dphpo_bench.cli import sweep_progress as display
-from dphpo_bench.cli.sweep_progress import SweepDisplay, stock_text
+from dphpo_bench.sweep import display
+from dphpo_bench.sweep.display import SweepDisplay, stock_text
 from dphpo_bench.sweep.driver import Stock
 from tests.records.test_tables import make_record
 

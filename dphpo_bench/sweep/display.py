@@ -1,24 +1,19 @@
-"""A sweep on the screen: a live table on a terminal, plain lines elsewhere, a summary at the end."""
+"""The progress of a sweep: a live table on a terminal, plain lines elsewhere."""
 
-import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dphpo_bench.base.text import count, duration_text, one_line, value_text
-from dphpo_bench.harness.repeating import Call, different
+from dphpo_bench.base.text import count, duration_text, one_line
 from dphpo_bench.records.record import RunRecord
-from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import Cell, device_of
-from dphpo_bench.sweep.driver import Stock, Summary, log_path
+from dphpo_bench.sweep.cells import Cell
+from dphpo_bench.sweep.driver import Stock
 from dphpo_bench.sweep.estimates import Estimates, Kind, kind_of
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.live import Live
 
 LINE_SECONDS = 10.0
@@ -26,11 +21,11 @@ PHASE_LINE_SECONDS = 60.0
 REFRESH_SECONDS = 0.5
 SHOWN_FAILURES = 20
 SHOWN_RUNNING = 20
-_ESTIMATE_SECONDS = 5.0
+ESTIMATE_SECONDS = 5.0
 
 
 class SweepDisplay:
-    """A `Watcher` for people; quiet, it shows failures only. Use it as a context, so that the terminal is restored."""
+    """A `Watcher` for people, as a context that restores the terminal. With `quiet`, it shows failures only."""
 
     def __init__(self, workers: int, *, quiet: bool = False) -> None:
         self._workers = workers
@@ -62,7 +57,7 @@ class SweepDisplay:
             self._live = None
 
     def stock(self, stock: Stock) -> None:
-        """Show what there is to do."""
+        """Show the work before the first cell."""
         self._estimates = stock.times
         self._todo = Counter(kind_of(cell.identity) for cell in stock.todo)
         self._totals = Counter(cell.identity.method for cell in stock.todo)
@@ -74,7 +69,7 @@ class SweepDisplay:
             self._line(stock_text(stock))
 
     def preparing(self, tasks: Sequence[str]) -> None:
-        """Show which tasks' data are being prepared."""
+        """Name the tasks whose data are being prepared."""
         self._phase = f"Preparing the data of {', '.join(sorted(set(tasks)))}."
         self._phase_start = time.monotonic()
         if not self._quiet:
@@ -137,14 +132,14 @@ class SweepDisplay:
         return ", ".join(part for part in parts if part)
 
     def _time_left(self) -> str:
-        """An estimate from the cells that are left, every few seconds, since there may be many; "" without any."""
+        """Return an estimate for the cells that are left, or ""; made every few seconds since there may be many."""
         now = time.monotonic()
-        if not self._left[1] or now - self._left[0] >= _ESTIMATE_SECONDS:
+        if not self._left[1] or now - self._left[0] >= ESTIMATE_SECONDS:
             total = self._estimates.total(self._todo)
             known = (
                 (self._estimates.seconds(cell.identity) or 0.0, now - start) for cell, start in self._running.values()
             )
-            text = "" if total is None else duration_text((total - sum(min(one) for one in known)) / self._workers)
+            text = "" if total is None else duration_text((total - sum(map(min, known))) / self._workers)
             self._left = (now, text)
         return self._left[1]
 
@@ -167,51 +162,8 @@ class SweepDisplay:
 
 
 def stock_text(stock: Stock) -> str:
-    """Such as "540 cells: 12 finished, 1 failed before, 527 to run."."""
+    """Return the counts of cells, such as "540 cells: 12 finished, 1 failed before, 527 to run."."""
     total = len(stock.finished) + len(stock.failed) + len(stock.todo)
     failed = f"{len(stock.failed):,} failed before, " if stock.failed else ""
     again = f" ({len(stock.replaced):,} of them failed before)" if stock.replaced else ""
     return f"{count(total, 'cell')}: {len(stock.finished):,} finished, {failed}{len(stock.todo):,} to run{again}."
-
-
-def print_summary(
-    summary: Summary, store: RecordStore, seconds: float, console: "Console", task_files: Mapping[str, str]
-) -> None:
-    """Print what was done, what failed, and how to look at it; `task_files` says where tasks lie, by their names."""
-    stock, failures = summary.stock, summary.failures
-    done = summary.run - len(failures)
-    console.print(
-        f"{count(summary.run, 'cell')} run in {duration_text(seconds)}: {done:,} ok, {len(failures):,} failed. "
-        f"Finished before: {len(stock.finished):,}."
-    )
-    for cell, record in failures[:SHOWN_FAILURES]:
-        console.print(f"\n{cell}: {record.status}", style="bold")
-        console.print(f"  {one_line(record.error or '')}")
-        log = log_path(store, record)
-        if log.exists():
-            console.print(f"  its output: {log}")
-        console.print(f"  alone: {command_of(cell, task_files)}", soft_wrap=True)
-    if len(failures) > SHOWN_FAILURES:
-        console.print(f"\n... and {len(failures) - SHOWN_FAILURES:,} more.")
-    if failures or stock.failed:
-        known = f"{len(stock.failed):,} cells failed in an earlier sweep. " if stock.failed else ""
-        console.print(f"\n{known}They are kept as failed; --retry-failed runs them again.")
-    console.print(f"\nRecords: {store.root} (dphpo-bench results {shlex.quote(str(store.root))})", soft_wrap=True)
-
-
-def command_of(cell: Cell, task_files: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The command that repeats one cell and leaves the sweep's record as it is."""
-    call = replace(
-        Call.of(cell.identity),
-        task_file=task_files.get(cell.identity.task),
-        device=device_of(cell),
-        threads=cell.resources.threads,
-        results_dir="alone",
-    )
-    return str(call)
-
-
-def changed_parameters(cell: Cell) -> list[str]:
-    """The parameters that are not the method's defaults, such as "mean=5"."""
-    changed = different(cell.identity.parameters, type(cell.method)().parameters)
-    return [f"{name}={value_text(value)}" for name, value in changed.items()]
