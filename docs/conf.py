@@ -76,20 +76,24 @@ BRANCHES = ("README", "docs/howto", "docs/reference")
 
 
 def public_names() -> dict[str, str]:
-    """The module of each public name."""
-    stub = ast.parse((ROOT / "dphpo_bench/__init__.pyi").read_text(encoding="utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: f"dphpo_bench.{node.module}" for node in imports for alias in node.names}
+    """Return the module that defines each public name, of the package and of its namespaces."""
+    modules = {}
+    for path in (ROOT / "dphpo_bench").rglob("*.pyi"):
+        package = ".".join(path.parent.relative_to(ROOT).parts)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                modules |= {alias.name: f"{package}.{node.module}" for alias in node.names}
+    return modules
 
 
 def branches(text: str) -> str:
-    """The pages in a page's list of links, as its part of the navigation."""
+    """Return a page's text with its list of links as a part of the navigation."""
     found = re.findall(r"^- \[(.+?)\]\(([\w./-]+)\.md\)", text, flags=re.MULTILINE)
     return "\n".join([text, "```{toctree}", ":hidden:", "", *(f"{title} <{page}>" for title, page in found), "```", ""])
 
 
 def described(line: "re.Match[str]") -> str:
-    """The docstrings of the names in a line of docs/api.md."""
+    """Return the docstrings of the names in a line of docs/api.md."""
     modules = public_names()
     parts = ["```{eval-rst}"]
     for name in re.findall(r"`(\w+)`", line[0]):
@@ -100,7 +104,7 @@ def described(line: "re.Match[str]") -> str:
 
 
 def commands() -> str:
-    """The help of every command, below the headings of a page."""
+    """Return the help of every command, below the headings of a page."""
     from dphpo_bench.cli.commands import app
 
     command: Any = typer.main.get_command(app)
@@ -121,7 +125,7 @@ def expand(_app: Any, page: str, source: list[str]) -> None:
 
 
 def linked(app: Any, _env: Any, node: Any, text: Any) -> Any:
-    """A link to a public name, wherever its short name is used."""
+    """Link a public name, wherever a text uses its short name."""
     module = public_names().get(node.get("reftarget", "").split(".")[-1])
     if node.get("refdomain") != "py" or module is None:
         return None
@@ -130,7 +134,7 @@ def linked(app: Any, _env: Any, node: Any, text: Any) -> Any:
 
 
 def front(app: Any, error: Exception | None) -> None:
-    """The README's page is the first one, and the board lies beside its tables, with all that it links to."""
+    """Make the README the first page, and put the board beside its tables, with all that it links to."""
     if error or app.builder.format != "html":
         return
     site = Path(app.outdir)
@@ -143,7 +147,7 @@ def front(app: Any, error: Exception | None) -> None:
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx."""
+    """Connect these functions to Sphinx's events."""
     app.connect("source-read", expand)
     app.connect("missing-reference", linked)
     app.connect("build-finished", front)

@@ -22,11 +22,11 @@ LENGTH = 12
 
 
 def texts(n: int, seed: int) -> tuple[list[str], list[int]]:
-    """Made-up reviews, and whether they are more good than bad."""
+    """Draw made-up reviews, labelled 1 if they have more good words than bad."""
     draw = random.Random(seed)
-    made = [" ".join(draw.choices(WORDS, k=draw.randint(6, LENGTH))) for _ in range(n)]
-    labels = [sum((word in GOOD) - (word in BAD) for word in text.split()) > 0 for text in made]
-    return made, [int(label) for label in labels]
+    reviews = [" ".join(draw.choices(WORDS, k=draw.randint(6, LENGTH))) for _ in range(n)]
+    labels = [sum((word in GOOD) - (word in BAD) for word in text.split()) > 0 for text in reviews]
+    return reviews, [int(label) for label in labels]
 
 
 def encoded(reviews: list[str]) -> dict[str, torch.Tensor]:
@@ -37,7 +37,7 @@ def encoded(reviews: list[str]) -> dict[str, torch.Tensor]:
 
 
 def pretrained() -> nn.Module:
-    """A transformer that has learned from public texts."""
+    """Return a transformer that was trained on public texts."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=1 + len(WORDS), hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
@@ -54,7 +54,7 @@ def pretrained() -> nn.Module:
 
 
 def with_lora(model: nn.Module) -> nn.Module:
-    """The model with LoRA at its attention; peft freezes all other weights but the head's."""
+    """Return the model with LoRA at its attention; peft freezes all other weights but the head's."""
     config = LoraConfig(r=4, lora_alpha=8, target_modules=["query", "value"], task_type="SEQ_CLS")
     adapted = get_peft_model(model, config).base_model.model
     nn.init.zeros_(
@@ -84,7 +84,9 @@ def reviews_task() -> bench.ArrayTask:
 if __name__ == "__main__":
     task = reviews_task()
     model = task.build_model()
-    moved, everything = (sum(one.numel() for one in some) for some in (bench.trainable(model), model.parameters()))
+    moved, everything = (
+        sum(weight.numel() for weight in weights) for weights in (bench.recipes.trainable(model), model.parameters())
+    )
     print(f"{moved:,} of {everything:,} weights are trained")
     result = bench.run("auto_clipping", task, bench.PrivacyBudget(epsilon=3.0, delta=1e-4), seed=0)
     print(f"ε = {result.record.privacy.epsilon:.4f}, accuracy {result.record.metrics['accuracy']:.1%}")

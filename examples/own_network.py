@@ -34,7 +34,7 @@ class SmallNetwork(nn.Module):
 
 
 def digits() -> bench.ArrayTask:
-    """The first 1,437 pictures to train on, the others to test on."""
+    """Split the pictures: the first 1,437 to train on, the others to test on."""
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 1, 8, 8) / 16  # 16 is the largest value that a pixel can have
     return bench.ArrayTask(
@@ -42,7 +42,7 @@ def digits() -> bench.ArrayTask:
         train=(images[:1437], labels[:1437]),
         test=(images[1437:], labels[1437:]),
         model=SmallNetwork,  # a function or a class without arguments: initial weights follow the seed
-        metrics=[bench.ACCURACY, bench.BALANCED_ACCURACY],
+        metrics=[bench.metrics.ACCURACY, bench.metrics.BALANCED_ACCURACY],
         epochs=15,
         learning_rate=3e-3,
         public=True,  # scikit-learn ships them; leave this out if your records are private

@@ -20,7 +20,7 @@ COLUMNS = {
 
 
 def people(n: int) -> pd.DataFrame:
-    """A made-up table: who has an account?"""
+    """Draw a made-up table, to predict who has an account."""
     random = np.random.default_rng(0)
     frame = pd.DataFrame(
         {

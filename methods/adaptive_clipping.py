@@ -38,12 +38,14 @@ class Planned:
     @property
     def step(self) -> "DpEvent":
         """A gradient and a centred count, of sensitivity 1/2, of one batch."""
-        both = bench.compose(bench.gaussian(self.noise_multiplier), bench.gaussian(2 * self.count_noise))
-        return bench.poisson_sampled(self.sample_rate, both)
+        both = bench.events.compose(
+            bench.events.gaussian(self.noise_multiplier), bench.events.gaussian(2 * self.count_noise)
+        )
+        return bench.events.poisson_sampled(self.sample_rate, both)
 
 
 @dataclass(frozen=True)
-class AdaptiveClipping(bench.TrainingMethod[Planned]):
+class AdaptiveClipping(bench.recipes.TrainingMethod[Planned]):
     """Adaptive clipping (Andrew, Thakkar, McMahan and Ramaswamy 2021, arXiv:1905.03871, Algorithm 1).
 
     Every step also releases which share b̃ of the batch's gradients was no longer than C, and then sets
@@ -77,21 +79,21 @@ class AdaptiveClipping(bench.TrainingMethod[Planned]):
     tuning = ("clipping threshold",)
     end_to_end_private = True
 
-    quantile: bench.Share = 0.5
+    quantile: bench.parameters.Share = 0.5
     initial_max_grad_norm: Annotated[float, Interval(ge=THRESHOLDS[0], le=THRESHOLDS[1])] = 0.1
-    threshold_learning_rate: bench.Positive = 0.2
-    count_noise: bench.Positive | None = None
-    learning_rate: bench.Positive | None = None
-    optimizer: bench.OptimizerName | None = None
+    threshold_learning_rate: bench.parameters.Positive = 0.2
+    count_noise: bench.parameters.Positive | None = None
+    learning_rate: bench.parameters.Positive | None = None
+    optimizer: bench.parameters.OptimizerName | None = None
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Calibrate the noise of the gradients, so that gradients and counts together meet the budget."""
         facts = self.scheduled(facts)
         rate, steps = facts.sample_rate, facts.steps
         count_noise = facts.batch_size / 20 if self.count_noise is None else self.count_noise
-        joint = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
+        joint = bench.events.calibrate_roughly(lambda noise: bench.recipes.dp_sgd_event(rate, steps, noise), budget)
         if joint >= 2 * count_noise:
-            raise bench.BudgetTooSmallError(
+            raise bench.errors.BudgetTooSmallError(
                 f"Expected count_noise > {joint / 2:.4g}, got {count_noise:g}: the counts alone would cost more "
                 "than the budget. Raise count_noise, batch_size or epsilon."
             )
@@ -100,11 +102,11 @@ class AdaptiveClipping(bench.TrainingMethod[Planned]):
             learning_rate, optimizer = self.learning_rate or facts.learning_rate, self.optimizer or facts.optimizer
             return Planned(rate, steps, noise, count_noise, learning_rate, optimizer)
 
-        noise = bench.calibrate(lambda noise: bench.repeat(planned(noise).step, steps), budget)
+        noise = bench.events.calibrate(lambda noise: bench.events.repeat(planned(noise).step, steps), budget)
         return bench.Plan(
             budget=budget,
-            event=bench.repeat(planned(noise).step, steps),
-            training_event=bench.dp_sgd_event(rate, steps, noise),
+            event=bench.events.repeat(planned(noise).step, steps),
+            training_event=bench.recipes.dp_sgd_event(rate, steps, noise),
             parameters=planned(noise),
             releases=(
                 bench.Release("clipped gradient sum", steps, noise, rate),
@@ -116,11 +118,11 @@ class AdaptiveClipping(bench.TrainingMethod[Planned]):
     def run(self, plan: bench.Plan[Planned], session: "bench.Session") -> bench.Outcome:
         """Train for T steps, moving C after each."""
         planned, model = plan.parameters, session.build_model()
-        update = bench.UpdateRule(planned.optimizer, bench.trainable(model))
+        update = bench.recipes.UpdateRule(planned.optimizer, bench.recipes.trainable(model))
         smallest, largest = map(math.log, THRESHOLDS)
         logarithms = [math.log(self.initial_max_grad_norm)]
         state = [update, logarithms]
-        for _ in bench.training_steps(session, planned.steps, [model], [self.averaging], state=state):
+        for _ in bench.recipes.training_steps(session, planned.steps, [model], [self.averaging], state=state):
             gradient, share = session.sample(planned.step).gradient_and_quantile(
                 model, math.exp(logarithms[-1]), planned.noise_multiplier, planned.count_noise
             )

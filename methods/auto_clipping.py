@@ -10,9 +10,9 @@ from .dp_sgd import FixedDpSgd
 
 def check_automatic(clipping: str) -> None:
     """Refuse clipping rules that have a threshold."""
-    bench.parse_clipping(clipping)
+    bench.clipping.parse_clipping(clipping)
     if not clipping.startswith("auto"):
-        raise bench.InvalidValueError(f"Expected clipping auto_s or auto_v, got {clipping!r}.")
+        raise bench.errors.InvalidValueError(f"Expected clipping auto_s or auto_v, got {clipping!r}.")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DAdaptation(bench.OptimizerRun):
+class DAdaptation(bench.recipes.OptimizerRun):
     """DAdaptAdam (Defazio and Mishchenko 2023, arXiv:2301.07733, Algorithm 5) fed with noisy gradients.
 
     The published optimiser, unchanged. It grows a lower bound d of the distance from the first weights to a
@@ -34,10 +34,10 @@ class DAdaptation(bench.OptimizerRun):
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
-    initial_d: bench.Positive = 1e-6
-    learning_rate: bench.Positive = 1.0
+    initial_d: bench.parameters.Positive = 1e-6
+    learning_rate: bench.parameters.Positive = 1.0
 
-    def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
+    def training(self, facts: bench.TaskFacts) -> bench.recipes.DpSgd:
         """Return the run without its noise."""
         return replace(super().training(facts), learning_rate=self.learning_rate)
 

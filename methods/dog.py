@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DoG(bench.OptimizerRun):
+class DoG(bench.recipes.OptimizerRun):
     """DoG (Ivgi, Hinder and Carmon 2023, arXiv:2302.12022, section 3) fed with noisy gradients.
 
     The published optimiser, unchanged: SGD with step size max over i ≤ t of ‖wᵢ − w₀‖ / √(Σ ‖gᵢ‖²), where the first
@@ -35,8 +35,8 @@ class DoG(bench.OptimizerRun):
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
-    averaging: bench.Decay = 0.9999
-    initial_distance: bench.Positive = 1e-6
+    averaging: bench.parameters.Decay = 0.9999
+    initial_distance: bench.parameters.Positive = 1e-6
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
         """Return the authors' optimiser."""

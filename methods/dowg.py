@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DoWG(bench.OptimizerRun):
+class DoWG(bench.recipes.OptimizerRun):
     """DoWG (Khaled, Mishchenko and Jin 2023, arXiv:2305.16284, Algorithm 1) fed with noisy gradients.
 
     The author's optimiser, unchanged: steps of r̄² / √(Σ r̄ᵢ² ‖gᵢ‖²), where r̄ is the largest distance from the first
@@ -33,7 +33,7 @@ class DoWG(bench.OptimizerRun):
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
-    stability: bench.Positive = 1e-4
+    stability: bench.parameters.Positive = 1e-4
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
         """Return the author's optimiser."""

@@ -8,7 +8,7 @@ STABILITY = 1e-8
 
 
 @dataclass(frozen=True)
-class DpAdamWosm(bench.SingleRun):
+class DpAdamWosm(bench.recipes.SingleRun):
     """DPAdamWOSM (Mohapatra, Sasy, He, Kamath and Thakkar 2022, arXiv:2111.04906, section 5).
 
     Under DP, what Adam takes for the second moment of a gradient is mostly the variance of the noise, which
@@ -35,26 +35,26 @@ class DpAdamWosm(bench.SingleRun):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    step_size: bench.Positive = 1e-3
-    momentum: bench.Decay = 0.9
-    clipping: bench.ClippingRule = "abadi:1"
+    step_size: bench.parameters.Positive = 1e-3
+    momentum: bench.parameters.Decay = 0.9
+    clipping: bench.parameters.ClippingRule = "abadi:1"
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.DpSgd]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.recipes.DpSgd]:
         """Plan T steps at the smallest noise that meets the budget, and the learning rate that follows from it."""
         training = self.training(facts).calibrated(budget)
-        sensitivity = bench.parse_clipping(self.clipping).sensitivity
+        sensitivity = bench.clipping.parse_clipping(self.clipping).sensitivity
         deviation = training.noise_multiplier * sensitivity / self.scheduled(facts).batch_size
         rate = self.step_size / (deviation + STABILITY)
         return replace(training, optimizer="DPAdamWOSM", learning_rate=rate).as_plan(facts, budget)
 
-    def run(self, plan: bench.Plan[bench.DpSgd], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: "bench.Session") -> bench.Outcome:
         """Train for T steps."""
         import torch
 
         training, model = plan.parameters, session.build_model()
-        weights = bench.trainable(model)
+        weights = bench.recipes.trainable(model)
         momenta = [torch.zeros_like(weight) for weight in weights]
-        for step in bench.training_steps(session, training.steps, [model], [training.averaging], state=momenta):
+        for step in bench.recipes.training_steps(session, training.steps, [model], [training.averaging], state=momenta):
             gradient = training.gradient(session, model)
             with torch.no_grad():
                 torch._foreach_lerp_(momenta, gradient, 1 - self.momentum)

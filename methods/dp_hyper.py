@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
+class DpHyper(bench.search.RandomStopping[bench.search.SearchThenTrain]):
     """Random stopping for the hyperparameters, then a final run on all records (Liu and Bu 2025, baseline "DP-hyper").
 
     The paper gives the final run 85 % of ε and the search "the rest", without saying how the two add up. Here
@@ -37,23 +37,23 @@ class DpHyper(bench.RandomStopping[bench.SearchThenTrain]):
     version = 2
     end_to_end_private = True
 
-    validation: bench.Share = 0.3
+    validation: bench.parameters.Share = 0.3
     mean: Annotated[float, Interval(gt=1)] = 10.0
-    final_share: bench.Share = 0.85
+    final_share: bench.parameters.Share = 0.85
     accounting: Literal["tightest", "rdp", "profile", "layer_cake"] = "tightest"
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.SearchThenTrain]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.SearchThenTrain]:
         """Calibrate the noise of the final run, then that of the search."""
         share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
         measure = "rdp" if self.accounting == "rdp" else "pld"  # of the share
         final = self.searched(facts, share).calibrated(share, measure)
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.compose(bench.best_of(trial, self.runs), final.event)
+            return bench.events.compose(bench.events.best_of(trial, self.runs), final.event)
 
         return self.plan_search_and_run(facts, budget, whole, final)
 
-    def run(self, plan: bench.Plan[bench.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
         """Search, then train."""
         best = plan.parameters.trial.best_of(session, self.runs)
         chosen = best.hyperparameters if best else {}

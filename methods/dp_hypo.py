@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DpHypo(bench.RandomStopping[bench.Trial]):
+class DpHypo(bench.search.RandomStopping[bench.search.Trial]):
     """Adaptive private hyperparameter optimisation (Wang, Gao, Zhang, Shen and Su 2023, arXiv:2306.05734).
 
     As `papernot_steinke`, but each trial's candidate is drawn from a distribution that a Gaussian process learnt
@@ -54,24 +54,24 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
     accounting: Literal["tightest", "rdp", "profile"] = "tightest"
 
     @property
-    def runs(self) -> "bench.RunCount":
+    def runs(self) -> "bench.search.RunCount":
         """The distribution of the number of trials."""
-        return bench.TruncatedNegativeBinomial(self.mean, self.shape)
+        return bench.search.TruncatedNegativeBinomial(self.mean, self.shape)
 
     def bounds(self, budget: bench.PrivacyBudget) -> tuple[float, float]:
         """Return c and C: how far the search may learn."""
         high = math.exp(self.adaptivity_share * budget.epsilon / (2 * (2 + self.shape)))
         return 1 / high, high
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.Trial]:
         """Calibrate the noise of a trial's training and of its score."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.best_of(trial, self.runs, *self.bounds(budget))
+            return bench.events.best_of(trial, self.runs, *self.bounds(budget))
 
         return self.plan_search(facts, budget, whole)
 
-    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.Trial], session: "bench.Session") -> bench.Outcome:
         """Run trials one after the other, each drawn from what earlier trials suggest; release the best."""
         space = self.searched_space(session.facts)
         prior = [session.fork(f"candidate {index}").candidate(space) for index in range(self.points)]
@@ -80,8 +80,8 @@ class DpHypo(bench.RandomStopping[bench.Trial]):
         def weights(tried: list[int], scores: list[float]) -> list[float]:
             return _promise(encoded, tried, scores)
 
-        proposals = bench.Proposals(tuple(prior), weights, *self.bounds(plan.budget))
-        return bench.released(plan.parameters.best_of(session, self.runs, proposals), session)
+        proposals = bench.search.Proposals(tuple(prior), weights, *self.bounds(plan.budget))
+        return bench.search.winner_outcome(plan.parameters.best_of(session, self.runs, proposals), session)
 
 
 def _promise(points: "Sequence[Sequence[float]]", tried: "Sequence[int]", scores: "Sequence[float]") -> list[float]:
@@ -102,13 +102,13 @@ def _promise(points: "Sequence[Sequence[float]]", tried: "Sequence[int]", scores
     return [float(value) for value in np.exp(mean + deviation)]
 
 
-def _encoded(candidate: "bench.Candidate", space: "Mapping[str, BaseDistribution]") -> list[float]:
+def _encoded(candidate: "bench.search.Candidate", space: "Mapping[str, BaseDistribution]") -> list[float]:
     """Return a candidate as numbers in [0, 1], on the scale of the space; one-hot for categories."""
     from optuna.distributions import CategoricalDistribution
 
     numbers: list[float] = []
     for name, value in candidate.items():
-        distribution = bench.distribution_of(space, name, candidate)
+        distribution = bench.search.distribution_of(space, name, candidate)
         if isinstance(distribution, CategoricalDistribution):
             numbers += [float(choice == value) for choice in distribution.choices]
             continue

@@ -7,7 +7,7 @@ import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class FixedDpSgd(bench.SingleRun):
+class FixedDpSgd(bench.recipes.SingleRun):
     """DP-SGD (Abadi et al. 2016, arXiv:1607.00133, Algorithm 1) at given hyperparameters.
 
     T steps at sample rate q and noise multiplier σ are T × Poisson(q; Gaussian σ). The guarantee covers the
@@ -28,11 +28,11 @@ class FixedDpSgd(bench.SingleRun):
     tuning: ClassVar[tuple[str, ...]] = ()
     end_to_end_private = True
 
-    clipping: bench.ClippingRule = "abadi:1"
-    learning_rate: bench.Positive | None = None
-    optimizer: bench.OptimizerName | None = None
+    clipping: bench.parameters.ClippingRule = "abadi:1"
+    learning_rate: bench.parameters.Positive | None = None
+    optimizer: bench.parameters.OptimizerName | None = None
 
-    def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
+    def training(self, facts: bench.TaskFacts) -> bench.recipes.DpSgd:
         """Return the task's learning rate and optimiser, unless told others."""
         return replace(
             super().training(facts),

@@ -21,7 +21,7 @@ class ZerothOrder:
 
 
 @dataclass(frozen=True)
-class DpZo(bench.TrainingMethod[ZerothOrder]):
+class DpZo(bench.recipes.TrainingMethod[ZerothOrder]):
     """Zeroth-order training (Tang et al. 2024, DP-ZO; Zhang et al. 2024, DPZero).
 
     Each step draws a direction z ~ N(0, I) that depends on no record, takes each record's two-point difference
@@ -53,18 +53,18 @@ class DpZo(bench.TrainingMethod[ZerothOrder]):
     tuning = ()
     end_to_end_private = True
 
-    passes: bench.Positive = 10.0
-    learning_rate: bench.Positive = 100.0
-    smoothing: bench.Positive = 1e-3
-    clipping_threshold: bench.Positive = 1.0
-    averaging: bench.Decay = 0.0
+    passes: bench.parameters.Positive = 10.0
+    learning_rate: bench.parameters.Positive = 100.0
+    smoothing: bench.parameters.Positive = 1e-3
+    clipping_threshold: bench.parameters.Positive = 1.0
+    averaging: bench.parameters.Decay = 0.0
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[ZerothOrder]:
         """Plan T scalars at the smallest noise that meets the budget."""
         facts = facts.with_schedule(self.batch_size, self.epochs or self.passes * facts.epochs)
         rate, steps = facts.sample_rate, facts.steps
-        noise = bench.calibrate(lambda sigma: bench.dp_sgd_event(rate, steps, sigma), budget)
-        event = bench.dp_sgd_event(rate, steps, noise)
+        noise = bench.events.calibrate(lambda sigma: bench.recipes.dp_sgd_event(rate, steps, sigma), budget)
+        event = bench.recipes.dp_sgd_event(rate, steps, noise)
         return bench.Plan(
             budget=budget,
             event=event,
@@ -79,13 +79,13 @@ class DpZo(bench.TrainingMethod[ZerothOrder]):
         import torch
 
         planned, model = plan.parameters, session.build_model()
-        weights = bench.trainable(model)
+        weights = bench.recipes.trainable(model)
         rate = self.learning_rate / sum(weight.numel() for weight in weights)
         width, bound = 2 * self.smoothing, 2 * self.smoothing * self.clipping_threshold
-        kind = bench.poisson_sampled(planned.sample_rate, bench.gaussian(planned.noise_multiplier))
+        kind = bench.events.poisson_sampled(planned.sample_rate, bench.events.gaussian(planned.noise_multiplier))
         # Drawn where the weights are not: the same on every device.
         generator = torch.Generator().manual_seed(int(session.uniform("directions") * 2**53))
-        for _ in bench.training_steps(session, planned.steps, [model], [self.averaging], state=[generator]):
+        for _ in bench.recipes.training_steps(session, planned.steps, [model], [self.averaging], state=[generator]):
             direction = [torch.randn(weight.shape, generator=generator).to(weight) for weight in weights]
             with torch.no_grad():
                 torch._foreach_add_(weights, direction, alpha=self.smoothing)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GridComposed(bench.SearchMethod[bench.Trial]):
+class GridComposed(bench.search.SearchMethod[bench.search.Trial]):
     """Every candidate of a grid is trained, scored by a noisy count, and paid for by composition.
 
     All runs and scores could be published: n·T × Poisson(q; Gaussian σ) for a record that trains, n Gaussian
@@ -28,26 +28,26 @@ class GridComposed(bench.SearchMethod[bench.Trial]):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    points: bench.Count = 5
+    points: bench.parameters.Count = 5
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.Trial]:
         """Calibrate the noise of each run, and of each of the scores."""
         runs = len(facts.grid(self.points, self.searched_space(facts)))
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.repeat(trial, runs)
+            return bench.events.repeat(trial, runs)
 
         trial = self.trial(facts, budget, whole)
         return trial.as_plan(facts, budget, whole(trial.event), runs)
 
-    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.Trial], session: "bench.Session") -> bench.Outcome:
         """Train and score every candidate; return the best."""
         trial = plan.parameters
         candidates = session.facts.grid(self.points, self.searched_space(session.facts))
         results = []
         with session.progress.track("Candidates", len(candidates)) as advance:
-            for start in range(0, len(candidates), bench.TOGETHER):
-                some = candidates[start : start + bench.TOGETHER]
+            for start in range(0, len(candidates), bench.search.MAX_STACKED_TRIALS):
+                some = candidates[start : start + bench.search.MAX_STACKED_TRIALS]
                 results += trial.run([session.fork(f"candidate {start + i}") for i in range(len(some))], some)
                 advance(len(some))
         best = max(results, key=lambda result: result.score)

@@ -7,7 +7,7 @@ import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class GridOracle(bench.SearchMethod[bench.Run]):
+class GridOracle(bench.search.SearchMethod[bench.search.DpSgdRun]):
     """DP-SGD at the best of a grid of hyperparameters, which is found without privacy.
 
     Every candidate is trained with the noise that the whole budget buys for one run, on 90 % of the
@@ -33,10 +33,10 @@ class GridOracle(bench.SearchMethod[bench.Run]):
     tuning = ("learning rate",)
     end_to_end_private = False
 
-    points: bench.Count = 7
+    points: bench.parameters.Count = 7
     schedule: Literal["constant", "cosine"] = "constant"
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Run]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.DpSgdRun]:
         """Calibrate the noise of one run; ε of the whole is infinite all the same."""
         training = self.searched(facts, budget).having({"schedule": self.schedule}).calibrated(budget)
         single = training.as_plan(facts, budget)
@@ -44,7 +44,7 @@ class GridOracle(bench.SearchMethod[bench.Run]):
         searched = single.cost.examples * (1 - self.validation) + facts.n_records * self.validation
         return replace(
             single,
-            event=bench.compose(training.event, bench.non_private()),
+            event=bench.events.compose(training.event, bench.events.non_private()),
             cost=bench.Cost(
                 runs=candidates + 1,
                 steps=round((candidates + 1) * training.steps),
@@ -52,7 +52,7 @@ class GridOracle(bench.SearchMethod[bench.Run]):
             ),
         )
 
-    def run(self, plan: bench.Plan[bench.Run], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.DpSgdRun], session: "bench.Session") -> bench.Outcome:
         """Train every candidate and judge it, then train the best on everything."""
         candidates = session.facts.grid(self.points, self.searched_space(session.facts))
         for candidate in candidates:  # a mistake shows before any work is done

@@ -127,16 +127,16 @@ class VotingRule:
         elif slope <= 1.5 * self._deviation and not seen:
             return
         else:
-            farthest = bench.within((1.0, 8.0), 8 * (1 - done) / done)
+            farthest = bench.recipes.clamp((1.0, 8.0), 8 * (1 - done) / done)
             best = max(slope, 0.0) / max(curvature, visible)
-            nearest = bench.within((LEAST, farthest), best)  # the best distance itself where the rate may stay
-            change = math.log(bench.within((1 / 2, 6.0), best / nearest))
+            nearest = bench.recipes.clamp((LEAST, farthest), best)  # the best distance itself where the rate may stay
+            change = math.log(bench.recipes.clamp((1 / 2, 6.0), best / nearest))
             if not seen:
                 change = max(change, math.log(3) * CURVED / visible)
         if done < WARM:  # the steps were smaller than the rate says
             change = min(change, 0.0)
         self.learning_rate *= math.exp(change * 0.5 / (1 + self._probes / 10))
-        self.learning_rate = bench.within(self._limits, self.learning_rate)
+        self.learning_rate = bench.recipes.clamp(self._limits, self.learning_rate)
         self._probes += 1
 
 
@@ -177,7 +177,7 @@ class Voted:
 
     def asked(self, rate: float, sums: int) -> "DpEvent":
         """Return a batch of this rate, of which so many sums are released."""
-        return bench.poisson_sampled(rate, bench.repeat(bench.gaussian(self.noise(rate)), sums))
+        return bench.events.poisson_sampled(rate, bench.events.repeat(bench.events.gaussian(self.noise(rate)), sums))
 
     @property
     def walk(self) -> "DpEvent":
@@ -196,7 +196,7 @@ class Voted:
 
 
 @dataclass(frozen=True)
-class HyFreeDP(bench.TrainingMethod[Voted]):
+class HyFreeDP(bench.recipes.TrainingMethod[Voted]):
     """Training without a learning rate or a clipping threshold to choose; the idea is that of Liu and Bu 2025.
 
     Like theirs, it releases a few privatised losses while it trains, and its learning rate follows from them. The
@@ -232,21 +232,21 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
-    share: bench.Share = 0.03
-    probe_size: bench.Count = 2048
-    clipping: bench.ClippingRule = "auto_s"
-    optimizer: bench.OptimizerOrTask = "AdamW"
+    share: bench.parameters.Share = 0.03
+    probe_size: bench.parameters.Count = 2048
+    clipping: bench.parameters.ClippingRule = "auto_s"
+    optimizer: bench.parameters.OptimizerOrTask = "AdamW"
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Voted]:
         """Calibrate the noise of probes, then that of gradients, for the whole training at once."""
         facts = self.scheduled(facts)
         rate, steps, records = facts.sample_rate, facts.steps, facts.n_records
         look_rate = min(1.0, LOOKERS / records)
-        alone = bench.calibrate_roughly(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
+        alone = bench.events.calibrate_roughly(lambda noise: bench.recipes.dp_sgd_event(rate, steps, noise), budget)
         # T subsampled Gaussians have μ² of about T (q/σ)² while σ is large, and sums over batches of other rates
         # likewise. An error here makes probes more or less accurate; it never changes ε, which is calibrated below.
         for_one = alone / (rate * math.sqrt(self.share * steps) * records)
-        votes = bench.within((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
+        votes = bench.recipes.clamp((FEWEST, MOST), ((CLEAR / for_one) ** 2 - 3 * LOOKS) / 2)
         apart = max(1, int(steps / votes))
         probes = tuple(range(max(2, apart), steps, apart))
         affordable = (PASSES * rate * steps - 5 * LOOKS * look_rate) / (3 * max(1, len(probes)))
@@ -254,13 +254,15 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         deviation = max(CLEAR, for_one * math.sqrt(3 * LOOKS + 2 * len(probes)))
         optimizer = facts.optimizer if self.optimizer == "task" else self.optimizer
         planned = Voted(rate, steps, 0.0, records, vote_rate, look_rate, deviation, probes, optimizer)
-        asking = bench.compose(planned.walk, bench.repeat(planned.vote, len(probes)), planned.scale)
-        noise = bench.calibrate(lambda noise: bench.compose(bench.dp_sgd_event(rate, steps, noise), asking), budget)
-        training = bench.dp_sgd_event(rate, steps, noise)
+        asking = bench.events.compose(planned.walk, bench.events.repeat(planned.vote, len(probes)), planned.scale)
+        noise = bench.events.calibrate(
+            lambda noise: bench.events.compose(bench.recipes.dp_sgd_event(rate, steps, noise), asking), budget
+        )
+        training = bench.recipes.dp_sgd_event(rate, steps, noise)
         forward = (5 * LOOKS * look_rate + 3 * len(probes) * vote_rate) * records
         return bench.Plan(
             budget=budget,
-            event=bench.compose(training, asking),
+            event=bench.events.compose(training, asking),
             training_event=training,
             parameters=replace(planned, noise_multiplier=noise),
             releases=(
@@ -274,16 +276,16 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
     def run(self, plan: bench.Plan[Voted], session: "bench.Session") -> bench.Outcome:
         """Train for T steps; the records vote at the planned ones."""
         planned, model = plan.parameters, session.build_model()
-        clipping, weights = bench.parse_clipping(self.clipping), bench.trainable(model)
-        update = bench.UpdateRule(planned.optimizer, weights)
-        recent = bench.WeightAverage(weights, 0.99)
-        step_kind = bench.poisson_sampled(planned.sample_rate, bench.gaussian(planned.noise_multiplier))
+        clipping, weights = bench.clipping.parse_clipping(self.clipping), bench.recipes.trainable(model)
+        update = bench.recipes.UpdateRule(planned.optimizer, weights)
+        recent = bench.recipes.WeightAverage(weights, 0.99)
+        step_kind = bench.events.poisson_sampled(planned.sample_rate, bench.events.gaussian(planned.noise_multiplier))
         noise = planned.noise_multiplier * clipping.sensitivity / (planned.sample_rate * planned.records)
         onward: list[float] = []
         rule = VotingRule(math.nan, (math.nan, math.nan), math.nan)  # set at the first step
         path: list[dict[str, float]] = []
         state, decays = [update, recent, onward, rule, path], [self.averaging]
-        for step in bench.training_steps(session, planned.steps, [model], decays, state=state):
+        for step in bench.recipes.training_steps(session, planned.steps, [model], decays, state=state):
             gradient = session.sample(step_kind).gradient(model, clipping, planned.noise_multiplier)
             direction = update.direction(gradient)
             if step == 0:
@@ -337,7 +339,9 @@ class HyFreeDP(bench.TrainingMethod[Voted]):
         with torch.no_grad():
             for look in range(LOOKS):
                 torch._foreach_mul_(last, math.exp(ASIDE))
-                direction = [weight * any(weight is member for member in last) for weight in bench.trainable(model)]
+                direction = [
+                    weight * any(weight is member for member in last) for weight in bench.recipes.trainable(model)
+                ]
                 (change,) = batch.loss_changes(model, direction, (1 - math.exp(-2 * ASIDE),), BOUND, noise)
                 stride = math.copysign(RESCALE * SETTLE**look, change) if abs(change) > 2 * BOUND * deviation else 0.0
                 torch._foreach_mul_(last, math.exp(stride - ASIDE))

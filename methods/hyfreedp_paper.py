@@ -12,7 +12,7 @@ LOSS_BOUNDS = (0.05, 100.0)
 """Public limits of the bound of one record's loss: a noisy sum may be negative, a bound may not."""
 
 
-class PaperRule(bench.ProbingRule):
+class PaperRule(bench.recipes.ProbingRule):
     """Algorithm 1 to the letter: η is the minimiser b/a of the parabola L(w − hG) ≈ L₀ − b h + a h²/2.
 
     The losses are probed one step to either side, at w ± ηG. R becomes the sum of the three ("in practice"; the
@@ -23,11 +23,11 @@ class PaperRule(bench.ProbingRule):
     def observe(self, values: Sequence[float], deviation: float) -> None:
         """Set η and R."""
         del deviation
-        slope, curvature = bench.parabola(values, self.radius)
+        slope, curvature = bench.recipes.parabola(values, self.radius)
         if slope > 0 and curvature > 0:
-            self.learning_rate = bench.within(bench.LEARNING_RATES, self._limited(slope / curvature))
+            self.learning_rate = bench.recipes.clamp(bench.recipes.LEARNING_RATES, self._limited(slope / curvature))
         self.radius = self.learning_rate
-        self.bound = bench.within(LOSS_BOUNDS, sum(values))
+        self.bound = bench.recipes.clamp(LOSS_BOUNDS, sum(values))
 
     def _limited(self, proposed: float) -> float:
         return proposed
@@ -46,7 +46,7 @@ class GenRule(PaperRule):
 
 
 @dataclass(frozen=True)
-class HyFreeDPPaper(bench.ProbedTraining):
+class HyFreeDPPaper(bench.recipes.ProbedTraining):
     """Training without a learning rate or a clipping threshold to choose (Liu and Bu 2025, Algorithm 1).
 
     From η = 1e-4 and R = 1, each step
@@ -76,10 +76,10 @@ class HyFreeDPPaper(bench.ProbedTraining):
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
-    rules: ClassVar[dict[str, type[bench.ProbingRule]]] = {"paper": PaperRule, "gen": GenRule}
+    rules: ClassVar[dict[str, type[bench.recipes.ProbingRule]]] = {"paper": PaperRule, "gen": GenRule}
 
     rule: Literal["paper", "gen"] = "gen"
-    update_interval: bench.Count = 5
+    update_interval: bench.parameters.Count = 5
     noise_inflation: Annotated[float, Interval(gt=1)] | None = 1.01
-    optimizer: bench.OptimizerOrTask = "AdamW"
-    averaging: bench.Decay = 0.0
+    optimizer: bench.parameters.OptimizerOrTask = "AdamW"
+    averaging: bench.parameters.Decay = 0.0

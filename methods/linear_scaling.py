@@ -23,7 +23,7 @@ class Planned:
 
     sweep_noise: tuple[float, ...]
     score_noise: float
-    final: bench.DpSgd
+    final: bench.recipes.DpSgd
     final_epsilon: float
 
 
@@ -62,45 +62,47 @@ class LinearScaling(bench.Method[Planned]):
     end_to_end_private = True
     needs_scores = True
 
-    first_share: bench.Share = 0.1
-    second_share: bench.Share = 0.2
-    runs: bench.Count = 3
-    smallest: bench.Positive = 1.0
-    largest: bench.Positive = 300.0
-    steps: bench.Count = 60
-    score_share: bench.Share = 0.02
-    clipping: bench.ClippingRule = "abadi:1"
-    averaging: bench.Decay = 0.0
+    first_share: bench.parameters.Share = 0.1
+    second_share: bench.parameters.Share = 0.2
+    runs: bench.parameters.Count = 3
+    smallest: bench.parameters.Positive = 1.0
+    largest: bench.parameters.Positive = 300.0
+    steps: bench.parameters.Count = 60
+    score_share: bench.parameters.Share = 0.02
+    clipping: bench.parameters.ClippingRule = "abadi:1"
+    averaging: bench.parameters.Decay = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for low, high in (("first_share", "second_share"), ("smallest", "largest")):
             least, most = getattr(self, low), getattr(self, high)
             if not least < most:
-                raise bench.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
+                raise bench.errors.InvalidValueError(f"Expected {low} < {high}, got {low}={least} and {high}={most}.")
 
-    def descent(self, noise_multiplier: float = 0.0, total: float = 1.0) -> bench.DpSgd:
+    def descent(self, noise_multiplier: float = 0.0, total: float = 1.0) -> bench.recipes.DpSgd:
         """Return one run on all records, of this total step size."""
-        return bench.DpSgd(
+        return bench.recipes.DpSgd(
             1.0, self.steps, noise_multiplier, total / self.steps, clipping=self.clipping, averaging=self.averaging
         )
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Calibrate the noise of both sweeps, of the counts, and of the final run: what is left."""
-        bench.refuse_searched(facts, {"learning_rate"}, "the rule scales one step size, and finds its range by itself")
+        bench.search.refuse_search_space(
+            facts, {"learning_rate"}, "the rule scales one step size, and finds its range by itself"
+        )
         run = self.descent()
         sweeps = [run.calibrated(bench.PrivacyBudget(share * budget.epsilon, budget.delta)) for share in self._shares]
-        joint = bench.calibrate(bench.gaussian, budget)
+        joint = bench.events.calibrate(bench.events.gaussian, budget)
         score_noise = joint * math.sqrt(len(sweeps) * self.runs / self.score_share)
-        search = bench.compose(
-            *(bench.repeat(sweep.event, self.runs) for sweep in sweeps),
-            bench.repeat(bench.gaussian(score_noise), len(sweeps) * self.runs),
+        search = bench.events.compose(
+            *(bench.events.repeat(sweep.event, self.runs) for sweep in sweeps),
+            bench.events.repeat(bench.events.gaussian(score_noise), len(sweeps) * self.runs),
         )
 
         def whole(noise_multiplier: float) -> "DpEvent":
-            return bench.compose(search, run.with_noise(noise_multiplier).event)
+            return bench.events.compose(search, run.with_noise(noise_multiplier).event)
 
-        final = run.with_noise(bench.calibrate(whole, budget))
+        final = run.with_noise(bench.events.calibrate(whole, budget))
         n_runs = len(sweeps) * self.runs + 1
         return bench.Plan(
             budget=budget,
@@ -110,7 +112,7 @@ class LinearScaling(bench.Method[Planned]):
                 sweep_noise=tuple(sweep.noise_multiplier for sweep in sweeps),
                 score_noise=score_noise,
                 final=final,
-                final_epsilon=bench.epsilon(final.event, budget.delta).epsilon,
+                final_epsilon=bench.events.epsilon(final.event, budget.delta).epsilon,
             ),
             releases=(
                 *(replace(sweep.releases[0], count=sweep.steps * self.runs) for sweep in sweeps),
@@ -132,7 +134,7 @@ class LinearScaling(bench.Method[Planned]):
             candidates = self._candidates()
             sessions = [session.fork(f"ε share {share}, run {index}") for index in range(self.runs)]
             runs = [self.descent(noise, total) for total in candidates]
-            models = bench.DpSgd.train_together(sessions, runs, f"Sweep at {share:.0%} of ε")
+            models = bench.recipes.DpSgd.train_together(sessions, runs, f"Sweep at {share:.0%} of ε")
             scores = [part.score(model, planned.score_noise) for part, model in zip(sessions, models, strict=True)]
             best = candidates[max(range(self.runs), key=scores.__getitem__)]
             points.append((share * plan.budget.epsilon, best))

@@ -16,7 +16,7 @@ STOP_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class LiuTalwar(bench.RandomStopping[bench.Trial]):
+class LiuTalwar(bench.search.RandomStopping[bench.search.Trial]):
     """Private selection from private candidates (Liu and Talwar 2019, arXiv:1811.07971).
 
     Without a threshold (Algorithm 2): a geometric number of trials, the best is released. With one
@@ -57,27 +57,27 @@ class LiuTalwar(bench.RandomStopping[bench.Trial]):
         """Name of the quoted accountant; None: the tightest."""
         return "liu_talwar" if self.accounting == "theorem" else super().accountant
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.Trial]:
         """Calibrate the noise of a trial's training and of its score."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
             if self.threshold is not None:
-                return bench.first_above(trial, 1 / self.mean)
-            return bench.best_of(trial, self.number(budget.delta))
+                return bench.events.threshold_search(trial, 1 / self.mean)
+            return bench.events.best_of(trial, self.number(budget.delta))
 
         return self.plan_search(facts, budget, whole, self.mean)
 
-    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.Trial], session: "bench.Session") -> bench.Outcome:
         """Run trials until the coin, or the threshold, says stop."""
         trial = plan.parameters
         if self.threshold is None:
-            return bench.released(trial.best_of(session, self.number(plan.budget.delta)), session)
+            return bench.search.winner_outcome(trial.best_of(session, self.number(plan.budget.delta)), session)
         trial.check(session)
-        best = session.first_above(trial, self.threshold, 1 / self.mean, trial.event)
-        return bench.released(best, session)
+        best = session.threshold_search(trial, self.threshold, 1 / self.mean, trial.event)
+        return bench.search.winner_outcome(best, session)
 
-    def number(self, delta: float) -> "bench.RunCount":
+    def number(self, delta: float) -> "bench.search.RunCount":
         """Return the distribution of the number of trials; "theorem" asks for a hard stop."""
         if self.accounting != "theorem":
             return self.runs
-        return bench.CappedGeometric(self.mean, math.ceil(math.log(1 / (STOP_SHARE * delta)) * self.mean))
+        return bench.search.CappedGeometric(self.mean, math.ceil(math.log(1 / (STOP_SHARE * delta)) * self.mean))

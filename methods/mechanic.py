@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Mechanic(bench.OptimizerRun):
+class Mechanic(bench.recipes.OptimizerRun):
     """Mechanic (Cutkosky, Defazio and Mehta 2023, arXiv:2306.00144, Algorithm 1) of AdamW, fed with noisy gradients.
 
     The author's optimiser: with Δ the sum of AdamW's updates at rate 1, the weights are w₀ + s·Δ. The scale s is what
@@ -35,7 +35,7 @@ class Mechanic(bench.OptimizerRun):
     tuning = ("learning rate", "clipping threshold")
     end_to_end_private = True
 
-    initial_scale: bench.Positive = 1e-8
+    initial_scale: bench.parameters.Positive = 1e-8
 
     def published(self, weights: "list[Tensor]") -> "torch.optim.Optimizer":
         """Return the author's optimiser."""

@@ -54,11 +54,11 @@ class NonPrivate(bench.Method[Planned]):
     end_to_end_private = False
     needs_scores = True
 
-    learning_rate: bench.Positive | None = None
-    optimizer: bench.OptimizerName | None = None
-    batch_size: bench.Count = 256
-    epochs: bench.Positive | None = None
-    holdout: bench.Share = 0.1
+    learning_rate: bench.parameters.Positive | None = None
+    optimizer: bench.parameters.OptimizerName | None = None
+    batch_size: bench.parameters.Count = 256
+    epochs: bench.parameters.Positive | None = None
+    holdout: bench.parameters.Share = 0.1
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Plan how long to train; the release is not private."""
@@ -69,8 +69,8 @@ class NonPrivate(bench.Method[Planned]):
         runs = 1 + searched * (1 - self.holdout)  # in units of the last run
         return bench.Plan(
             budget=budget,
-            event=bench.non_private(),
-            training_event=bench.non_private(),
+            event=bench.events.non_private(),
+            training_event=bench.events.non_private(),
             parameters=Planned(batch_size, facts.steps, self.optimizer or facts.optimizer),
             releases=(),
             cost=bench.Cost(1 + searched, (1 + searched) * facts.steps, runs * facts.steps * batch_size),
@@ -91,7 +91,7 @@ class NonPrivate(bench.Method[Planned]):
                 plan.parameters, session, records, order[held_out:], LEARNING_RATES, generator, "Tuning without privacy"
             )
             judge, judges = session.objective.scores, order[:held_out]
-            scores = [bench.total_score(model, judge, records, judges) / held_out for model in models]
+            scores = [bench.losses.total_score(model, judge, records, judges) / held_out for model in models]
             rate = LEARNING_RATES[scores.index(max(scores))]
             released["candidates"] = [
                 {"learning_rate": tried, "score": score} for tried, score in zip(LEARNING_RATES, scores, strict=True)
@@ -114,20 +114,20 @@ class NonPrivate(bench.Method[Planned]):
 
         batch_size, steps = planned.batch_size, planned.steps
         models = [session.build_model().train() for _ in rates]
-        updates = [bench.UpdateRule(planned.optimizer, bench.trainable(model)) for model in models]
-        schedule = bench.DpSgd(1.0, steps, 0.0, 1.0, schedule="cosine")
+        updates = [bench.recipes.UpdateRule(planned.optimizer, bench.recipes.trainable(model)) for model in models]
+        schedule = bench.recipes.DpSgd(1.0, steps, 0.0, 1.0, schedule="cosine")
         with session.progress.track(label, steps) as advance:
             left = rows[:0]
             for step in range(steps):
                 if len(left) < min(batch_size, len(rows)):
                     left = rows[torch.randperm(len(rows), generator=generator)]
                 batch, left = left[:batch_size], left[batch_size:]
-                some = records.rows(batch).to(session.device, bench.trainable(models[0])[0].dtype)
+                some = records.rows(batch).to(session.device, bench.recipes.trainable(models[0])[0].dtype)
                 for model, update, rate in zip(models, updates, rates, strict=True):
                     # A model or a loss may write to its batch.
                     rows_of_model = some if model is models[-1] else some.copied()
                     loss = session.objective.losses(rows_of_model.outputs(model), rows_of_model.targets).mean()
-                    gradients = torch.autograd.grad(loss, bench.trainable(model))
+                    gradients = torch.autograd.grad(loss, bench.recipes.trainable(model))
                     update.apply(update.direction(gradients), rate * schedule.rate_at(step))
                 advance()
         return models

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PapernotSteinke(bench.RandomStopping[bench.Trial]):
+class PapernotSteinke(bench.search.RandomStopping[bench.search.Trial]):
     """Random search with a random number K of trials, of which only the best is released.
 
     Papernot and Steinke 2022 (arXiv:2110.03620), Algorithm 1; Theorem 2 (truncated negative binomial K) and
@@ -44,19 +44,19 @@ class PapernotSteinke(bench.RandomStopping[bench.Trial]):
 
     distribution: Literal["negative_binomial", "poisson", "uniform"] = "negative_binomial"
     shape: Annotated[float, Interval(ge=0)] = 3.0
-    mean: bench.Positive = 4.0
+    mean: bench.parameters.Positive = 4.0
     accounting: Literal["tightest", "profile", "rdp", "layer_cake"] = "tightest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distribution == "uniform" and self.accounting not in ("tightest", "layer_cake"):
-            raise bench.InvalidValueError(
+            raise bench.errors.InvalidValueError(
                 f"Expected accounting=tightest or layer_cake with distribution=uniform, got {self.accounting!r}."
             )
         self.runs  # noqa: B018  (raises if there is no such distribution)
 
     @property
-    def runs(self) -> "bench.RunCount":
+    def runs(self) -> "bench.search.RunCount":
         """The distribution of K.
 
         Raises:
@@ -64,20 +64,20 @@ class PapernotSteinke(bench.RandomStopping[bench.Trial]):
         """
         match self.distribution:
             case "negative_binomial":
-                return bench.TruncatedNegativeBinomial(self.mean, self.shape)
+                return bench.search.TruncatedNegativeBinomial(self.mean, self.shape)
             case "poisson":
-                return bench.Poisson(self.mean)
+                return bench.search.Poisson(self.mean)
             case "uniform":
-                return bench.UniformCount(1, round(2 * self.mean - 1))
+                return bench.search.UniformCount(1, round(2 * self.mean - 1))
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.Trial]:
         """Calibrate the noise of a trial's training and of its score, for the best of K of them."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.best_of(trial, self.runs)
+            return bench.events.best_of(trial, self.runs)
 
         return self.plan_search(facts, budget, whole)
 
-    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.Trial], session: "bench.Session") -> bench.Outcome:
         """Train K models and release the best."""
-        return bench.released(plan.parameters.best_of(session, self.runs), session)
+        return bench.search.winner_outcome(plan.parameters.best_of(session, self.runs), session)

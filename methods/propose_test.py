@@ -26,11 +26,11 @@ class Planned:
 
     test_epsilon: float
     successes: int
-    final: bench.DpSgd
+    final: bench.recipes.DpSgd
 
 
 @dataclass(frozen=True)
-class ProposeTest(bench.SearchMethod[Planned]):
+class ProposeTest(bench.search.SearchMethod[Planned]):
     """Subsample-and-aggregate, searched by AboveThreshold with steps that double.
 
     The records are split into k parts; every candidate is trained on each part without privacy, and its utility
@@ -66,23 +66,23 @@ class ProposeTest(bench.SearchMethod[Planned]):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    candidates: bench.Count = 16
+    candidates: bench.parameters.Count = 16
     partitions: Annotated[int, Interval(ge=2)] = 10
     resolution: Annotated[float, Interval(gt=0, lt=1)] = 0.01
-    successes: bench.Count = 1
-    final_share: bench.Share = 0.85
+    successes: bench.parameters.Count = 1
+    final_share: bench.parameters.Share = 0.85
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Calibrate the noise of the final run, then ε₀ of a success."""
         space, why = self.searched_space(facts), "candidates are compared after equally many steps without noise"
-        bench.refuse_searched(facts, bench.HYPERPARAMETERS, why, space)
+        bench.search.refuse_search_space(facts, bench.recipes.HYPERPARAMETERS, why, space)
         final = self.training(facts).calibrated(bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta))
         successes = min(self.successes, most_successes(self.resolution))
 
         def whole(inverse: float) -> "DpEvent":
-            return bench.compose(bench.repeat(bench.pure(1 / inverse), successes), final.event)
+            return bench.events.compose(bench.events.repeat(bench.events.pure_dp(1 / inverse), successes), final.event)
 
-        inverse = bench.calibrate(whole, budget)
+        inverse = bench.events.calibrate(whole, budget)
         search = self._on_part(facts)
         trained = self.candidates * (1 - self.validation) * facts.n_records
         cost = final.cost(facts.n_records)
@@ -104,7 +104,7 @@ class ProposeTest(bench.SearchMethod[Planned]):
             ),
         )
 
-    def _on_part(self, facts: bench.TaskFacts) -> "bench.DpSgd":
+    def _on_part(self, facts: bench.TaskFacts) -> "bench.recipes.DpSgd":
         """Return a run on one part of the records: full batches, as many steps as the final run has epochs."""
         epochs = facts.with_schedule(None, self.epochs).epochs
         return replace(self.training(facts), sample_rate=1.0, steps=max(1, round(epochs)))

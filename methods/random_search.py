@@ -6,7 +6,7 @@ import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class RandomSearch(bench.CandidateMethod[bench.Run]):
+class RandomSearch(bench.search.CandidateMethod[bench.search.DpSgdRun]):
     """One candidate drawn from the task's search space, trained by DP-SGD with the whole budget.
 
     A search with a single trial looks at no score, so the draw is free: the event is that of one run,
@@ -23,11 +23,11 @@ class RandomSearch(bench.CandidateMethod[bench.Run]):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Run]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.DpSgdRun]:
         """Plan T steps at the smallest noise that meets the budget; each of several schedules has its own."""
         return self.searched(facts, budget, drawn=True).calibrated(budget).as_plan(facts, budget)
 
-    def run(self, plan: bench.Plan[bench.Run], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.DpSgdRun], session: "bench.Session") -> bench.Outcome:
         """Draw, then train for T steps."""
         run, inner, candidate = plan.parameters.opened(session, session.candidate(self.searched_space(session.facts)))
         return bench.Outcome(run.train(inner), candidate)

@@ -7,7 +7,7 @@ import dphpo_bench as bench
 
 
 @dataclass(frozen=True)
-class Recommended(bench.SingleRun):
+class Recommended(bench.recipes.SingleRun):
     """DP-SGD as in the released configurations of De, Berrada, Hayes, Smith and Balle (2022, arXiv:2204.13650).
 
     SGD without momentum or weight decay, a constant rate of 2, gradients clipped at 1, an exponential average of the
@@ -33,11 +33,11 @@ class Recommended(bench.SingleRun):
     tuning: ClassVar[tuple[str, ...]] = ()
     end_to_end_private = True
 
-    clipping: bench.ClippingRule = "abadi:1"
-    averaging: bench.Decay = 0.9999
-    learning_rate: bench.Positive = 2.0
+    clipping: bench.parameters.ClippingRule = "abadi:1"
+    averaging: bench.parameters.Decay = 0.9999
+    learning_rate: bench.parameters.Positive = 2.0
 
-    def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
+    def training(self, facts: bench.TaskFacts) -> bench.recipes.DpSgd:
         """Return SGD without momentum, whatever the task's optimiser is."""
         run = super().training(facts)
         return replace(run, optimizer="SGD", momentum=0.0, learning_rate=self.learning_rate)

@@ -26,7 +26,7 @@ class Planned:
         epsilon: of the whole procedure of the method that runs again.
     """
 
-    training: bench.DpSgd | None
+    training: bench.recipes.DpSgd | None
     epsilon: float | None
 
 
@@ -72,14 +72,14 @@ class Replay(bench.Method[Planned]):
     again: str | None = None
     settings: str = "{}"
     sample_rate: Annotated[float, Interval(ge=0, le=1)] | None = None
-    steps: bench.Count | None = None
-    learning_rate: bench.Positive | None = None
-    optimizer: bench.OptimizerName | None = None
-    clipping: bench.ClippingRule = "auto_s"
+    steps: bench.parameters.Count | None = None
+    learning_rate: bench.parameters.Positive | None = None
+    optimizer: bench.parameters.OptimizerName | None = None
+    clipping: bench.parameters.ClippingRule = "auto_s"
     schedule: Literal["constant", "cosine"] = "constant"
-    averaging: bench.Decay = 0.99
+    averaging: bench.parameters.Decay = 0.99
     weight_decay: Annotated[float, Interval(ge=0)] | None = None
-    momentum: bench.Decay | None = None
+    momentum: bench.parameters.Decay | None = None
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Calibrate the noise to this share of the budget; ε of the whole is infinite all the same."""
@@ -108,9 +108,9 @@ class Replay(bench.Method[Planned]):
     def _for_training(self, budget: bench.PrivacyBudget) -> bench.PrivacyBudget:
         return bench.PrivacyBudget(self.share * budget.epsilon, budget.delta)
 
-    def _training(self, facts: bench.TaskFacts) -> bench.DpSgd:
+    def _training(self, facts: bench.TaskFacts) -> bench.recipes.DpSgd:
         """Return the run without its noise."""
-        run = bench.DpSgd.of(
+        run = bench.recipes.DpSgd.of(
             facts,
             learning_rate=self.learning_rate,
             optimizer=self.optimizer,
@@ -132,10 +132,10 @@ class Replay(bench.Method[Planned]):
         except (ValueError, RecursionError):
             settings = None
         if not isinstance(settings, dict):
-            raise bench.InvalidValueError(f"Expected settings to be a JSON object, got {self.settings[:100]!r}.")
+            raise bench.errors.InvalidValueError(f"Expected settings to be a JSON object, got {self.settings[:100]!r}.")
         method = bench.make_method(self.again or "", settings)
         if not method.end_to_end_private:
-            raise bench.InvalidValueError(f"Expected again to be a private method, got {self.again}.")
+            raise bench.errors.InvalidValueError(f"Expected again to be a private method, got {self.again}.")
         return method
 
     def _enlarged(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> tuple[float, bench.Plan[Any]]:
@@ -144,7 +144,7 @@ class Replay(bench.Method[Planned]):
         whole = target
         plan = method.plan(facts, bench.PrivacyBudget(whole, budget.delta))
         for _ in range(ROUNDS):
-            alone = bench.epsilon(plan.training_event, budget.delta).epsilon
+            alone = bench.events.epsilon(plan.training_event, budget.delta).epsilon
             if abs(alone / target - 1) < CLOSE:
                 break
             whole *= target / alone
@@ -154,4 +154,4 @@ class Replay(bench.Method[Planned]):
 
 def _unpaid(event: "DpEvent") -> "DpEvent":
     """Return the event after values were looked up without privacy."""
-    return bench.compose(event, bench.non_private())
+    return bench.events.compose(event, bench.events.non_private())

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ScheduleFree(bench.OptimizerRun):
+class ScheduleFree(bench.recipes.OptimizerRun):
     """Schedule-Free AdamW (Defazio et al. 2024, arXiv:2405.15682, Algorithm 1) fed with noisy gradients.
 
     The published optimiser at its package's defaults: gradients are taken between the weights z of AdamW and their mean
@@ -31,17 +31,17 @@ class ScheduleFree(bench.OptimizerRun):
     tuning = ("learning rate schedule", "clipping threshold")
     end_to_end_private = True
 
-    averaging: bench.Decay = 0.0
-    learning_rate: bench.Positive = 0.0025
+    averaging: bench.parameters.Decay = 0.0
+    learning_rate: bench.parameters.Positive = 0.0025
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.averaging:
-            raise bench.InvalidValueError(
+            raise bench.errors.InvalidValueError(
                 f"Expected averaging=0, got {self.averaging}: Schedule-Free averages its weights itself."
             )
 
-    def training(self, facts: bench.TaskFacts) -> bench.DpSgd:
+    def training(self, facts: bench.TaskFacts) -> bench.recipes.DpSgd:
         """Return the run without its noise."""
         return replace(super().training(facts), learning_rate=self.learning_rate)
 

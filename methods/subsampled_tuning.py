@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
+class SubsampledTuning(bench.search.RandomStopping[bench.search.SearchThenTrain]):
     """Practical hyperparameter tuning on subsamples (Koskela and Kulkarni 2023, arXiv:2301.11989, second variant).
 
     A Poisson sample of rate q₁ is searched with a random number of trials; the final run uses all records with
@@ -41,28 +41,28 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
     version = 2
     end_to_end_private = True
 
-    validation: bench.Share = 0.3
+    validation: bench.parameters.Share = 0.3
     mean: Annotated[float, Interval(gt=1)] = 10.0
-    tuning_rate: bench.Share = 0.2
-    final_share: bench.Share = 0.85
+    tuning_rate: bench.parameters.Share = 0.2
+    final_share: bench.parameters.Share = 0.85
     extrapolation: Literal["auto", "linear", "none"] = "auto"
     accounting: Literal["tightest", "profile", "layer_cake"] = "tightest"
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.SearchThenTrain]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.SearchThenTrain]:
         """Calibrate the noise of the final run, then that of the search."""
         share = bench.PrivacyBudget(self.final_share * budget.epsilon, budget.delta)
         final = self.searched(facts, share).calibrated(share)
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.compose(self.search(trial), final.event)
+            return bench.events.compose(self.search(trial), final.event)
 
         return self.plan_search_and_run(facts, budget, whole, final, searched=self.tuning_rate)
 
     def search(self, trial: "DpEvent") -> "DpEvent":
         """Return the search on a sample."""
-        return bench.poisson_sampled(self.tuning_rate, bench.best_of(trial, self.runs))
+        return bench.events.poisson_sampled(self.tuning_rate, bench.events.best_of(trial, self.runs))
 
-    def run(self, plan: bench.Plan[bench.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.SearchThenTrain], session: "bench.Session") -> bench.Outcome:
         """Search on a sample, extrapolate, train."""
         trial, final = plan.parameters.trial, plan.parameters.final
         best = trial.best_of(session.subsample(self.search(trial.event)), self.runs)
@@ -70,7 +70,7 @@ class SubsampledTuning(bench.RandomStopping[bench.SearchThenTrain]):
         chosen = self.extrapolated(winner, winner.get("optimizer", final.optimizer))
         return bench.Outcome(final.trained(session, chosen, "Final run"), chosen)
 
-    def extrapolated(self, winner: "bench.Candidate", optimizer: str) -> "bench.Candidate":
+    def extrapolated(self, winner: "bench.search.Candidate", optimizer: str) -> "bench.search.Candidate":
         """Extrapolate the winner of the sample to all records."""
         linear = self.extrapolation == "linear" or (self.extrapolation == "auto" and optimizer.lower() == "sgd")
         if not linear or "learning_rate" not in winner:

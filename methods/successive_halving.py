@@ -39,13 +39,13 @@ class Planned:
         score_noise: σ of each count of correct predictions.
     """
 
-    run: bench.DpSgd
+    run: bench.recipes.DpSgd
     rungs: tuple[Rung, ...]
     score_noise: float
 
 
 @dataclass(frozen=True)
-class SuccessiveHalving(bench.SearchMethod[Planned]):
+class SuccessiveHalving(bench.search.SearchMethod[Planned]):
     """Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943) whose every step and score is paid for.
 
     n candidates train for a short while, are scored by noisy counts on held-out records, and the best n/η of them
@@ -77,7 +77,7 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
     keep: Annotated[int, Interval(ge=2)] = 3
     scouting_noise: Annotated[float, Interval(ge=1, le=100)] = 2.0
 
-    def rungs(self, run: bench.DpSgd) -> tuple[Rung, ...]:
+    def rungs(self, run: bench.recipes.DpSgd) -> tuple[Rung, ...]:
         """Return the rungs of a run: the shortest lasts 1/η^r of it, r the number of looks."""
         counts = [self.candidates]
         while counts[-1] > 1:
@@ -98,18 +98,22 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
         """Calibrate the noise of the steps, then that of the scores: each part of the records has the whole budget."""
         space, why = self.searched_space(facts), "the rungs are the schedule"
-        bench.refuse_searched(facts, bench.HYPERPARAMETERS, why, space)
+        bench.search.refuse_search_space(facts, bench.recipes.HYPERPARAMETERS, why, space)
         run = self.training(facts)
-        run = run.with_noise(bench.calibrate(lambda noise: self.training_event(run.with_noise(noise)), budget))
+        run = run.with_noise(bench.events.calibrate(lambda noise: self.training_event(run.with_noise(noise)), budget))
         rungs = self.rungs(run)
         scores = sum(rung.trials for rung in rungs if not rung.is_last)
-        score_noise = bench.calibrate(lambda noise: bench.repeat(bench.gaussian(noise), scores), budget)
+        score_noise = bench.events.calibrate(
+            lambda noise: bench.events.repeat(bench.events.gaussian(noise), scores), budget
+        )
         steps = sum(rung.trials * rung.steps for rung in rungs)
         trained = steps * run.sample_rate * (1 - self.validation) + scores * self.validation
         return bench.Plan(
             budget=budget,
-            event=bench.held_out(
-                self.training_event(run), bench.repeat(bench.gaussian(score_noise), scores), self.validation
+            event=bench.events.held_out(
+                self.training_event(run),
+                bench.events.repeat(bench.events.gaussian(score_noise), scores),
+                self.validation,
             ),
             training_event=run.event,
             parameters=Planned(run, rungs, score_noise),
@@ -125,11 +129,11 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
             cost=bench.Cost(runs=self.candidates, steps=steps, examples=trained * facts.n_records),
         )
 
-    def training_event(self, run: bench.DpSgd) -> "DpEvent":
+    def training_event(self, run: bench.recipes.DpSgd) -> "DpEvent":
         """Return the steps of all rungs."""
-        return bench.compose(
+        return bench.events.compose(
             *(
-                bench.repeat(run.with_noise(rung.noise_multiplier).step, rung.trials * rung.steps)
+                bench.events.repeat(run.with_noise(rung.noise_multiplier).step, rung.trials * rung.steps)
                 for rung in self.rungs(run)
             )
         )
@@ -140,7 +144,7 @@ class SuccessiveHalving(bench.SearchMethod[Planned]):
         training, validation = session.holdout(self.validation)
         candidates = [session.fork(f"candidate {index}").candidate(space) for index in range(self.candidates)]
         left = {
-            index: bench.Training(training.fork(f"candidate {index}"), planned.run.having(candidate))
+            index: bench.recipes.Training(training.fork(f"candidate {index}"), planned.run.having(candidate))
             for index, candidate in enumerate(candidates)
         }
         looks: list[dict[str, float]] = []

@@ -94,9 +94,9 @@ class Adult(DatasetTask):
     n_classes = None
 
     @property
-    def metrics(self) -> tuple[bench.Metric, ...]:
+    def metrics(self) -> tuple[bench.metrics.Metric, ...]:
         """The area under the ROC curve first: to answer "no" is right three times in four."""
-        return bench.ROC_AUC, bench.ACCURACY, bench.CROSS_ENTROPY
+        return bench.metrics.ROC_AUC, bench.metrics.ACCURACY, bench.metrics.CROSS_ENTROPY
 
     def build_model(self) -> "torch.nn.Module":
         """Build the linear layer, of zeros, or the small network with torch's initial weights."""
@@ -110,7 +110,7 @@ class Adult(DatasetTask):
 
     @property
     def _setup(self) -> Setup:
-        return Setup(bench.Input((N_INPUTS,)), repr(ENCODING), Schedule(batch_size=4096, epochs=20))
+        return Setup(bench.recipes.Input((N_INPUTS,)), repr(ENCODING), Schedule(batch_size=4096, epochs=20))
 
     def _load(self, source: bench.DataSource, split: Split) -> bench.Records:
         import torch

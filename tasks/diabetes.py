@@ -49,7 +49,7 @@ class Diabetes(bench.Task):
             task=self.name,
             model=self.model_name,
             n_records=N_TRAIN,
-            inputs=bench.Input((len(TYPICAL),)),
+            inputs=bench.recipes.Input((len(TYPICAL),)),
             kind="regression",
             error_bound=1.0,
             batch_size=N_TRAIN,
@@ -106,5 +106,7 @@ def packaged_rows() -> "tuple[list[bytes], Array]":
     order = sorted(range(len(rows)), key=digests.__getitem__)
     ordered = [digests[index] for index in order]
     if hashlib.sha256(b"".join(ordered)).hexdigest() != CONTENT_HASH:
-        raise bench.DataError("The installed scikit-learn ships another diabetes dataset than expected; install 1.x.")
+        raise bench.errors.DataError(
+            "The installed scikit-learn ships another diabetes dataset than expected; install 1.x."
+        )
     return ordered, rows[order]

@@ -36,7 +36,7 @@ class Digits(bench.Task):
             task=self.name,
             model=self.model_name,
             n_records=N_TRAIN,
-            inputs=bench.Input((64,)),
+            inputs=bench.recipes.Input((64,)),
             n_classes=10,
             batch_size=512,
             epochs=40,
@@ -98,5 +98,7 @@ def packaged_records() -> "Array":
     records["pixels"] = bunch.images[:, None]
     records["label"] = bunch.target
     if content_hash(records) != CONTENT_HASH:
-        raise bench.DataError("The installed scikit-learn ships other digits than expected; install scikit-learn 1.x.")
+        raise bench.errors.DataError(
+            "The installed scikit-learn ships other digits than expected; install scikit-learn 1.x."
+        )
     return canonical_order(records)

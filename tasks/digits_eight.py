@@ -29,9 +29,9 @@ class DigitsEight(Digits):
         return dataclasses.replace(super().facts, task=self.name, kind="binary", n_classes=None)
 
     @property
-    def metrics(self) -> tuple[bench.Metric, ...]:
+    def metrics(self) -> tuple[bench.metrics.Metric, ...]:
         """The area under the ROC curve first: accuracy says little where one class is rare."""
-        return (bench.ROC_AUC, bench.F1, bench.BALANCED_ACCURACY, bench.ACCURACY)
+        return (bench.metrics.ROC_AUC, bench.metrics.F1, bench.metrics.BALANCED_ACCURACY, bench.metrics.ACCURACY)
 
     def scores(self, outputs: "torch.Tensor", targets: "torch.Tensor") -> "torch.Tensor":
         """Return the probability of the true answer: by accuracy many models are as good as saying "none"."""

@@ -107,20 +107,20 @@ class E2e(DatasetTask):
         # can be strong differentially private learners", ICLR 2022; for LoRA the rate of Yu et al. 2022.
         if self._tuning:
             schedule = Schedule(batch_size=1024, epochs=10, learning_rate=2e-3 if self._tuning == "all" else 4e-4)
-            return Setup(bench.Input((self.gpt2.length,), "int", self.n_classes), self.gpt2.key, schedule)
-        tokens = bench.Input((SMALL.length,), "int", self.n_classes)
+            return Setup(bench.recipes.Input((self.gpt2.length,), "int", self.n_classes), self.gpt2.key, schedule)
+        tokens = bench.recipes.Input((SMALL.length,), "int", self.n_classes)
         return Setup(tokens, [VOCABULARY.tokens, PROMPT, SENTENCE], Schedule(batch_size=512, epochs=1))
 
     @property
-    def metrics(self) -> tuple[bench.Metric | bench.ModelMetric, ...]:
+    def metrics(self) -> tuple[bench.metrics.Metric | bench.metrics.ModelMetric, ...]:
         """Perplexity of the test sentences' tokens, BLEU of what the model writes, and the small one's right tokens."""
         if not self._tuning:
-            return bench.PERPLEXITY, bench.ACCURACY, bench.ModelMetric("bleu", True, bleu)
+            return bench.metrics.PERPLEXITY, bench.metrics.ACCURACY, bench.metrics.ModelMetric("bleu", True, bleu)
         from dphpo_bench.recipes.language_models import token_perplexity
 
         # All outputs of such a vocabulary together would take 94 GB.
-        perplexity = bench.ModelMetric("perplexity", False, token_perplexity)
-        return perplexity, bench.ModelMetric("bleu", True, self._bleu_of_gpt2)
+        perplexity = bench.metrics.ModelMetric("perplexity", False, token_perplexity)
+        return perplexity, bench.metrics.ModelMetric("bleu", True, self._bleu_of_gpt2)
 
     @property
     def pretrained_models(self) -> "tuple[Weights, ...]":

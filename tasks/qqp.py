@@ -42,6 +42,6 @@ class Qqp(TextTask):
     roberta_schedule = Schedule(batch_size=6000, epochs=18)  # Li et al. 2022
 
     @property
-    def metrics(self) -> tuple[bench.Metric | bench.ModelMetric, ...]:
+    def metrics(self) -> tuple[bench.metrics.Metric | bench.metrics.ModelMetric, ...]:
         """Accuracy, and F1 of the duplicates, as GLUE reports both."""
-        return bench.ACCURACY, bench.F1, bench.CROSS_ENTROPY
+        return bench.metrics.ACCURACY, bench.metrics.F1, bench.metrics.CROSS_ENTROPY

@@ -42,7 +42,7 @@ class TinyTask(bench.Task):
             task=self.name,
             model=self.model_name,
             n_records=self.n_records,
-            inputs=bench.Input((5,)),
+            inputs=bench.recipes.Input((5,)),
             n_classes=3,
             batch_size=100,
             epochs=5,
@@ -87,8 +87,8 @@ class FixedNoise(bench.Method):
     fault: str = ""
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        step = bench.poisson_sampled(facts.sample_rate, bench.gaussian(self.noise_multiplier))
-        event = bench.repeat(step, self.steps)
+        step = bench.events.poisson_sampled(facts.sample_rate, bench.events.gaussian(self.noise_multiplier))
+        event = bench.events.repeat(step, self.steps)
         return bench.Plan(
             budget=budget,
             event=event,
@@ -101,8 +101,8 @@ class FixedNoise(bench.Method):
     def run(self, plan: bench.Plan, session: bench.Session) -> bench.Outcome:
         model = session.build_model()
         for _ in range(self.steps + self.extra_steps):
-            kind = bench.poisson_sampled(session.facts.sample_rate, bench.gaussian(self.noise_multiplier))
-            gradient = session.sample(kind).gradient(model, bench.AutoS(), self.noise_multiplier)
+            kind = bench.events.poisson_sampled(session.facts.sample_rate, bench.events.gaussian(self.noise_multiplier))
+            gradient = session.sample(kind).gradient(model, bench.clipping.AutoS(), self.noise_multiplier)
             with torch.no_grad():
                 for parameter, value in zip(model.parameters(), gradient, strict=True):
                     parameter -= 0.5 * value
@@ -155,7 +155,7 @@ def session_on(
 
 def asking(rate: float, *releases: Any) -> Any:
     """A kind of batches: what may be asked of one, sampled at a rate."""
-    return bench.poisson_sampled(rate, bench.compose(*releases))
+    return bench.events.poisson_sampled(rate, bench.events.compose(*releases))
 
 
 class Remembering:

@@ -51,15 +51,15 @@ def test_steps_by_hand(module: types.ModuleType) -> None:
 def test_a_search_in_two_phases() -> None:
     names: dict[str, Any] = {
         "bench": bench,
-        "short": bench.DpSgd.of(Blobs().facts),
-        "final": bench.DpSgd.of(Blobs().facts),
+        "short": bench.recipes.DpSgd.of(Blobs().facts),
+        "final": bench.recipes.DpSgd.of(Blobs().facts),
         "fraction": 0.2,
         "candidates": 3,
     }
     exec(compile(recipe("A search in two phases"), "plugins.md", "exec"), names)
     budget = bench.PrivacyBudget(4.0, 1e-4)
-    noise = bench.calibrate(names["whole"], budget)
-    assert 3.99 < bench.epsilon(names["whole"](noise), budget.delta).epsilon <= 4
+    noise = bench.events.calibrate(names["whole"], budget)
+    assert 3.99 < bench.events.epsilon(names["whole"](noise), budget.delta).epsilon <= 4
 
 
 def test_pictures_as_features(tmp_path: Path) -> None:

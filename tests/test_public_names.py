@@ -1,19 +1,40 @@
-"""The public names: one list, loaded on first use."""
+"""The public names: about thirty at the top, the rest in namespaces, all loaded on first use."""
 
+import importlib
 import subprocess
 import sys
+from collections import Counter
+
+import pytest
 
 import dphpo_bench
 
-
-def test_every_public_name_loads_and_a_strange_one_does_not():
-    assert "run" in dphpo_bench.__all__
-    for name in dphpo_bench.__all__:
-        assert getattr(dphpo_bench, name) is not None
-    assert not hasattr(dphpo_bench, "nothing_of_this_name")
+NAMESPACES = ("clipping", "errors", "events", "features", "losses", "metrics", "parameters", "recipes", "search")
 
 
-def test_importing_the_package_loads_nothing_heavy():
-    code = "import sys, dphpo_bench; print([name for name in ('torch', 'pandas', 'optuna') if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+def test_the_top_is_small() -> None:
+    assert len(set(dphpo_bench.__all__) - set(NAMESPACES)) <= 30
+    assert set(NAMESPACES) <= set(dphpo_bench.__all__)
+
+
+@pytest.mark.parametrize("name", ["", *NAMESPACES])
+def test_every_public_name_loads_and_a_strange_one_does_not(name: str) -> None:
+    module = importlib.import_module(f"dphpo_bench.{name}".rstrip("."))
+    assert module.__all__
+    assert all(getattr(module, public) is not None for public in module.__all__)
+    assert not hasattr(module, "nothing_of_this_name")
+
+
+def test_a_name_has_one_place() -> None:
+    spaces = [getattr(dphpo_bench, name) for name in NAMESPACES]
+    counts = Counter(public for module in (dphpo_bench, *spaces) for public in module.__all__)
+    assert [public for public, count in counts.items() if count > 1] == []
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = (
+        f"import sys, dphpo_bench; from dphpo_bench import {', '.join(NAMESPACES)}; "
+        "print([name for name in ('torch', 'pandas', 'optuna') if name in sys.modules])"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

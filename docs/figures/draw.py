@@ -19,7 +19,7 @@ EPSILONS = (1, 3, 8)
 
 
 def table() -> pd.DataFrame:
-    """The rows of default contestants in all settings, numbers as on the board."""
+    """Return the rows of default contestants in all settings, numbers as on the board."""
     rows = pd.read_csv(TABLE)
     return rows[rows.label == rows.method]
 
@@ -76,7 +76,7 @@ def distance() -> str:
 
 
 def losses() -> str:
-    """What of the distance is noise, and what the choice, for methods that spend ε on tuning."""
+    """Draw the parts of the distance that are noise and choice, for methods that spend ε on tuning."""
     rows = board()
     rows = rows[(rows.epsilon_target == 1) & (rows.tuning_share > 0) & rows.lost_to_noise.notna()]
     panels = [_panel(f"lost to {part}", rows, f"lost_to_{part}") for part in ("noise", "choice")]
@@ -90,7 +90,7 @@ def losses() -> str:
 
 
 def audits() -> str:
-    """The ε that attacks have shown, beside the ε that is claimed."""
+    """Draw the ε that attacks have shown, beside the claimed ε."""
     rows = board()
     rows = rows[rows.audited.notna() & rows.end_to_end_private]
     panels = []
@@ -141,7 +141,7 @@ WORDS = (
 
 
 def flow() -> str:
-    """What happens in a run, from public facts to the leaderboard."""
+    """Draw a run, from public facts to the leaderboard."""
     parts = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 920 380" font-family="Liberation Sans, Arial, Helvetica, '
         'sans-serif" font-size="14">',

@@ -1,1 +1,1 @@
-"""What any room may use; imports nothing of ours."""
+"""Errors, texts, files and progress; imports no other room."""

@@ -30,7 +30,7 @@ class Progress(Protocol):
         """Say something once."""
 
 
-class SilentProgress:
+class NullProgress:
     """Progress that shows nothing."""
 
     def track(self, description: str, total: int) -> AbstractContextManager[Advance]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import Advance, Progress, SilentProgress
+from dphpo_bench.base.progress import Advance, NullProgress, Progress
 from dphpo_bench.base.text import duration_text
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _ALWAYS = 10.0**9  # seconds; a rate over Rich's half a minute is none where a r
 
 def make_progress(quiet: bool) -> Progress:
     """Return a display of progress for people, or none."""
-    return SilentProgress() if quiet else TerminalProgress()
+    return NullProgress() if quiet else TerminalProgress()
 
 
 class TerminalProgress:

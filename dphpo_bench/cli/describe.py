@@ -39,7 +39,7 @@ def describe_command(
     known_methods, known_tasks = methods(), tasks()
     if name is None and task_file is None:
         raise InvalidValueError("Missing argument METHOD|TASK, or --task-file FILE for a task of your own.")
-    of_file = {} if task_file is None else TaskFiles.of([task_file]).own
+    of_file = {} if task_file is None else TaskFiles.of([task_file]).tasks
     if task_file is not None and (name is None or name in of_file):
         description = task_json(options.resolve_task(name, model, task_file), task_file, task_file)
         shown_by = _print_task

@@ -35,7 +35,7 @@ def json_row(question: Question, split: Split, store: RecordStore) -> dict[str, 
         **{name: getattr(identity, name) for name in ("method", "parameters", "task", "model", "epsilon", "seed")},
         "oracle": question.oracle.identity.key,
         "metric": _measure(question).name,
-        "results": {"own": split.own, "oracle": split.oracle, "at_full": split.at_full, "at_left": split.at_left},
+        "results": {"own": split.run, "oracle": split.oracle, "at_full": split.at_full, "at_left": split.at_left},
         "extra_runs": paths,
         "loss": split.loss,
         "noise": split.noise,
@@ -60,7 +60,7 @@ def one_table(question: Question, split: Split) -> "Table":
         again = question.at_full and question.at_full.identity.parameters["again"]
         rows.append(row("extra", "found again" if again else ours, f"{identity.epsilon:g}", split.at_full))
         rows.append(row("extra", theirs, left, split.at_left))
-    rows.append(row(f"{identity.method}, seed {identity.seed}", ours, left, split.own))
+    rows.append(row(f"{identity.method}, seed {identity.seed}", ours, left, split.run))
     runs = len(rows)
     for part, value in (("lost", split.loss), ("to noise", split.noise), ("to a worse choice", split.choice)):
         rows.append((part, "", "", difference_text(value, measure)))

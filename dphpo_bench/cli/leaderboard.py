@@ -105,10 +105,10 @@ def validate_command(
     submissions = read_checked(paths, _cache(), make_progress(quiet))
     if not (submissions.runs or submissions.rejected):
         raise InvalidValueError("Expected at least one record, got none. Name records or folders of them.")
-    told = _rerun(submissions.runs, paths, rerun, data_dir, quiet) if rerun and submissions.runs else []
+    outcomes = _rerun(submissions.runs, paths, rerun, data_dir, quiet) if rerun and submissions.runs else []
     if as_json:
-        rejected = [asdict(one) for one in submissions.rejected]
-        again = {"repeated": told} if rerun else {}
+        rejected = [asdict(refused) for refused in submissions.rejected]
+        again = {"repeated": outcomes} if rerun else {}
         show_json({"passed": len(submissions.runs), "rejected": rejected, **again})
     else:
         for refused in submissions.rejected:
@@ -116,15 +116,15 @@ def validate_command(
         failed = f" ({len(submissions.failed)} of them failed runs)" if submissions.failed else ""
         passed = count(len(submissions.runs), "record")
         say(f"Passed: {passed}{failed}. Rejected: {len(submissions.rejected):,}.")
-        _say_repeated(told)
-    if submissions.rejected or any(one["outcome"] not in ("same", "not repeated") for one in told):
+        _say_repeated(outcomes)
+    if submissions.rejected or any(row["outcome"] not in ("same", "not repeated") for row in outcomes):
         raise typer.Exit(1)
 
 
 def _rerun(
     runs: "Sequence[Run]", paths: list[Path], number: int, data_dir: Path | None, quiet: bool
 ) -> list[dict[str, Any]]:
-    """Repeat so many runs; for each its path, the outcome, and what differs."""
+    """Repeat so many runs, and return the path, the outcome and the differences of each."""
     from dphpo_bench.data.source import DataSource
     from dphpo_bench.leaderboard.questions import Workshop
     from dphpo_bench.leaderboard.rerun import choose, compared, repeats
@@ -133,48 +133,50 @@ def _rerun(
     from dphpo_bench.sweep.running import executor_for, run_cells
 
     source = DataSource.resolve(data_dir)
-    made, refused, others = repeats(choose(runs, number), paths, Workshop(source, Resources()))
-    told: list[dict[str, Any]] = [
-        {"path": one.path, "outcome": outcome, "reason": one.reason, "differences": []}
-        for outcome, some in (("not repeated", refused), (_ANOTHER, others))
-        for one in some
+    repeated, refused, others = repeats(choose(runs, number), paths, Workshop(source, Resources()))
+    outcomes: list[dict[str, Any]] = [
+        {"path": item.path, "outcome": outcome, "reason": item.reason, "differences": []}
+        for outcome, items in (("not repeated", refused), (_ANOTHER, others))
+        for item in items
     ]
-    if not made and others:
-        return told
-    if not made:
+    if not repeated and others:
+        return outcomes
+    if not repeated:
         reason = refused[0].reason if refused else "their methods or tasks are not installed, or in newer versions."
         raise InvalidValueError(f"None of these records can be repeated here: {reason}")
     if not quiet:
-        seconds = sum(sum(one.record.seconds.values()) for one in made)
-        methods = count(len({one.record.identity.method for one in made}), "method")
-        complain(f"Repeating {count(len(made), 'record')} of {methods}, which took {duration_text(seconds)} in all.")
-    cells = [one.cell for one in made]
+        seconds = sum(sum(repeat.record.seconds.values()) for repeat in repeated)
+        methods = count(len({repeat.record.identity.method for repeat in repeated}), "method")
+        complain(
+            f"Repeating {count(len(repeated), 'record')} of {methods}, which took {duration_text(seconds)} in all."
+        )
+    cells = [repeat.cell for repeat in repeated]
     with TemporaryDirectory() as folder, executor_for(cells) as (ready, opened):
         store = RecordStore(Path(folder))
         with interrupted_by_sigterm():
             run_cells(ready, opened, store, source, retry_failed=False, quiet=quiet)
-        for one in made:
-            found = compared(one, store)
-            failure, differences = (found, []) if isinstance(found, str) else ("", found)
+        for repeat in repeated:
+            verdict = compared(repeat, store)
+            failure, differences = (verdict, []) if isinstance(verdict, str) else ("", verdict)
             outcome = "failed" if failure else "differs" if differences else "same"
-            told.append({"path": one.path, "outcome": outcome, "reason": failure,
+            outcomes.append({"path": repeat.path, "outcome": outcome, "reason": failure,
                          "differences": [asdict(each) for each in differences]})  # fmt: skip
-    return told
+    return outcomes
 
 
-def _say_repeated(told: list[dict[str, Any]]) -> None:
-    for one in told:
+def _say_repeated(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
         listed = [
             f"{one_line(each['name'])} {value_text(each['recorded'])}, now {value_text(each['repeated'])}"
-            for each in one["differences"][:MAX_DIFFERENCES]
+            for each in row["differences"][:MAX_DIFFERENCES]
         ]
-        more = len(one["differences"]) - len(listed)
+        more = len(row["differences"]) - len(listed)
         texts = "; ".join([*listed, *([f"and {more} more"] if more else [])])
-        if one["outcome"] != "same":
-            say(f"{one['outcome'].capitalize()}: {one['path']}: {one['reason'] or texts}")
-    outcomes = Counter(one["outcome"] for one in told)
-    if told:
-        repeated = len(told) - outcomes["not repeated"] - outcomes[_ANOTHER]
+        if row["outcome"] != "same":
+            say(f"{row['outcome'].capitalize()}: {row['path']}: {row['reason'] or texts}")
+    outcomes = Counter(row["outcome"] for row in rows)
+    if rows:
+        repeated = len(rows) - outcomes["not repeated"] - outcomes[_ANOTHER]
         same = outcomes["same"]
         say(f"{count(repeated, 'run')} repeated. The same as before: {same:,}. Not the same: {repeated - same:,}.")
 

@@ -136,11 +136,11 @@ def resolve_task(task: str | None, model: str | None, task_file: str | None = No
     if task is None:
         if task_file is None:
             raise InvalidValueError("Missing option --task NAME, or --task-file FILE for a task of your own.")
-        if len(tasks.own) > 1:
+        if len(tasks.tasks) > 1:
             raise InvalidValueError(
-                f"{task_file} has the tasks {', '.join(sorted(tasks.own))}. Choose one with --task."
+                f"{task_file} has the tasks {', '.join(sorted(tasks.tasks))}. Choose one with --task."
             )
-        (task,) = tasks.own
+        (task,) = tasks.tasks
     return tasks.make(task, model)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.extras import require_extra
-from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import duration_text, one_line, shown, value_text, varying_names
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.leaderboard.board import Estimate
@@ -250,7 +250,7 @@ class Comparison:
         store.check_writable()
         for record in self.records:
             store.write(record)
-        submissions = read_checked([store.root], DataSource.resolve().cache_dir / "epsilons", SilentProgress())
+        submissions = read_checked([store.root], DataSource.resolve().cache_dir / "epsilons", NullProgress())
         write(folder, render(score(submissions), folder))
         return [f"{refused.path}: {refused.reason}" for refused in submissions.rejected]
 

@@ -1,1 +1,1 @@
-"""What plug-ins promise: methods, tasks, search spaces; and how they are found."""
+"""Contracts of plug-ins: methods, tasks, search spaces; the registry that finds them."""

@@ -23,11 +23,11 @@ class TaskFiles:
     """Tasks by name: of some files and modules, and the registered ones.
 
     Attributes:
-        own: tasks, or classes of tasks that take the name of a model, by name.
+        tasks: tasks, or classes of tasks that take the name of a model, by name.
         places: the file or module of each, as the user wrote it.
     """
 
-    own: Mapping[str, Task | type[Task]] = field(default_factory=dict)
+    tasks: Mapping[str, Task | type[Task]] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -56,12 +56,12 @@ class TaskFiles:
         Raises:
             UnknownNameError: if there is no such task or model.
         """
-        if name not in self.own:
+        if name not in self.tasks:
             known = registry.tasks()
             if name not in known:
-                raise UnknownNameError(unknown_name_message("task", name, [*self.own, *known]))
+                raise UnknownNameError(unknown_name_message("task", name, [*self.tasks, *known]))
             return registry.make_task(name, model)
-        task = self.own[name]
+        task = self.tasks[name]
         if isinstance(task, type):
             return task(model)
         models = (task.model_name, task.facts.model)

@@ -130,7 +130,7 @@ def parted_units(data: Any, unit: Any, target: str) -> tuple[Any, Tensor, str]:
 
 
 def _numbered(ids: Any) -> Tensor:
-    """Number the units of a vector of ids in the order in which they appear, int64 of shape (n,)."""
+    """Return the number of each record's unit, in the order in which ids appear: int64 of shape (n,)."""
     rule = "Expected unit to be a vector with one id for each record, all texts or all numbers"
     try:
         values = ids.tolist() if hasattr(ids, "tolist") else list(ids)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.terminal import TerminalProgress
 from dphpo_bench.data.datasets import CACHE_VARIABLE, DATA_VARIABLE, Dataset, Split, download_command
 
@@ -63,7 +63,7 @@ class DataSource:
     @property
     def silent(self) -> "DataSource":
         """The same places without a display: for what is copied or sent to other processes."""
-        return replace(self, progress=SilentProgress())
+        return replace(self, progress=NullProgress())
 
     def find(self, dataset: Dataset, split: Split) -> tuple[Path, ...]:
         """Return the split's files if all are on this machine, else none.

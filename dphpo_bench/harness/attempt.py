@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.errors import DphpoBenchError, OverBudgetError, UnsupportedEventError
-from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract.method import Outcome
 from dphpo_bench.contract.seals import sealed
@@ -89,7 +89,7 @@ def _let_run(
         streams.within(*axes),
         model_streams=streams,
         device=setup.device,
-        progress=SilentProgress() if hidden else setup.progress,
+        progress=NullProgress() if hidden else setup.progress,
         meter=None if hidden else setup.meter,
         observer=setup.observer,
         order=setup.order,

@@ -110,7 +110,7 @@ def run(
         source: where data are found; default: environment, then the hub.
         results_dir: where the record is written; None writes none.
         device: "auto", "cpu", "cuda" or a CUDA device by its number.
-        progress: where long work reports to; default: standard error. `SilentProgress()` for nothing.
+        progress: where long work reports to; default: standard error. `NullProgress()` for nothing.
         plans: where plans are kept; None: the plan is made anew and not kept.
         secure_noise: draw exact noise on a grid, and everything else that privacy rests on from cryptographic
             generators (docs/accounting.md, secure noise). Needs OpenDP, no seed, and some 10 µs a coordinate.

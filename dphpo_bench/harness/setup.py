@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.harness.journal import Journal
 from dphpo_bench.privacy.event_kinds import has_selection
 from dphpo_bench.training.randomness import Streams
@@ -59,7 +59,7 @@ class Setup:
     secure_noise: bool = False
     device: str = "cpu"
     journal: Journal = field(default_factory=Journal)
-    progress: Progress = field(default_factory=SilentProgress)
+    progress: Progress = field(default_factory=NullProgress)
     meter: Meter = field(default_factory=Meter)
     observer: "Observer | None" = None
     identity: str = ""

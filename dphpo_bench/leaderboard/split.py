@@ -15,37 +15,37 @@ class Split:
     """Four runs, by whose values they train with and how much ε their training has; larger results are better.
 
     Attributes:
-        own: own values, what was left of ε: the run itself.
+        run: the run's values, what was left of ε: the run itself.
         oracle: the oracle's values, all of ε: the oracle's last training.
-        at_full: own values, all of ε; None if there are none to train with.
+        at_full: the run's values, all of ε; None if there are none to train with.
         at_left: the oracle's values, what was left of ε.
     """
 
-    own: float
+    run: float
     oracle: float
     at_full: float | None
     at_left: float
 
     @classmethod
-    def of_free_tuning(cls, own: float, oracle: float) -> "Split":
+    def of_free_tuning(cls, run: float, oracle: float) -> "Split":
         """Return the split of a run that paid nothing for its values: the extra runs are the two that there are."""
-        return cls(own, oracle, own, oracle)
+        return cls(run, oracle, run, oracle)
 
     @property
     def loss(self) -> float:
         """By how much the oracle is better; `noise` and `choice` add up to it."""
-        return self.oracle - self.own
+        return self.oracle - self.run
 
     @property
     def noise(self) -> float:
         """Cost of paying for the tuning: the mean over both choices of values, or at the oracle's alone."""
         at_oracles = self.oracle - self.at_left
-        return at_oracles if self.at_full is None else (at_oracles + self.at_full - self.own) / 2
+        return at_oracles if self.at_full is None else (at_oracles + self.at_full - self.run) / 2
 
     @property
     def choice(self) -> float:
         """Cost of the other values: the mean over both amounts of ε, or at what was left alone."""
-        at_what_was_left = self.at_left - self.own
+        at_what_was_left = self.at_left - self.run
         return at_what_was_left if self.at_full is None else (at_what_was_left + self.oracle - self.at_full) / 2
 
 

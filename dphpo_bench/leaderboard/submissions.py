@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError, RegistryError
-from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.text import compact_json, escaped, one_line
 from dphpo_bench.leaderboard.recompute import Claim, Cost, recompute
 from dphpo_bench.leaderboard.requirements import (
@@ -158,7 +158,7 @@ def read_submissions(paths: Sequence[Path], cache: Path | None = None, progress:
     Raises:
         InvalidValueError: if a path does not exist.
     """
-    progress = progress or SilentProgress()
+    progress = progress or NullProgress()
     rejected: list[Refused] = []
     files: dict[Path, str] = {}
     for file, shown in _files(paths, rejected.append):

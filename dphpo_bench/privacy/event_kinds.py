@@ -62,7 +62,7 @@ _KINDS = (
         ("noise_multiplier",),
         lambda event: f"Laplace b={event.noise_multiplier:.4g}",
     ),
-    Kind("pure", events.PureDpEvent, events.pure, ("epsilon",), lambda event: f"pure ε={event.epsilon:.4g}"),
+    Kind("pure", events.PureDpEvent, events.pure_dp, ("epsilon",), lambda event: f"pure ε={event.epsilon:.4g}"),
     Kind("composed", dp_event.ComposedDpEvent, lambda events: dp_event.ComposedDpEvent(tuple(events)), ("events",)),
     Kind("repeated", dp_event.SelfComposedDpEvent, events.repeat, ("count", "event")),
     Kind(
@@ -76,7 +76,7 @@ _KINDS = (
     Kind(
         "first_above",
         events.FirstAboveDpEvent,
-        events.first_above,
+        events.threshold_search,
         ("stop_probability", "event"),
         lambda event, inside: f"FirstAbove(γ={event.stop_probability:.4g}; {inside})",
     ),

@@ -35,7 +35,7 @@ class BestOfDpEvent(DpEvent):  # type: ignore[misc]  # dp_accounting has no type
 
 @dataclass(frozen=True)
 class FirstAboveDpEvent(DpEvent):  # type: ignore[misc]
-    """The first run whose score reaches a fixed threshold (Liu and Talwar 2019, Algorithm 1); see `first_above`."""
+    """First run whose score reaches a fixed threshold (Liu and Talwar 2019, Algorithm 1); see `threshold_search`."""
 
     event: DpEvent
     stop_probability: float
@@ -109,7 +109,7 @@ def best_of(event: DpEvent, runs: RunCount, low: float = 1.0, high: float = 1.0)
     return BestOfDpEvent(event, runs, number("low", low, low=1e-9, high=1), number("high", high, low=1, high=1e9))
 
 
-def first_above(event: DpEvent, stop_probability: float) -> DpEvent:
+def threshold_search(event: DpEvent, stop_probability: float) -> DpEvent:
     """Return the event of runs until a score reaches a fixed threshold; that run is released. A coin may stop earlier.
 
     Args:
@@ -131,7 +131,7 @@ def on_part(partition: str, part: str, event: DpEvent) -> DpEvent:
     return PartDpEvent(short_text("partition", partition), short_text("part", part), event)
 
 
-def pure(epsilon: float) -> DpEvent:
+def pure_dp(epsilon: float) -> DpEvent:
     """Return a release that is (`epsilon`, 0)-DP, whatever was released before."""
     return PureDpEvent(number("epsilon", epsilon, low=0))
 

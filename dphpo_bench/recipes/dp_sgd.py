@@ -264,7 +264,7 @@ def training_steps(
     from dphpo_bench.training.averaging import WeightAverage
 
     weights = [trainable(model) for model in models]
-    averages = [WeightAverage(own, decay) for own, decay in zip(weights, decays, strict=True)]
+    averages = [WeightAverage(trained, decay) for trained, decay in zip(weights, decays, strict=True)]
     whole = None if state is None else [weights, [[*model.buffers()] for model in models], averages, *state]
     with session.progress.track(label, steps) as advance:
         taken = 0
@@ -276,8 +276,8 @@ def training_steps(
             for average in averages:
                 average.update()
             advance()
-    for own, average in zip(weights, averages, strict=True):
-        average.copy_to(own)
+    for trained, average in zip(weights, averages, strict=True):
+        average.copy_to(trained)
 
 
 def dp_sgd_event(sample_rate: float, steps: int, noise_multiplier: float) -> "DpEvent":

@@ -203,7 +203,7 @@ class ProbedTraining(TrainingMethod[Probed]):
         return min(max(inflation, SMALLEST_INFLATION), LARGEST_INFLATION)
 
 
-def within(limits: tuple[float, float], value: float) -> float:
+def clamp(limits: tuple[float, float], value: float) -> float:
     """Return the value, or the limit that it exceeds."""
     return min(max(value, limits[0]), limits[1])
 

@@ -11,7 +11,7 @@ from dphpo_bench.contract.search_space import ALONE, Extent, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import ClippingRule, DpSgd
-from dphpo_bench.recipes.searched_run import Run, searched
+from dphpo_bench.recipes.searched_run import DpSgdRun, searched_run
 from dphpo_bench.recipes.single_run import TrainingMethod
 from dphpo_bench.recipes.trial import SearchThenTrain, Trial, Whole
 from dphpo_bench.training.optimizer_names import OptimizerName
@@ -59,10 +59,10 @@ class CandidateMethod(TrainingMethod[P]):
         optimizer = self.optimizer or (facts.optimizer if extent in ALONE else None)
         return Space(extent, tuple(name for name, by_hand in set_by_hand.items() if by_hand), optimizer)
 
-    def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> Run:
+    def searched(self, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool = False) -> DpSgdRun:
         """Return a run, or a run for each batch size and number of epochs that are searched; see `searched`."""
         space = self.searched_space(facts)
-        return searched(self.training(facts), self.scheduled(facts), budget, drawn=drawn, space=space)
+        return searched_run(self.training(facts), self.scheduled(facts), budget, drawn=drawn, space=space)
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class RandomStopping(SearchMethod[P]):
         return trial.as_plan(facts, budget, whole(trial.event), expected, self.accountant)
 
     def plan_search_and_run(
-        self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, final: Run, searched: float = 1.0
+        self, facts: TaskFacts, budget: PrivacyBudget, whole: Whole, final: DpSgdRun, searched: float = 1.0
     ) -> Plan[SearchThenTrain]:
         """Return the plan of a search whose winner's hyperparameters serve one final run on all records.
 

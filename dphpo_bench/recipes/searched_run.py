@@ -57,7 +57,7 @@ class SearchedRun:
     drawn: bool
 
     def __post_init__(self) -> None:
-        if not all(type(one) is Combination and type(one.run) is DpSgd for one in self.combinations):
+        if not all(type(item) is Combination and type(item.run) is DpSgd for item in self.combinations):
             raise InvalidValueError("Expected combinations with runs of type DpSgd.")
 
     @property
@@ -155,13 +155,13 @@ class SearchedRun:
         return run.train(inner, label)
 
 
-Run = DpSgd | SearchedRun
+DpSgdRun = DpSgd | SearchedRun
 """A run, or several of which one is trained."""
 
 
-def searched(
+def searched_run(
     training: DpSgd, facts: TaskFacts, budget: PrivacyBudget, *, drawn: bool, space: search.Space | None = None
-) -> Run:
+) -> DpSgdRun:
     """Return the run of a search, or a run for each batch size and number of epochs of the search space.
 
     The noise of each of several runs is such that all cost about the same alone; `calibrated` and
@@ -204,7 +204,7 @@ def searched(
     return SearchedRun(tuple(combination(**schedule) for schedule in schedules), drawn)
 
 
-def refuse_searched(facts: TaskFacts, names: Collection[str], why: str, space: search.Space | None = None) -> None:
+def refuse_search_space(facts: TaskFacts, names: Collection[str], why: str, space: search.Space | None = None) -> None:
     """Refuse a search space that holds what a method cannot search.
 
     Args:

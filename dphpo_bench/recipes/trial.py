@@ -17,8 +17,8 @@ from dphpo_bench.contract.search_space import Candidate, Space
 from dphpo_bench.contract.task import TaskFacts
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.dp_sgd import DpSgd, trainable
-from dphpo_bench.recipes.searched_run import Run, SearchedRun
-from dphpo_bench.session.scored import Scored
+from dphpo_bench.recipes.searched_run import DpSgdRun, SearchedRun
+from dphpo_bench.session.scored import TrialResult
 from dphpo_bench.session.session import Session
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Trial:
 
     needs_scores: ClassVar[bool] = True
 
-    training: Run
+    training: DpSgdRun
     score_noise: Annotated[float, Interval(ge=0)]
     validation: Share
     space: Space | None = None
@@ -70,7 +70,7 @@ class Trial:
     def calibrated(
         cls,
         whole: Whole,
-        training: Run,
+        training: DpSgdRun,
         budget: PrivacyBudget,
         *,
         validation: float,
@@ -178,11 +178,11 @@ class Trial:
         space = session.facts.searched(self.space)
         return search.grid({name: values for name, values in space.items() if name not in search.SCHEDULE}, 1)
 
-    def __call__(self, session: Session) -> Scored:
+    def __call__(self, session: Session) -> TrialResult:
         """Run a single trial."""
         return self.run([session])[0]
 
-    def run(self, sessions: list[Session], candidates: list[Candidate] | None = None) -> list[Scored]:
+    def run(self, sessions: list[Session], candidates: list[Candidate] | None = None) -> list[TrialResult]:
         """Run one trial on each session.
 
         Args:
@@ -197,7 +197,7 @@ class Trial:
         else:
             models = [run.train(inner) for run, inner, _ in opened]
         return [
-            Scored(Trained(model, candidate), validation.score(model, self.score_noise))
+            TrialResult(Trained(model, candidate), validation.score(model, self.score_noise))
             for model, (_, _, candidate), (_, validation) in zip(models, opened, parts, strict=True)
         ]
 
@@ -212,10 +212,10 @@ class SearchThenTrain:
     """
 
     trial: Trial
-    final: Run
+    final: DpSgdRun
 
 
-def released(best: Trained | None, session: Session) -> Outcome:
+def winner_outcome(best: Trained | None, session: Session) -> Outcome:
     """Return the outcome of a method that releases the winner of a search.
 
     Args:

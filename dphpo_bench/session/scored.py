@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-TOGETHER = 16
+MAX_STACKED_TRIALS = 16
 """Number of models that are trained at once where that saves time; more would save little and need more memory."""
 
 
 @dataclass(frozen=True)
-class Scored:
+class TrialResult:
     """The result of one trial of a private selection.
 
     Attributes:

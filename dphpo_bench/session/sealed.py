@@ -6,7 +6,7 @@ from typing import Any
 
 from dphpo_bench.base.checks import positive, whole
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.privacy.events import no_op, pure
+from dphpo_bench.privacy.events import no_op, pure_dp
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.access import Access
 from dphpo_bench.session.selection import MakeSession
@@ -83,7 +83,7 @@ class SealedUtilities(Unique):
             InvalidValueError: if ε is not positive and finite.
             OverBudgetError: if the plan does not cover the test; there is none then.
         """
-        event = pure(positive("epsilon", epsilon))
+        event = pure_dp(positive("epsilon", epsilon))
         self._access.charge(event)
         generator = self._access.generator("noise", "above threshold")
         return UtilityTest(self._access, AboveThreshold(self._sensitivity, event.epsilon, generator), self._values)

@@ -19,7 +19,7 @@ from dphpo_bench.privacy.run_counts import geometric
 from dphpo_bench.session.access import Access, draw_uniform
 from dphpo_bench.session.copies import can_be_written, copier
 from dphpo_bench.session.observer import Observer
-from dphpo_bench.session.scored import TOGETHER, Scored
+from dphpo_bench.session.scored import MAX_STACKED_TRIALS, TrialResult
 from dphpo_bench.training.randomness import Streams, global_randomness
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ NOT_ITS_OWN = (
 )
 NOT_PICKLED = "Expected a trial's outcome that pickle can write; what it returned stays hidden."
 
-TrialFunction = Callable[["Session"], Scored]
+TrialFunction = Callable[["Session"], TrialResult]
 """One trial of a private selection."""
 
 MakeSession = Callable[[Access, Candidate | None], "Session"]
@@ -97,7 +97,7 @@ class Trials:
         trial: TrialFunction,
         base_event: "DpEvent",
         event: "DpEvent",
-        together: int = TOGETHER,
+        together: int = MAX_STACKED_TRIALS,
     ) -> "Trials":
         """Charge a new selection, and return its trials.
 
@@ -234,7 +234,7 @@ def best_of(
     return _released(access, best)
 
 
-def first_above(
+def threshold_search(
     access: Access,
     make_session: MakeSession,
     trial: TrialFunction,
@@ -242,10 +242,10 @@ def first_above(
     stop_probability: float,
     base_event: "DpEvent",
 ) -> Any:
-    """See `Session.first_above`."""
+    """See `Session.threshold_search`."""
     base_event, threshold = event_rules.frozen(base_event), float(threshold)
     stop_probability = number("stop_probability", stop_probability, low=1e-9, high=1)
-    event = events.first_above(base_event, stop_probability)
+    event = events.threshold_search(base_event, stop_probability)
     trials = Trials.open(access, make_session, trial, base_event, event, together=1)
     longest = 1
     if stop_probability < 1:  # the coins are tossed in advance

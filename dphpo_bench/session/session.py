@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dphpo_bench.base.checks import number, short_text
 from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import Progress, SilentProgress
+from dphpo_bench.base.progress import NullProgress, Progress
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.contract import search_space as search
 from dphpo_bench.contract.search_space import Candidate, Proposals, Space
@@ -81,7 +81,7 @@ def open_session(
             begun={},
             counts=Counter(),
             expected_records=float(task.facts.n_records),
-            progress=progress or SilentProgress(),
+            progress=progress or NullProgress(),
             meter=meter or Meter(),
             observer=observer,
             order=order,
@@ -296,7 +296,7 @@ class Session(Unique):
 
         return best_of(self._access, Session, trial, runs, base_event, proposals)
 
-    def first_above(
+    def threshold_search(
         self, trial: "TrialFunction", threshold: float, stop_probability: float, base_event: "DpEvent"
     ) -> Any:
         """Return the outcome of the first trial whose score reaches a threshold (Liu and Talwar 2019, Algorithm 1).
@@ -312,9 +312,9 @@ class Session(Unique):
         Returns:
             The `outcome` of that trial, or None.
         """
-        from dphpo_bench.session.selection import first_above
+        from dphpo_bench.session.selection import threshold_search
 
-        return first_above(self._access, Session, trial, threshold, stop_probability, base_event)
+        return threshold_search(self._access, Session, trial, threshold, stop_probability, base_event)
 
     def sealed_utilities(self, runs: Sequence[Any], partitions: int, validation: float) -> "SealedUtilities":
         """Evaluate each candidate on disjoint parts of the records; nobody can read the results, its utilities.

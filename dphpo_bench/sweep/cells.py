@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
-from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.text import shown
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.registry import make_task
@@ -206,7 +206,7 @@ class Job:
         self.identity = Identity.model_validate(job["identity"])
         self.budget = PrivacyBudget(self.identity.epsilon, self.identity.delta)
         self.device = str(job["device"])
-        self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], SilentProgress())
+        self.source = DataSource.resolve(job["data_dir"], job["cache_dir"], NullProgress())
         self.plans = PlanCache.of(self.source)
         torch.set_num_threads(job["threads"])
         self._plug_ins = str(job["plug_ins"])
@@ -240,7 +240,7 @@ def run_cell(job: str) -> str:
             work.budget,
             seed=work.identity.seed,
             source=work.source,
-            progress=SilentProgress(),
+            progress=NullProgress(),
             device=work.device,
             plans=work.plans,
             check=False,

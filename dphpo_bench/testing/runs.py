@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.contract.method import Method
 from dphpo_bench.contract.task import Task, TaskFacts
 from dphpo_bench.data.source import DataSource
@@ -159,6 +159,6 @@ def recorded(method: Method) -> "RunRecord":
         seed=0,
         source=DataSource.resolve(),
         device="cpu",
-        progress=SilentProgress(),
+        progress=NullProgress(),
         check=False,
     ).record

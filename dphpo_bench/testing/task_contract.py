@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.contract.task import Task
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.recipes.single_run import SingleRun
@@ -136,7 +136,7 @@ class TaskContract(DependenceContract):
             seed=0,
             source=self.source(),
             device="cpu",
-            progress=SilentProgress(),
+            progress=NullProgress(),
             check=False,
         ).record
         expect(record.status == "ok", f"DP-SGD on the first {excerpt.facts.n_records} records failed: {record.error}")

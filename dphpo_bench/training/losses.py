@@ -91,7 +91,7 @@ def token_cross_entropy(outputs: Tensor | Mapping[str, Tensor], targets: Tensor)
     return _share(losses, targets != IGNORED)
 
 
-def correct(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
+def correct_predictions(outputs: Tensor | Mapping[str, Tensor], targets: Tensor) -> Tensor:
     """Return 1 where the largest output is that of the class, else 0, also where an output is not finite."""
     values = logits(outputs)
     return ((values.argmax(1) == targets) & values.isfinite().all(1)).to(values.dtype)
@@ -129,7 +129,7 @@ def one_minus_error(bound: float) -> PerRecord:
 
 
 READY: dict[str, Objective] = {
-    "classification": Objective(cross_entropy, correct),
+    "classification": Objective(cross_entropy, correct_predictions),
     "binary": Objective(binary_cross_entropy, correct_labels),
     "multilabel": Objective(binary_cross_entropy, correct_labels),
     "tokens": Objective(token_cross_entropy, correct_tokens),

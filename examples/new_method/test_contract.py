@@ -7,7 +7,7 @@ from dphpo_bench.testing import MethodContract
 
 
 class TestContract(MethodContract):
-    """What dphpo-bench check runs."""
+    """Tests that dphpo-bench check runs."""
 
     @pytest.fixture
     def method(self) -> CoarseThenFine:

@@ -89,7 +89,7 @@ class Words(TinyTask):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        return replace(super().facts, inputs=bench.Input((4,), "int", 8))
+        return replace(super().facts, inputs=bench.recipes.Input((4,), "int", 8))
 
     def _split(self, n: int, seed: int) -> bench.Records:
         generator = torch.Generator().manual_seed(seed)
@@ -168,15 +168,15 @@ class Unclipped(bench.Method):
     end_to_end_private = True
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        event = bench.gaussian(60.0)
+        event = bench.events.gaussian(60.0)
         return bench.Plan(budget, event, event, None, (), bench.Cost(1, 1, 1.0))
 
     def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
         model = session.build_model()
         # Charged, and thrown away.
-        session.sample(asking(1.0, bench.gaussian(60.0))).gradient(model, bench.AutoS(), 60.0)
+        session.sample(asking(1.0, bench.events.gaussian(60.0))).gradient(model, bench.clipping.AutoS(), 60.0)
         raw = session._access.raw
-        total = raw.own_model().engine(model).clipped_sum(raw.train.inputs, raw.train.targets, bench.AutoS())
+        total = raw.own_model().engine(model).clipped_sum(raw.train.inputs, raw.train.targets, bench.clipping.AutoS())
         with torch.no_grad():
             for weight, gradient in zip(model.parameters(), total, strict=True):
                 weight -= 0.01 * gradient

@@ -7,11 +7,11 @@ import pytest
 import dphpo_bench as bench
 from dphpo_bench.base import meter as metering
 from dphpo_bench.base.meter import Meter
-from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.progress import NullProgress
 from dphpo_bench.base.terminal import TerminalProgress
 
 
-class Looking(SilentProgress):
+class Looking(NullProgress):
     """Keeps the meter of a run."""
 
     def whole(self, meter: Meter) -> Any:

@@ -22,7 +22,7 @@ from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.session.session import open_session
 from dphpo_bench.training.randomness import Streams
 
-EVERYTHING = bench.poisson_sampled(1.0, bench.repeat(bench.gaussian(0.0), 3))
+EVERYTHING = bench.events.poisson_sampled(1.0, bench.events.repeat(bench.events.gaussian(0.0), 3))
 
 
 class Watched:
@@ -69,7 +69,9 @@ def main() -> None:
     rows = []
     for found, truth in zip(path, seen, strict=True):
         h, noise = found["radius"], plan.parameters.loss_noise_multiplier * found["loss_bound"] / size
-        (b, a), (b_seen, a_seen) = (bench.parabola(v, h) for v in (truth, [found[f"probe_{i}"] for i in range(3)]))
+        (b, a), (b_seen, a_seen) = (
+            bench.recipes.parabola(v, h) for v in (truth, [found[f"probe_{i}"] for i in range(3)])
+        )
         sd_b, sd_a = noise / (math.sqrt(2) * h), math.sqrt(6) * noise / h**2
         rows.append(
             (found["step"], h, found["loss_bound"], truth[1], b, sd_b, b_seen, a, sd_a, a_seen, found["learning_rate"])

@@ -102,9 +102,9 @@ def train(task: bench.Task, epsilon: float, draws: int, rates: int, table: Path)
     """Train all candidates at all levels, and write which test records they get right."""
     facts = replace(task.facts, search_space=lambda: wide(task.facts))
     budget, source = bench.PrivacyBudget(epsilon, facts.default_delta), bench.DataSource.resolve()
-    single = bench.DpSgd.of(facts)
-    several = bench.searched(single, facts, budget, drawn=True)
-    assert isinstance(several, bench.SearchedRun)
+    single = bench.recipes.DpSgd.of(facts)
+    several = bench.search.searched_run(single, facts, budget, drawn=True)
+    assert isinstance(several, bench.search.SearchedRun)
     records, test = task.load_train(source), task.load_test(source)
 
     def score(model: torch.nn.Module) -> np.ndarray:
@@ -159,10 +159,10 @@ class Table:
             self.prices.write_text(json.dumps(known, indent=1))
         return list(known[name])
 
-    def run(self, share: float = 1.0) -> bench.DpSgd:
+    def run(self, share: float = 1.0) -> bench.recipes.DpSgd:
         """A run with this share of ε to itself."""
         budget = bench.PrivacyBudget(share * self.about["epsilon"], self.about["delta"])
-        return bench.DpSgd(self.about["q"], self.about["steps"], 1.0, 1.0).calibrated(budget)
+        return bench.recipes.DpSgd(self.about["q"], self.about["steps"], 1.0, 1.0).calibrated(budget)
 
     def levels(self, noise: float, count: int, random: np.random.Generator) -> np.ndarray:
         """The levels of noise above or below this one, at random so that the mean of their logarithms is its own."""
@@ -224,11 +224,11 @@ class Search:
             final = table.run(self.final) if self.final else None
 
             def whole(trial: Any) -> Any:
-                event = bench.best_of(trial, self.runs)
-                event = bench.poisson_sampled(self.sample, event) if self.sample < 1 else event
-                return bench.compose(event, final.event) if final else event
+                event = bench.events.best_of(trial, self.runs)
+                event = bench.events.poisson_sampled(self.sample, event) if self.sample < 1 else event
+                return bench.events.compose(event, final.event) if final else event
 
-            trial = bench.Trial.calibrated(whole, single, budget, validation=self.validation)
+            trial = bench.search.Trial.calibrated(whole, single, budget, validation=self.validation)
             noise = [trial.training.noise_multiplier, final.noise_multiplier if final else 0.0]
             return [noise[0] / single.noise_multiplier, noise[1] / single.noise_multiplier, trial.score_noise]
 

@@ -297,8 +297,8 @@ class Greedy(AutoClipping):
     def run(self, plan, session):
         outcome = super().run(plan, session)
         noise = plan.parameters.noise_multiplier
-        batch = session.sample(bench.poisson_sampled(plan.parameters.sample_rate, bench.gaussian(noise)))
-        batch.gradient(outcome.model, bench.AutoS(), noise)
+        batch = session.sample(bench.events.poisson_sampled(plan.parameters.sample_rate, bench.events.gaussian(noise)))
+        batch.gradient(outcome.model, bench.clipping.AutoS(), noise)
         return outcome
 """
 

@@ -116,6 +116,6 @@ def test_python_shows_long_work_unless_told_not_to(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tiny_task: Any, budget: Any, fixed_noise: Any
 ) -> None:
     monkeypatch.setattr(display, "SHORT_SECONDS", 0.0)
-    for progress, shown in ((None, True), (bench.SilentProgress(), False)):
+    for progress, shown in ((None, True), (bench.NullProgress(), False)):
         bench.run(fixed_noise(), tiny_task, budget, seed=0, progress=progress)
         assert ("Planning fixed_noise on tiny" in capsys.readouterr().err) is shown

@@ -86,7 +86,7 @@ def test_a_method_that_opens_records_is_stopped_though_its_class_is_a_copy() -> 
 
         @property
         def facts(self) -> bench.TaskFacts:
-            return bench.TaskFacts("own", "linear", 100, bench.Input((2,)), 50, 1, "SGD", 0.1, n_classes=2)
+            return bench.TaskFacts("own", "linear", 100, bench.recipes.Input((2,)), 50, 1, "SGD", 0.1, n_classes=2)
 
         def load_train(self, source: bench.DataSource) -> bench.Records:
             return bench.Records(torch.ones(100, 2), torch.arange(100) % 2)
@@ -158,7 +158,7 @@ def test_a_plot_and_a_board() -> None:
 )
 def test_mistakes_are_found_before_any_work(changes: dict[str, Any], reason: str) -> None:
     arguments = {"methods": [Louder()], "epsilons": [3], "seeds": [0], **changes}
-    with pytest.raises(bench.DphpoBenchError, match=reason):
+    with pytest.raises(bench.errors.DphpoBenchError, match=reason):
         bench.compare(task=own_task(), **arguments)
     assert not Path("results").exists()
 

@@ -11,7 +11,7 @@ from dphpo_bench.contract import descriptions, registry
 
 
 @dataclass(frozen=True)
-class Parent(bench.TrainingMethod[None]):
+class Parent(bench.recipes.TrainingMethod[None]):
     """A parent.
 
     Attributes:
@@ -19,7 +19,7 @@ class Parent(bench.TrainingMethod[None]):
             takes two lines.
     """
 
-    share: bench.Share = 0.5
+    share: bench.parameters.Share = 0.5
 
 
 @dataclass(frozen=True)
@@ -82,5 +82,5 @@ def test_every_parameter_of_a_method_here_has_a_meaning(name: str) -> None:
 
 def test_none_can_be_asked_for_in_words() -> None:
     assert registry.make_method("hyfreedp_paper", {"noise_inflation": "none"}).parameters["noise_inflation"] is None
-    with pytest.raises(bench.InvalidValueError, match="averaging='none'"):
+    with pytest.raises(bench.errors.InvalidValueError, match="averaging='none'"):
         registry.make_method("hyfreedp_paper", {"averaging": "none"})

@@ -22,44 +22,53 @@ MARGINS, LABELS = torch.tensor([-1.0, 2.0, 0.5, -0.2]), torch.tensor([0.0, 1.0, 
 @pytest.mark.parametrize(
     ("metric", "outputs", "targets", "value"),
     [
-        (bench.ACCURACY, LOGITS, CLASSES, 3 / 4),
-        (bench.ACCURACY, {"logits": LOGITS}, CLASSES, 3 / 4),
-        (bench.ACCURACY, MARGINS, LABELS, 2 / 4),
-        (bench.ACCURACY, MARGINS[:, None], LABELS, 2 / 4),
-        (bench.ACCURACY, MARGINS.view(2, 2), LABELS.view(2, 2), 2 / 4),
-        (bench.ACCURACY, torch.full((4, 3), math.nan), CLASSES, 0.0),
-        (bench.BALANCED_ACCURACY, LOGITS[1:], CLASSES[1:], (1 / 2 + 1) / 2),
-        (bench.F1, MARGINS, LABELS, 2 * 1 / (2 * 1 + 1 + 1)),
-        (bench.F1, torch.stack([-MARGINS, MARGINS], 1), LABELS.long(), 2 * 1 / (2 * 1 + 1 + 1)),  # the same two classes
-        (bench.ROC_AUC, MARGINS, LABELS, 3 / 4),  # of four pairs one is in the wrong order
-        (bench.ROC_AUC, torch.stack([-MARGINS, MARGINS], 1), LABELS.long(), 3 / 4),
-        (bench.R2, MARGINS, LABELS, 1 - (1 + 1 + 0.25 + 1.44) / 1),
-        (bench.MEAN_SQUARED_ERROR, MARGINS[:, None], LABELS, (1 + 1 + 0.25 + 1.44) / 4),
-        (bench.CROSS_ENTROPY, LOGITS, CLASSES, float(functional.cross_entropy(LOGITS, CLASSES))),
-        (bench.CROSS_ENTROPY, torch.full((4, 3), math.nan), CLASSES, math.inf),
-        (bench.PERPLEXITY, torch.zeros(2, 3, 7), torch.ones(2, 3, dtype=torch.long), 7.0),
+        (bench.metrics.ACCURACY, LOGITS, CLASSES, 3 / 4),
+        (bench.metrics.ACCURACY, {"logits": LOGITS}, CLASSES, 3 / 4),
+        (bench.metrics.ACCURACY, MARGINS, LABELS, 2 / 4),
+        (bench.metrics.ACCURACY, MARGINS[:, None], LABELS, 2 / 4),
+        (bench.metrics.ACCURACY, MARGINS.view(2, 2), LABELS.view(2, 2), 2 / 4),
+        (bench.metrics.ACCURACY, torch.full((4, 3), math.nan), CLASSES, 0.0),
+        (bench.metrics.BALANCED_ACCURACY, LOGITS[1:], CLASSES[1:], (1 / 2 + 1) / 2),
+        (bench.metrics.F1, MARGINS, LABELS, 2 * 1 / (2 * 1 + 1 + 1)),
+        (
+            bench.metrics.F1,
+            torch.stack([-MARGINS, MARGINS], 1),
+            LABELS.long(),
+            2 * 1 / (2 * 1 + 1 + 1),
+        ),  # the same two classes
+        (bench.metrics.ROC_AUC, MARGINS, LABELS, 3 / 4),  # of four pairs one is in the wrong order
+        (bench.metrics.ROC_AUC, torch.stack([-MARGINS, MARGINS], 1), LABELS.long(), 3 / 4),
+        (bench.metrics.R2, MARGINS, LABELS, 1 - (1 + 1 + 0.25 + 1.44) / 1),
+        (bench.metrics.MEAN_SQUARED_ERROR, MARGINS[:, None], LABELS, (1 + 1 + 0.25 + 1.44) / 4),
+        (bench.metrics.CROSS_ENTROPY, LOGITS, CLASSES, float(functional.cross_entropy(LOGITS, CLASSES))),
+        (bench.metrics.CROSS_ENTROPY, torch.full((4, 3), math.nan), CLASSES, math.inf),
+        (bench.metrics.PERPLEXITY, torch.zeros(2, 3, 7), torch.ones(2, 3, dtype=torch.long), 7.0),
     ],
 )
-def test_values(metric: bench.Metric, outputs: torch.Tensor, targets: torch.Tensor, value: float) -> None:
+def test_values(metric: bench.metrics.Metric, outputs: torch.Tensor, targets: torch.Tensor, value: float) -> None:
     assert metric.of(outputs, targets) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
     ("metric", "outputs", "targets"),
     [
-        (bench.ROC_AUC, MARGINS, torch.ones(4)),
-        (bench.F1, -MARGINS.abs(), torch.zeros(4)),
-        (bench.R2, MARGINS, torch.ones(4)),
-        (bench.R2, MARGINS[:1], LABELS[:1]),
-        (bench.R2, MARGINS * math.nan, LABELS),
-        (bench.MEAN_SQUARED_ERROR, LOGITS, CLASSES),
-        (bench.ACCURACY, LOGITS[0], CLASSES),
-        (bench.ACCURACY, torch.zeros(1, 2, 3), torch.full((1, 2), -100)),
-        (bench.PERPLEXITY, torch.zeros(1, 2, 3), torch.full((1, 2), -100)),
+        (bench.metrics.ROC_AUC, MARGINS, torch.ones(4)),
+        (bench.metrics.F1, -MARGINS.abs(), torch.zeros(4)),
+        (bench.metrics.R2, MARGINS, torch.ones(4)),
+        (bench.metrics.R2, MARGINS[:1], LABELS[:1]),
+        (bench.metrics.R2, MARGINS * math.nan, LABELS),
+        (bench.metrics.MEAN_SQUARED_ERROR, LOGITS, CLASSES),
+        (bench.metrics.ACCURACY, LOGITS[0], CLASSES),
+        (bench.metrics.ACCURACY, torch.zeros(1, 2, 3), torch.full((1, 2), -100)),
+        (bench.metrics.PERPLEXITY, torch.zeros(1, 2, 3), torch.full((1, 2), -100)),
     ],
 )
-def test_what_cannot_be_computed_is_refused(metric: bench.Metric, outputs: torch.Tensor, targets: torch.Tensor) -> None:
-    with pytest.raises(bench.InvalidValueError, match=f"The metric {metric.name} (is no number|cannot)") as error:
+def test_what_cannot_be_computed_is_refused(
+    metric: bench.metrics.Metric, outputs: torch.Tensor, targets: torch.Tensor
+) -> None:
+    with pytest.raises(
+        bench.errors.InvalidValueError, match=f"The metric {metric.name} (is no number|cannot)"
+    ) as error:
         metric.of(outputs, targets)
     assert "\n" not in str(error.value)
 
@@ -67,28 +76,28 @@ def test_what_cannot_be_computed_is_refused(metric: bench.Metric, outputs: torch
 def test_losses_and_scores_of_one_record_each() -> None:
     pairs, wanted = MARGINS.view(2, 2), LABELS.view(2, 2)
     expected = functional.binary_cross_entropy(pairs.sigmoid(), wanted, reduction="none").mean(1)
-    torch.testing.assert_close(bench.binary_cross_entropy(pairs, wanted), expected)
-    torch.testing.assert_close(bench.binary_cross_entropy(MARGINS[:, None], LABELS).view(2, 2).mean(1), expected)
-    assert bench.correct_labels(pairs, wanted).tolist() == [1.0, 0.0]
-    assert bench.squared_error(MARGINS[:, None], LABELS).tolist() == pytest.approx([1, 1, 0.25, 1.44])
-    assert bench.one_minus_error(2.0)(MARGINS, LABELS).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.4])
-    assert bench.one_minus_error(0.5)(MARGINS, LABELS).tolist() == [0.0, 0.0, 0.0, 0.0]
-    with pytest.raises(bench.InvalidValueError, match="targets' shape"):
-        bench.squared_error(LOGITS[:, :2], LABELS)
-    with pytest.raises(bench.InvalidValueError, match="bound"):
-        bench.one_minus_error(0.0)
+    torch.testing.assert_close(bench.losses.binary_cross_entropy(pairs, wanted), expected)
+    torch.testing.assert_close(bench.losses.binary_cross_entropy(MARGINS[:, None], LABELS).view(2, 2).mean(1), expected)
+    assert bench.losses.correct_labels(pairs, wanted).tolist() == [1.0, 0.0]
+    assert bench.losses.squared_error(MARGINS[:, None], LABELS).tolist() == pytest.approx([1, 1, 0.25, 1.44])
+    assert bench.losses.one_minus_error(2.0)(MARGINS, LABELS).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.4])
+    assert bench.losses.one_minus_error(0.5)(MARGINS, LABELS).tolist() == [0.0, 0.0, 0.0, 0.0]
+    with pytest.raises(bench.errors.InvalidValueError, match="targets' shape"):
+        bench.losses.squared_error(LOGITS[:, :2], LABELS)
+    with pytest.raises(bench.errors.InvalidValueError, match="bound"):
+        bench.losses.one_minus_error(0.0)
 
 
 def test_a_score_counts_at_most_one() -> None:
     """Whatever a task returns: one record changes the sum by at most 1, which the noise is for."""
     records = bench.Records(torch.eye(4), torch.zeros(4))
     scores = [5.0, -3.0, math.nan, 0.25]
-    total = bench.total_score(nn.Linear(4, 1), lambda _outputs, _targets: torch.tensor(scores), records)
+    total = bench.losses.total_score(nn.Linear(4, 1), lambda _outputs, _targets: torch.tensor(scores), records)
     assert total == 1.25
 
 
 def test_records_have_as_many_rows_in_each_tensor() -> None:
-    with pytest.raises(bench.InvalidValueError, match="one row in each tensor"):
+    with pytest.raises(bench.errors.InvalidValueError, match="one row in each tensor"):
         bench.Records({"ids": torch.zeros(3, 2), "mask": torch.zeros(2, 2)}, torch.zeros(3))
     records = bench.Records({"ids": torch.arange(6).view(3, 2), "x": torch.ones(3, 2).half()}, torch.zeros(3))
     moved = records.rows(torch.tensor([2, 0])).to(torch.device("cpu"), torch.float32)
@@ -105,7 +114,7 @@ def test_a_metric_of_the_model_itself() -> None:
         seen.append(test)
         return float(max(parameter.abs().max() for parameter in model.parameters()))
 
-    metrics = [bench.ACCURACY, bench.ModelMetric("largest_weight", False, largest)]
+    metrics = [bench.metrics.ACCURACY, bench.metrics.ModelMetric("largest_weight", False, largest)]
     data: dict[str, Any] = {"test": (inputs[:5], labels[:5]), "metrics": metrics, "public": True, "epochs": 2}
     task = bench.ArrayTask("blobs", (inputs, labels), nn.Linear(2, 2), **data)
     result = bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0)
@@ -128,9 +137,9 @@ def in_best_two(outputs, targets):
 
 
 metrics = [
-    bench.Metric("best_two", True, in_best_two, is_share=True),
-    bench.CROSS_ENTROPY,
-    bench.ModelMetric("half", False, lambda model, test: 0.5, is_share=True),
+    bench.metrics.Metric("best_two", True, in_best_two, is_share=True),
+    bench.metrics.CROSS_ENTROPY,
+    bench.metrics.ModelMetric("half", False, lambda model, test: 0.5, is_share=True),
 ]
 data = (rows, labels)
 task = bench.ArrayTask("shares", data, nn.Linear(3, 3), data, metrics=metrics, public=True, epochs=2)
@@ -164,23 +173,23 @@ def test_a_share_of_a_plug_in_is_shown_in_per_cent_everywhere(main_here: Any, tm
 
 
 def test_a_share_outside_of_its_range_is_refused() -> None:
-    metric = bench.Metric("percent", True, lambda *_: 87.0, is_share=True)
-    with pytest.raises(bench.InvalidValueError, match="percent is a share: expected 0 <= value <= 1, got 87"):
+    metric = bench.metrics.Metric("percent", True, lambda *_: 87.0, is_share=True)
+    with pytest.raises(bench.errors.InvalidValueError, match="percent is a share: expected 0 <= value <= 1, got 87"):
         metric.of(torch.zeros(1), torch.zeros(1))
 
 
 @pytest.mark.parametrize("value", [math.nan, "no number", None])
 def test_a_metric_of_the_model_that_is_undefined_is_refused(value: Any) -> None:
-    metric = bench.ModelMetric("odd", True, lambda _model, _test: value)
-    with pytest.raises(bench.InvalidValueError, match=r"The metric odd (is no number|cannot)"):
+    metric = bench.metrics.ModelMetric("odd", True, lambda _model, _test: value)
+    with pytest.raises(bench.errors.InvalidValueError, match=r"The metric odd (is no number|cannot)"):
         metric.of(nn.Linear(1, 1), bench.Records(torch.zeros(1), torch.zeros(1)))
 
 
 def test_a_metric_of_the_model_opens_no_data() -> None:
     """Models run in it, and a model's code may be the method's."""
     inputs, labels = torch.zeros(40, 2), torch.arange(40) % 2
-    metric = bench.ModelMetric("nosy", True, lambda _model, _test: float(len(task.load_train(None))))
+    metric = bench.metrics.ModelMetric("nosy", True, lambda _model, _test: float(len(task.load_train(None))))
     data: dict[str, Any] = {"test": (inputs, labels), "metrics": [metric], "public": True, "epochs": 2}
     task = bench.ArrayTask("blobs", (inputs, labels), nn.Linear(2, 2), **data)
-    with pytest.raises(bench.RunFailedError, match="load_train of task blobs was called"):
+    with pytest.raises(bench.errors.RunFailedError, match="load_train of task blobs was called"):
         bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0)

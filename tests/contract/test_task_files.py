@@ -35,7 +35,8 @@ class Rows(bench.Task):
 
     @property
     def facts(self):
-        return bench.TaskFacts("class_rows", self.model_name, ROWS, bench.Input((2,)), 10, 1, "SGD", 0.1, n_classes=2)
+        inputs = bench.recipes.Input((2,))
+        return bench.TaskFacts("class_rows", self.model_name, ROWS, inputs, 10, 1, "SGD", 0.1, n_classes=2)
 
     def load_train(self, source):
         return bench.Records(rows, torch.arange(ROWS) % 2)
@@ -68,7 +69,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("place", ["own_rows.py", "./own_rows.py", "own_rows"])
 def test_all_tasks_that_a_module_defines(place: str) -> None:
     tasks = TaskFiles.of([place])
-    assert sorted(tasks.own) == ["class_rows", "first_rows"]
+    assert sorted(tasks.tasks) == ["class_rows", "first_rows"]
     assert tasks.make("class_rows").model_name == "linear"
     assert tasks.make("class_rows", "mlp").model_name == "mlp"
     assert tasks.make("first_rows", "Linear") is tasks.make("first_rows") is tasks.make("first_rows", "own")
@@ -77,8 +78,8 @@ def test_all_tasks_that_a_module_defines(place: str) -> None:
 
 @pytest.mark.parametrize(("name", "task"), [("larger", "larger_rows"), ("one", "first_rows"), ("Rows", "class_rows")])
 def test_one_of_them(name: str, task: str) -> None:
-    assert list(TaskFiles.of([f"own_rows.py:{name}"]).own) == [task]
-    assert list(TaskFiles.of([f"own_rows:{name}"]).own) == [task]
+    assert list(TaskFiles.of([f"own_rows.py:{name}"]).tasks) == [task]
+    assert list(TaskFiles.of([f"own_rows:{name}"]).tasks) == [task]
 
 
 @pytest.mark.parametrize(

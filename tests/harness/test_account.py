@@ -44,7 +44,7 @@ def test_runs_on_private_records_are_counted_together(fixed_noise, budget, tmp_p
     assert [one.status for one in found.releases] == ["ok"] * 3
     event = bench.plan(fixed_noise(), PrivateTask(), budget).plan.event
     (total,) = found.totals
-    assert total.together == pytest.approx(bench.epsilon(repeat(event, 3), budget.delta).epsilon, rel=1e-6)
+    assert total.together == pytest.approx(bench.events.epsilon(repeat(event, 3), budget.delta).epsilon, rel=1e-6)
     assert total.adaptively is not None
     assert total.adaptively >= total.together
     last = str(results[2].account)
@@ -181,7 +181,7 @@ def test_a_full_disk_refuses_the_run_and_keeps_what_was_counted(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(bench.DphpoBenchError, match="No space left on device"):
+    with pytest.raises(bench.errors.DphpoBenchError, match="No space left on device"):
         bench.run(fixed_noise(), Watched(), budget, results_dir=tmp_path)
     monkeypatch.undo()
     assert len(read) == 1

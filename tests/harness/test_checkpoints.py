@@ -37,7 +37,7 @@ def toy(shift: float = 0.0, public: bool = True) -> bench.ArrayTask:
 
 
 def run(folder: Path, method: str | bench.Method, task: bench.ArrayTask | None = None, **options: Any) -> Any:
-    options = {"seed": 0, "checkpoint_every": 5, "progress": bench.SilentProgress(), **options}
+    options = {"seed": 0, "checkpoint_every": 5, "progress": bench.NullProgress(), **options}
     return bench.run(method, task or toy(), BUDGET, results_dir=folder, **options)
 
 
@@ -85,7 +85,7 @@ def test_a_killed_run_ends_with_the_record_and_model_of_one_that_was_not(
 
 
 @dataclass(frozen=True)
-class Forgetful(bench.SingleRun):
+class Forgetful(bench.recipes.SingleRun):
     """A method whose loop does not say what changes while it lasts."""
 
     name = "forgetful"
@@ -94,12 +94,12 @@ class Forgetful(bench.SingleRun):
     tuning = ()
     end_to_end_private = True
 
-    def run(self, plan: bench.Plan[bench.DpSgd], session: bench.Session) -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: bench.Session) -> bench.Outcome:
         """Train without a word about the state."""
         training, model = plan.parameters, session.build_model()
         for gradient in training.gradients(session, model):
             with torch.no_grad():
-                torch._foreach_add_(bench.trainable(model), gradient, alpha=-0.1)
+                torch._foreach_add_(bench.recipes.trainable(model), gradient, alpha=-0.1)
         return bench.Outcome(model, {})
 
 
@@ -109,7 +109,7 @@ class AsksFirst(Forgetful):
 
     name = "asks_first"
 
-    def run(self, plan: bench.Plan[bench.DpSgd], session: bench.Session) -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: bench.Session) -> bench.Outcome:
         """Ask one batch."""
         plan.parameters.gradient(session, session.build_model())
         raise AssertionError
@@ -119,7 +119,7 @@ class TestGoingOn:
     def test_the_display_goes_on_from_the_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reports: list[Any] = []
 
-        class Seen(bench.SilentProgress):
+        class Seen(bench.NullProgress):
             @contextmanager
             def track(self, description: str, total: int) -> Iterator[Any]:
                 yield lambda amount=1: reports.append(amount) if description == "Training" else None
@@ -166,7 +166,7 @@ class TestRefused:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd")
         path = checkpoint_in(tmp_path)
         path.write_bytes(damage(path.read_bytes()))
-        with pytest.raises(bench.DphpoBenchError, match="is damaged: remove it") as refused:
+        with pytest.raises(bench.errors.DphpoBenchError, match="is damaged: remove it") as refused:
             run(tmp_path, "dp_sgd")
         assert refused.value.exit_code == 2
         path.unlink()
@@ -175,17 +175,17 @@ class TestRefused:
     def test_other_conditions(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd")
         monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-        with pytest.raises(bench.DphpoBenchError, match="of a run with another number of threads"):
+        with pytest.raises(bench.errors.DphpoBenchError, match="of a run with another number of threads"):
             run(tmp_path, "dp_sgd")
 
     @pytest.mark.parametrize("method", ["dp_hyper", "grid_composed", "nonprivate"])
     def test_more_than_one_training_run(self, method: str, tmp_path: Path) -> None:
-        with pytest.raises(bench.InvalidValueError, match="does more than one training run"):
+        with pytest.raises(bench.errors.InvalidValueError, match="does more than one training run"):
             run(tmp_path, method)
 
     @pytest.mark.parametrize("method", [Forgetful(), AsksFirst()])
     def test_a_method_that_does_not_name_its_state(self, method: bench.Method, tmp_path: Path) -> None:
-        with pytest.raises(bench.InvalidValueError, match="cannot go on from a checkpoint"):
+        with pytest.raises(bench.errors.InvalidValueError, match="cannot go on from a checkpoint"):
             run(tmp_path, method)
         assert not list(tmp_path.rglob("*.json"))
 
@@ -199,8 +199,8 @@ class TestRefused:
     )
     def test_runs_that_could_not_go_on(self, options: dict[str, Any], message: str, tmp_path: Path) -> None:
         options = {"seed": 0, "results_dir": tmp_path, "checkpoint_every": 5, **options}
-        with pytest.raises(bench.InvalidValueError, match=message):
-            bench.run("dp_sgd", toy(), BUDGET, progress=bench.SilentProgress(), **options)
+        with pytest.raises(bench.errors.InvalidValueError, match=message):
+            bench.run("dp_sgd", toy(), BUDGET, progress=bench.NullProgress(), **options)
 
 
 class TestPrivateRecords:
@@ -231,10 +231,12 @@ class TestPrivateRecords:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)
         for path in (tmp_path / ".data").glob("*.digest"):
             path.unlink()
-        with pytest.raises(bench.DphpoBenchError, match=r"of a run with another data set, .* is a second release"):
+        with pytest.raises(
+            bench.errors.DphpoBenchError, match=r"of a run with another data set, .* is a second release"
+        ):
             run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
         checkpoint_in(tmp_path).unlink()
-        with pytest.raises(bench.DphpoBenchError, match="interrupted with other data, code or packages"):
+        with pytest.raises(bench.errors.DphpoBenchError, match="interrupted with other data, code or packages"):
             run(tmp_path, "dp_sgd", toy(1.0, public=False), seed=None)
         assert len(self.account(tmp_path)) == 1
 
@@ -242,7 +244,7 @@ class TestPrivateRecords:
         killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False), seed=None)
         (journal,) = (tmp_path / ".unfinished").glob("*.jsonl")
         journal.unlink()
-        with pytest.raises(bench.DphpoBenchError, match="of a run with another seed"):
+        with pytest.raises(bench.errors.DphpoBenchError, match="of a run with another seed"):
             run(tmp_path, "dp_sgd", toy(public=False), seed=None)
 
     @pytest.mark.filterwarnings("ignore:Task toy has private data")

@@ -81,7 +81,7 @@ CHANGED: dict[str, Any] = {
     "task": "other",
     "model": "other",
     "n_records": 601,
-    "inputs": bench.Input((6,)),
+    "inputs": bench.recipes.Input((6,)),
     "n_classes": 4,
     "batch_size": 99,
     "epochs": 3.5,
@@ -212,9 +212,9 @@ class Ranked(Blobs):
     """Blobs of two classes, measured by the area under the curve."""
 
     @property
-    def metrics(self) -> tuple[bench.Metric, ...]:
-        margin = bench.Metric("margin", False, lambda outputs, targets: float(outputs.max() - len(targets)))
-        return bench.ROC_AUC, margin
+    def metrics(self) -> tuple[bench.metrics.Metric, ...]:
+        margin = bench.metrics.Metric("margin", False, lambda outputs, targets: float(outputs.max() - len(targets)))
+        return bench.metrics.ROC_AUC, margin
 
     @property
     def facts(self) -> bench.TaskFacts:
@@ -250,7 +250,7 @@ OUTCOMES: list[tuple[str, Callable[[Any], Any]]] = [
 @pytest.mark.parametrize(("status", "made"), OUTCOMES)
 def test_a_run_that_did_not_end_well_raises(fixed_noise, tmp_path: Path, status: str, made: Any) -> None:
     with pytest.raises(
-        bench.RunFailedError, match=f"The run of fixed_noise on blobs ended with status {status}: "
+        bench.errors.RunFailedError, match=f"The run of fixed_noise on blobs ended with status {status}: "
     ) as one:
         bench.run(made(fixed_noise), Blobs(), BUDGET, seed=0, results_dir=tmp_path)
     error = one.value

@@ -85,7 +85,9 @@ def test_a_forged_plan_cannot_under_report(counting, tiny_task, budget, tmp_path
 
     def forge(noise: float) -> None:
         forged = json.loads(good)
-        event = bench.repeat(bench.poisson_sampled(tiny_task.facts.sample_rate, bench.gaussian(noise)), 6)
+        event = bench.events.repeat(
+            bench.events.poisson_sampled(tiny_task.facts.sample_rate, bench.events.gaussian(noise)), 6
+        )
         plan = replace(bench.Plan.from_json(forged, Extra), event=event, training_event=event)
         path.write_text(json.dumps(plan.to_json()))
 
@@ -99,7 +101,7 @@ def test_a_forged_plan_cannot_under_report(counting, tiny_task, budget, tmp_path
     assert record.privacy == bench.run(counting(), tiny_task, budget, seed=0).record.privacy
     assert bench.Plan.from_json(json.loads(path.read_text()), Extra).budget == budget
     forge(0.3)
-    with pytest.raises(bench.DphpoBenchError, match="more than the budget"):
+    with pytest.raises(bench.errors.DphpoBenchError, match="more than the budget"):
         bench.run(counting(), tiny_task, budget, seed=0, plans=cache)
 
 
@@ -108,7 +110,7 @@ def test_a_plan_for_another_budget_is_refused(counting, tiny_task, budget) -> No
         def plan(self, facts, budget):
             return replace(super().plan(facts, budget), budget=bench.PrivacyBudget(3.0, 0.9))
 
-    with pytest.raises(bench.InvalidValueError, match=r"to plan for .*delta=0.0001.*, got .*delta=0.9"):
+    with pytest.raises(bench.errors.InvalidValueError, match=r"to plan for .*delta=0.0001.*, got .*delta=0.9"):
         bench.run(Elsewhere(), tiny_task, budget, seed=0)
 
 

@@ -67,7 +67,7 @@ def test_a_method_that_swallows_the_refusal_is_recorded_all_the_same(fixed_noise
         def run(self, plan, session):
             try:
                 return super().run(plan, session)
-            except bench.DphpoBenchError:
+            except bench.errors.DphpoBenchError:
                 return self._end(session.build_model())
 
     assert plain_run(Stubborn(extra_steps=2)).record.status == "over_budget"
@@ -77,7 +77,7 @@ def test_verification_does_not_rely_on_the_ledgers_own_refusal(fixed_noise, tiny
     checked = bench.plan(fixed_noise(), tiny_task, budget)
     ledger = Ledger()  # no allowance: refuses nothing
     for _ in range(7):
-        ledger.open_batch(tiny_task.facts.sample_rate, bench.gaussian(4.0))
+        ledger.open_batch(tiny_task.facts.sample_rate, bench.events.gaussian(4.0))
     recomputed, status, error = attempt.verify(checked, ledger, "ok", None)
     assert status == "over_budget"
     assert recomputed is not None
@@ -122,7 +122,9 @@ def test_parameters_that_are_no_fields_are_refused(fixed_noise, plain_run) -> No
             super().__init__()
             object.__setattr__(self, "rate", rate)
 
-    with pytest.raises(bench.InvalidValueError, match="the parameters of Own to be fields, got rate beside them"):
+    with pytest.raises(
+        bench.errors.InvalidValueError, match="the parameters of Own to be fields, got rate beside them"
+    ):
         plain_run(Own(0.1))
 
 
@@ -136,7 +138,7 @@ def test_a_method_is_a_dataclass() -> None:
         def run(self, plan, session):
             raise NotImplementedError
 
-    with pytest.raises(bench.InvalidValueError, match="Expected Plain to be a frozen dataclass"):
+    with pytest.raises(bench.errors.InvalidValueError, match="Expected Plain to be a frozen dataclass"):
         _ = Plain().parameters
 
 
@@ -276,14 +278,14 @@ def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp
         def _end(self, model):
             return bench.Outcome(model, {"learning_rate": 0.5})
 
-    broken = bench.Metric("broken", True, lambda *_: 1 / 0)
+    broken = bench.metrics.Metric("broken", True, lambda *_: 1 / 0)
     monkeypatch.setattr(type(tiny_task), "metrics", (broken,))
     result = bench.run(Telling(), tiny_task, budget, seed=0, check=False)
     assert (result.record.status, result.record.metrics) == ("failed", {})
     assert result.record.released == {"learning_rate": 0.5}
     assert result.record.error == "The metric broken cannot be computed: division by zero."
     saved = result.save(tmp_path / "model.safetensors")
-    with pytest.raises(bench.RunFailedError, match="this error's `model`") as caught:
+    with pytest.raises(bench.errors.RunFailedError, match="this error's `model`") as caught:
         bench.run(Telling(), tiny_task, budget, seed=0)
     weights = caught.value.model.state_dict()
     assert all(torch.equal(weights[name], one) for name, one in load_file(saved).items())
@@ -292,7 +294,7 @@ def test_a_metric_that_raises_costs_no_model(fixed_noise, tiny_task, budget, tmp
 def test_a_metric_that_is_undefined_on_the_test_records_fails_the_run(
     fixed_noise, tiny_task, budget, monkeypatch
 ) -> None:
-    monkeypatch.setattr(type(tiny_task), "metrics", (bench.Metric("nothing", True, lambda *_: math.nan),))
+    monkeypatch.setattr(type(tiny_task), "metrics", (bench.metrics.Metric("nothing", True, lambda *_: math.nan),))
     record = bench.run(fixed_noise(), tiny_task, budget, seed=0, check=False).record
     assert record.error == "The metric nothing is no number on these test records."
 
@@ -300,7 +302,7 @@ def test_a_metric_that_is_undefined_on_the_test_records_fails_the_run(
 def test_a_model_that_looks_at_sealed_data_while_it_is_tested_is_not_handed_out(fixed_noise, tiny_task, budget) -> None:
     class Peeking(torch.nn.Linear):
         def forward(self, x):
-            with suppress(bench.DphpoBenchError):
+            with suppress(bench.errors.DphpoBenchError):
                 tiny_task.load_train(bench.DataSource.resolve())
             return super().forward(x)
 
@@ -335,7 +337,9 @@ def test_a_run_that_no_record_can_hold_gives_no_model(fixed_noise, plain_run) ->
 
 
 def test_a_metric_that_ends_the_process_is_a_failure(fixed_noise, tiny_task, budget, monkeypatch) -> None:
-    monkeypatch.setattr(type(tiny_task), "metrics", (bench.ModelMetric("broken", True, lambda *_: sys.exit(3)),))
+    monkeypatch.setattr(
+        type(tiny_task), "metrics", (bench.metrics.ModelMetric("broken", True, lambda *_: sys.exit(3)),)
+    )
     result = bench.run(fixed_noise(), tiny_task, budget, seed=0, check=False)
     assert (result.record.status, result.model is None) == ("failed", False)
 
@@ -363,7 +367,7 @@ def searching(interrupted: bool = False) -> bench.Method:
         def run(self, plan, session):
             def trial(own):
                 count_trial()
-                return bench.Scored(None, own.score(own.build_model(), 50.0))
+                return bench.search.TrialResult(None, own.score(own.build_model(), 50.0))
 
             session.best_of(trial, geometric(20), gaussian(50.0))
             if interrupted:

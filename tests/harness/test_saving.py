@@ -78,7 +78,7 @@ def test_a_model_is_kept_when_the_disk_is_full(result: Any, tmp_path: Path, monk
         return write_whole(path, content)
 
     monkeypatch.setattr("dphpo_bench.harness.saving.write_whole", full)
-    with pytest.raises(bench.DataError, match=r"No space left on device\. It was kept at ") as caught:
+    with pytest.raises(bench.errors.DataError, match=r"No space left on device\. It was kept at ") as caught:
         result.save(tmp_path / "model.safetensors")
     kept = Path(str(caught.value).rpartition(" at ")[2].rstrip("."))
     assert set(load_file(kept)) == set(result.model.state_dict())
@@ -91,16 +91,16 @@ def test_what_is_unfit_is_refused(result: Any, tmp_path: Path, tiny_task: TinyTa
         ("model.safetensors", "does not exist, got"),
         ("model.safetensors/x.safetensors", "is no writable folder"),
     ):
-        with pytest.raises(bench.InvalidValueError, match=message):
+        with pytest.raises(bench.errors.InvalidValueError, match=message):
             result.save(tmp_path / name)
-    with pytest.raises(bench.DataError, match="model mlp of task tiny, got linear of tiny"):
+    with pytest.raises(bench.errors.DataError, match="model mlp of task tiny, got linear of tiny"):
         bench.load_model(path, TinyTask("mlp"))
-    with pytest.raises(bench.DataError, match="a model of task digits, got one of tiny"):
+    with pytest.raises(bench.errors.DataError, match="a model of task digits, got one of tiny"):
         bench.load_model(path, "digits")
-    with pytest.raises(bench.DataError, match="Cannot read the model"):
+    with pytest.raises(bench.errors.DataError, match="Cannot read the model"):
         bench.load_model(tmp_path / "none.safetensors", tiny_task)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(bench.DataError, match="Cannot read the model"):
+    with pytest.raises(bench.errors.DataError, match="Cannot read the model"):
         bench.load_model(path, tiny_task)
 
 
@@ -109,10 +109,10 @@ def test_a_network_of_another_structure_is_refused(result: Any, tmp_path: Path) 
         def build_model(self) -> nn.Module:
             return nn.Linear(7, 3)
 
-    with pytest.raises(bench.DataError, match="another structure than linear"):
+    with pytest.raises(bench.errors.DataError, match="another structure than linear"):
         bench.load_model(result.save(tmp_path / "model.safetensors"), Wider())
 
 
 def test_a_failed_run_has_no_model(plain_run: Any, fixed_noise: Any, tmp_path: Path) -> None:
-    with pytest.raises(bench.InvalidValueError, match="the run is failed"):
+    with pytest.raises(bench.errors.InvalidValueError, match="the run is failed"):
         plain_run(fixed_noise(fault="raise")).save(tmp_path / "model.safetensors")

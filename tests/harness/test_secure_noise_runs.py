@@ -9,10 +9,10 @@ import torch
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.privacy.events import gaussian, poisson_sampled, pure, repeat
+from dphpo_bench.privacy.events import gaussian, poisson_sampled, pure_dp, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount
-from dphpo_bench.session.scored import Scored
+from dphpo_bench.session.scored import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
@@ -101,8 +101,8 @@ class TestSecondChances:
         Scores are numbers on a fine grid: two of eight are equal with a probability below 1e-12.
         """
 
-        def trial(own: Session) -> Scored:
-            return Scored(own.score(own.build_model(), 9.0), 0.0)
+        def trial(own: Session) -> TrialResult:
+            return TrialResult(own.score(own.build_model(), 9.0), 0.0)
 
         assert open_session().score(open_session().build_model(), 9.0)  # the generator is in use before the copies
         drawn = [open_session().best_of(trial, UniformCount(1, 2), gaussian(9.0)) for _ in range(8)]
@@ -128,7 +128,7 @@ class TestSession:
     def test_sealed_utilities(self, open_session, only_secure) -> None:
         sealed = SealedUtilities(open_session()._access, [0.2, 0.9], 0.01)
         assert sealed.open_test(5.0).first(0.5) == 1  # false alarm below e^-30
-        assert sealed._access.ledger.event == pure(5.0)
+        assert sealed._access.ledger.event == pure_dp(5.0)
 
     def test_parts_fit_together_wherever_they_are_made(self, open_session, tiny_task, only_secure) -> None:
         session = open_session(seed=2**255 + 1)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.base.progress import SilentProgress
+from dphpo_bench.base.progress import NullProgress
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-4)
 
@@ -53,7 +53,7 @@ def test_a_bound_of_the_error_is_positive() -> None:
 
 def test_a_number_is_no_budget() -> None:
     with pytest.raises(InvalidValueError, match="Expected a PrivacyBudget"):
-        bench.run("dp_sgd", task(nn.Linear(4, 2)), 3, seed=0, progress=SilentProgress())  # type: ignore[arg-type]
+        bench.run("dp_sgd", task(nn.Linear(4, 2)), 3, seed=0, progress=NullProgress())  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="got epsilon='3'"):
         bench.PrivacyBudget("3", 1e-5)  # type: ignore[arg-type]
 
@@ -69,4 +69,4 @@ def test_a_plan_that_raises_says_where() -> None:
             raise NotImplementedError
 
     with pytest.raises(InvalidValueError, match=r"wrong cannot plan: KeyError: 'noise' \(test_unfit_tasks.py:\d+\)"):
-        bench.run(Wrong(), task(nn.Linear(4, 2)), BUDGET, seed=0, progress=SilentProgress())
+        bench.run(Wrong(), task(nn.Linear(4, 2)), BUDGET, seed=0, progress=NullProgress())

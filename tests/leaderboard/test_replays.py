@@ -105,7 +105,7 @@ def test_a_collapsed_perplexity_is_limited_in_both_parts() -> None:
     own = make_record("liu_talwar", accuracy=1.9e14, metric="perplexity", facts=facts)
     oracle = make_record("grid_oracle", accuracy=11.0, metric="perplexity", facts=facts)
     found = Question(own, oracle, None, None).split(lambda _: None)
-    assert (found.own, found.oracle) == (-math.log(628), -math.log(11))
+    assert (found.run, found.oracle) == (-math.log(628), -math.log(11))
     assert found.loss == pytest.approx(math.log(628 / 11))
 
 

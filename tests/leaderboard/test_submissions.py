@@ -22,7 +22,7 @@ from dphpo_bench.leaderboard import recompute, submissions
 from dphpo_bench.leaderboard.requirements import RejectedError, check_risk
 from dphpo_bench.leaderboard.submissions import MAX_PATH_POINTS, Run, read_submissions
 from dphpo_bench.privacy.event_texts import to_json
-from dphpo_bench.privacy.events import best_of, gaussian, pure
+from dphpo_bench.privacy.events import best_of, gaussian, pure_dp
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.risk import CERTAIN, Risk, risk
 from dphpo_bench.privacy.run_counts import Poisson
@@ -260,7 +260,7 @@ def test_a_ledger_that_takes_for_ever_is_given_up(tmp_path: Path, monkeypatch: p
     endless, _ = submit(tmp_path, make_record(), make_record(seed=1))
     obj = json.loads(endless.read_text())
     obj["privacy"]["ledger"]["entries"] = [
-        {"count": 1000, "event": to_json(pure(5))},
+        {"count": 1000, "event": to_json(pure_dp(5))},
         {"count": 10**9, "event": {"type": "laplace", "noise_multiplier": 1.7e308}},
     ]
     endless.write_text(json.dumps(obj))

@@ -145,6 +145,6 @@ def test_every_epsilon_is_kept(name: str, options: dict[str, str]) -> None:
 def test_plan_on_every_task(method: str, task: str, target: float) -> None:
     checked = bench.plan(method, task, bench.PrivacyBudget(target, 1e-5))
     if checked.method.end_to_end_private:
-        found = bench.epsilon(checked.plan.event, 1e-5, accountant=checked.plan.accountant).epsilon
+        found = bench.events.epsilon(checked.plan.event, 1e-5, accountant=checked.plan.accountant).epsilon
         assert LEAST_SHARE * target <= found <= target
         assert found == pytest.approx(checked.epsilon.epsilon, rel=1e-9)

@@ -51,7 +51,7 @@ def test_schedule_is_the_tasks_unless_given(tiny_task, budget) -> None:
     ],
 )
 def test_parameters_out_of_range(options: dict[str, object], message: str, tiny_task, budget) -> None:
-    with pytest.raises(bench.DphpoBenchError, match=message):
+    with pytest.raises(bench.errors.DphpoBenchError, match=message):
         AutoClipping(**options).plan(tiny_task.facts, budget)  # type: ignore[arg-type]
 
 
@@ -66,5 +66,5 @@ def test_parameters_out_of_range(options: dict[str, object], message: str, tiny_
 def test_mistakes_found_before_the_first_release_are_raised(
     options: dict[str, object], message: str, tiny_task, budget
 ) -> None:
-    with pytest.raises(bench.DphpoBenchError, match=message):
+    with pytest.raises(bench.errors.DphpoBenchError, match=message):
         bench.run(AutoClipping(**options), tiny_task, budget, seed=0)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from tests.conftest import TinyTask, session_on
 
 def plan_of(steps: int, noise: float, rate: float = 1.0) -> "bench.Plan[ZerothOrder]":
     """A plan with these parameters; what else it says does not matter to a run."""
-    event = bench.dp_sgd_event(rate, steps, noise)
+    event = bench.recipes.dp_sgd_event(rate, steps, noise)
     cost, budget = bench.Cost(1, steps, 1.0), bench.PrivacyBudget(3, 1e-4)
     return bench.Plan(budget, event, event, ZerothOrder(rate, steps, noise), (), cost)
 

@@ -62,7 +62,7 @@ def test_a_handful_of_voters_leaves_a_plan_and_takes_little(probe_size: int) -> 
 def test_probes_take_a_share_of_the_forward_passes(n_records: int, batch_size: int, epochs: float, voters: int) -> None:
     """Records pass forward five times a look, three times a vote; not fewer than 256 vote, of a batch of more."""
     facts = bench.TaskFacts(
-        "table", "none", n_records, bench.Input((1,)), batch_size, epochs, "SGD", learning_rate=1.0, n_classes=2
+        "table", "none", n_records, bench.recipes.Input((1,)), batch_size, epochs, "SGD", learning_rate=1.0, n_classes=2
     )
     plan = HyFreeDP().plan(facts, bench.PrivacyBudget(3, 1e-5))
     planned, trained_on = plan.parameters, batch_size * facts.steps
@@ -85,13 +85,13 @@ def test_runs_release_exactly_what_is_planned(plain_run, optimizer: str) -> None
 
 
 def test_steps_grow_up_to_the_rate(plain_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates, apply = [], bench.UpdateRule.apply
+    rates, apply = [], bench.recipes.UpdateRule.apply
 
-    def noted(self: bench.UpdateRule, direction: list[torch.Tensor], learning_rate: float) -> None:
+    def noted(self: bench.recipes.UpdateRule, direction: list[torch.Tensor], learning_rate: float) -> None:
         rates.append(learning_rate)
         apply(self, direction, learning_rate)
 
-    monkeypatch.setattr(bench.UpdateRule, "apply", noted)
+    monkeypatch.setattr(bench.recipes.UpdateRule, "apply", noted)
     path = plain_run(HyFreeDP()).record.released["path"]
     warm = WARM * len(rates)
     assert path[0]["step"] > 1
@@ -123,7 +123,7 @@ def settled(best: float, wanted: float, deviation: float, seed: int = 0) -> Voti
 @pytest.mark.parametrize("wanted", [1.0, 2.0, 8.0])
 def test_the_rate_goes_only_as_far_as_it_must(best: float, wanted: float) -> None:
     rule = settled(best, wanted, 1e-6)
-    assert rule.learning_rate == pytest.approx(bench.within((best / wanted, best / LEAST), 0.1), rel=0.02)
+    assert rule.learning_rate == pytest.approx(bench.recipes.clamp((best / wanted, best / LEAST), 0.1), rel=0.02)
 
 
 def test_noise_moves_it_little() -> None:
@@ -365,5 +365,5 @@ def test_root_mean_square_is_of_all_entries() -> None:
     ],
 )
 def test_parameters_out_of_range(options: dict[str, object], message: str) -> None:
-    with pytest.raises(bench.DphpoBenchError, match=message):
+    with pytest.raises(bench.errors.DphpoBenchError, match=message):
         HyFreeDP(**options)  # type: ignore[arg-type]

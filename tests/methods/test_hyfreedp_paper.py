@@ -16,7 +16,9 @@ RULES = HyFreeDPPaper.rules
 
 
 # The setting of the table in docs/accounting.md.
-FACTS = bench.TaskFacts("table", "none", 50_000, bench.Input((1,)), 1000, 10, "SGD", learning_rate=1.0, n_classes=2)
+FACTS = bench.TaskFacts(
+    "table", "none", 50_000, bench.recipes.Input((1,)), 1000, 10, "SGD", learning_rate=1.0, n_classes=2
+)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_the_paper_is_algorithm_1(rule: str, interval: int) -> None:
     task = TinyTask()
     records, steps = task.load_train(None), 6  # type: ignore[arg-type]
     planned = Probed(1.0, steps, 0.0, 0.0, 1.01, 3, "AdamW")
-    event, budget = bench.dp_sgd_event(1.0, steps, 0.0), bench.PrivacyBudget(3, 1e-4)
+    event, budget = bench.recipes.dp_sgd_event(1.0, steps, 0.0), bench.PrivacyBudget(3, 1e-4)
     outcome = method.run(
         bench.Plan(budget, event, event, planned, (), bench.Cost(1, 6, 1.0)), session_on(task, records)
     )

@@ -27,7 +27,7 @@ GROWING = [DAdaptation, DoG, DoWG, LDoG, Prodigy]
 
 @pytest.mark.parametrize("method", METHODS)
 def test_published_optimisers_draw_nothing_and_print_nothing(
-    method: type[bench.OptimizerRun], tiny_task: TinyTask, budget, capsys: pytest.CaptureFixture[str]
+    method: type[bench.recipes.OptimizerRun], tiny_task: TinyTask, budget, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = session_on(tiny_task, tiny_task.load_train(None))
     plan = method().plan(tiny_task.facts, budget)
@@ -62,7 +62,7 @@ def gradients(steps: int) -> list[list[Tensor]]:
     return [[0.3 + 0.5 * torch.randn(start.shape, generator=generator) for start in STARTS] for _ in range(steps)]
 
 
-def moved(method: bench.OptimizerRun, seen: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+def moved(method: bench.recipes.OptimizerRun, seen: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     """Where a method's optimiser takes `STARTS`."""
     weights = [start.clone().requires_grad_() for start in STARTS]
     optimizer = method.published(weights)
@@ -171,7 +171,7 @@ def test_schedule_free_takes_its_gradients_between_its_weights_and_their_mean(ti
 
 
 def test_schedule_free_takes_no_second_average(tiny_task: TinyTask) -> None:
-    with pytest.raises(bench.InvalidValueError, match=r"averaging=0, got 0.99.*averages its weights itself"):
+    with pytest.raises(bench.errors.InvalidValueError, match=r"averaging=0, got 0.99.*averages its weights itself"):
         ScheduleFree(averaging=0.99)
 
 
@@ -195,7 +195,7 @@ def test_dogs_average_is_the_polynomial_decay_of_its_paper() -> None:
 # ---------------------------------------------------------------------------------------- what noise alone does
 
 
-def estimates_on_noise(method: bench.OptimizerRun, steps: int) -> dict[str, float]:
+def estimates_on_noise(method: bench.recipes.OptimizerRun, steps: int) -> dict[str, float]:
     """What is estimated from a random walk of a thousand coordinates, whose steps have length 1 or so."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.zeros(1000, requires_grad=True)
@@ -233,6 +233,6 @@ def test_on_noise_alone_mechanic_does_not_move() -> None:
     ],
 )
 def test_parameters_out_of_range(method: type[bench.Method], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(bench.DphpoBenchError, match=message) as error:
+    with pytest.raises(bench.errors.DphpoBenchError, match=message) as error:
         method(**options)
     assert "\n" not in str(error.value)

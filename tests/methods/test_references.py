@@ -33,7 +33,7 @@ def test_an_oracles_run_has_the_noise_of_one_run(task: str) -> None:
     one = FixedDpSgd(clipping="auto_s").plan(facts, budget)
     assert plan.parameters == one.parameters
     assert plan.releases == one.releases
-    assert 0.99 * 3 <= bench.epsilon(plan.training_event, 1e-5).epsilon <= 3
+    assert 0.99 * 3 <= bench.events.epsilon(plan.training_event, 1e-5).epsilon <= 3
     assert plan.cost.runs == 8
     assert plan.cost.examples == pytest.approx(one.cost.examples * (1 + 7 * 0.9) + 7 * 0.1 * facts.n_records)
 
@@ -111,6 +111,6 @@ def test_nonprivate_reads_half_precision(plain_run, monkeypatch: pytest.MonkeyPa
 def test_parameters_out_of_range(
     method: type[bench.Method], options: dict[str, Any], message: str, tiny_task: TinyTask, budget
 ) -> None:
-    with pytest.raises(bench.DphpoBenchError, match=message) as error:
+    with pytest.raises(bench.errors.DphpoBenchError, match=message) as error:
         method(**options).plan(tiny_task.facts, budget)
     assert "\n" not in str(error.value)

@@ -27,8 +27,8 @@ def test_it_says_that_it_is_not_private(plain_run, options: dict[str, Any]) -> N
 @pytest.mark.parametrize("share", [1.0, 0.4])
 def test_the_training_has_its_share_of_the_budget(share: float, budget) -> None:
     plan = Replay(share=share).plan(TinyTask().facts, budget)
-    assert 0.99 * share * 3 <= bench.epsilon(plan.training_event, budget.delta).epsilon <= share * 3
-    assert bench.epsilon(plan.event, budget.delta).epsilon == math.inf
+    assert 0.99 * share * 3 <= bench.events.epsilon(plan.training_event, budget.delta).epsilon <= share * 3
+    assert bench.events.epsilon(plan.event, budget.delta).epsilon == math.inf
 
 
 def test_with_all_of_the_budget_it_is_the_oracles_last_run(budget) -> None:
@@ -62,12 +62,12 @@ def test_a_method_that_runs_again_has_more_for_its_training(budget) -> None:
     facts = TinyTask().facts
     once = HyFreeDPPaper(update_interval=5).plan(facts, budget)
     again = Replay(**AGAIN).plan(facts, budget)
-    spent, all_of_it = (bench.epsilon(plan.training_event, budget.delta).epsilon for plan in (once, again))
+    spent, all_of_it = (bench.events.epsilon(plan.training_event, budget.delta).epsilon for plan in (once, again))
     assert spent < 0.99 * 3
     assert all_of_it == pytest.approx(3, rel=2e-3)
     assert again.parameters.epsilon > 3
     half = Replay(**AGAIN, share=0.5).plan(facts, budget)
-    assert bench.epsilon(half.training_event, budget.delta).epsilon == pytest.approx(1.5, rel=2e-3)
+    assert bench.events.epsilon(half.training_event, budget.delta).epsilon == pytest.approx(1.5, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,6 @@ def test_a_method_that_runs_again_has_more_for_its_training(budget) -> None:
     ],
 )
 def test_mistakes_are_one_line(options: dict[str, Any], message: str, budget) -> None:
-    with pytest.raises(bench.DphpoBenchError, match=message) as error:
+    with pytest.raises(bench.errors.DphpoBenchError, match=message) as error:
         Replay(**options).plan(TinyTask().facts, budget)
     assert "\n" not in str(error.value)

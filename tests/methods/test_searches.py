@@ -206,7 +206,7 @@ def test_a_poisson_number_of_trials_may_be_zero(tiny_task, budget) -> None:
 @pytest.mark.slow
 def test_dp_hyper_gives_the_final_run_its_share(budget) -> None:
     plan = DpHyper().plan(bench.make_task("cifar10").facts, budget)
-    alone = bench.epsilon(plan.parameters.final.event, budget.delta).epsilon
+    alone = bench.events.epsilon(plan.parameters.final.event, budget.delta).epsilon
     assert alone == pytest.approx(0.85 * budget.epsilon, rel=2e-3)
 
 
@@ -282,7 +282,7 @@ def test_learning_costs_what_the_bounds_say() -> None:
     ],
 )
 def test_parameters_out_of_range(make, message: str) -> None:
-    with pytest.raises(bench.DphpoBenchError, match=message):
+    with pytest.raises(bench.errors.DphpoBenchError, match=message):
         make()
 
 
@@ -291,7 +291,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("dp_hyper", "liu
 
 @pytest.mark.parametrize("method", ["dp_hypo", "papernot_steinke", *SLOW])
 def test_a_mistake_that_fails_every_trial_is_not_a_search_without_a_winner(method: str, tiny_task, budget) -> None:
-    with pytest.raises(bench.DphpoBenchError, match="optimizer"):
+    with pytest.raises(bench.errors.DphpoBenchError, match="optimizer"):
         bench.run(bench.make_method(method, {"optimizer": "nonsense"}), tiny_task, budget, seed=0)
 
 
@@ -299,7 +299,7 @@ def test_a_space_of_unknown_hyperparameters_is_a_mistake(tiny_task, budget, monk
     space = {"depth": FloatDistribution(1.0, 2.0)}
     facts = replace(tiny_task.facts, search_space=lambda: space)
     monkeypatch.setattr(type(tiny_task), "facts", facts)
-    with pytest.raises(bench.DphpoBenchError, match="'depth'"):
+    with pytest.raises(bench.errors.DphpoBenchError, match="'depth'"):
         bench.run("papernot_steinke", tiny_task, budget, seed=0)
 
 
@@ -354,11 +354,11 @@ def test_a_mixed_space_is_searched_within_the_budget(method: str, parameters: di
 def test_each_combination_has_noise_of_its_own_and_none_costs_more_than_the_budget_where_anybody_chooses() -> None:
     budget = bench.PrivacyBudget(3.0, 1e-5)
     facts = MixedBlobs().facts
-    training = bench.DpSgd.of(facts)
-    free = bench.searched(training, facts, budget, drawn=False).calibrated(budget)
-    drawn = bench.searched(training, facts, budget, drawn=True).calibrated(budget)
-    assert isinstance(free, bench.SearchedRun)
-    assert isinstance(drawn, bench.SearchedRun)
+    training = bench.recipes.DpSgd.of(facts)
+    free = bench.search.searched_run(training, facts, budget, drawn=False).calibrated(budget)
+    drawn = bench.search.searched_run(training, facts, budget, drawn=True).calibrated(budget)
+    assert isinstance(free, bench.search.SearchedRun)
+    assert isinstance(drawn, bench.search.SearchedRun)
     assert [run.steps for run in free.runs] == [6, 3]
     for run, looser in zip(free.runs, drawn.runs, strict=True):
         assert 0.8 * budget.epsilon <= epsilon(run.event, budget.delta).epsilon <= budget.epsilon
@@ -381,19 +381,19 @@ def test_a_hyperparameter_that_a_method_cannot_search_is_refused_before_data_are
     class Other(MixedBlobs):
         space: Mapping[str, BaseDistribution] = {name: FloatDistribution(1.0, 2.0)}
 
-    with pytest.raises(bench.InvalidValueError, match=f"got '{name}'"):
+    with pytest.raises(bench.errors.InvalidValueError, match=f"got '{name}'"):
         bench.make_method(method).plan(Other().facts, bench.PrivacyBudget(3.0, 1e-5))
 
 
 def test_momentum_and_weight_decay_reach_the_optimiser_or_are_refused() -> None:
-    run = bench.DpSgd(1.0, 1, 1.0, 0.1, optimizer="SGD", momentum=0.5, weight_decay=0.1)
+    run = bench.recipes.DpSgd(1.0, 1, 1.0, 0.1, optimizer="SGD", momentum=0.5, weight_decay=0.1)
     weights = torch.ones(3)
-    rule = bench.UpdateRule(run.optimizer, [weights], run.optimizer_options)
+    rule = bench.recipes.UpdateRule(run.optimizer, [weights], run.optimizer_options)
     first, second = (rule.direction([torch.ones(3)])[0] for _ in range(2))
     assert first == pytest.approx(torch.full((3,), 1.1))
     assert second == pytest.approx(torch.full((3,), 1.5 * 1.1))
-    with pytest.raises(bench.InvalidValueError, match="momentum"):
-        bench.UpdateRule("AdamW", [weights], run.optimizer_options)
+    with pytest.raises(bench.errors.InvalidValueError, match="momentum"):
+        bench.recipes.UpdateRule("AdamW", [weights], run.optimizer_options)
 
 
 def test_a_wider_space_is_an_option_and_leaves_the_identity_of_the_default_alone(tiny_task, budget) -> None:

@@ -70,7 +70,9 @@ def test_recommended_steps_by_the_gradient_itself(tiny_task: TinyTask, budget) -
     session = session_on(tiny_task, tiny_task.load_train(None))
     expected = session.build_model()
     for _ in range(3):
-        gradient = session.sample(asking(1 / 6, bench.gaussian(noise))).gradient(expected, bench.Abadi(1.0), noise)
+        gradient = session.sample(asking(1 / 6, bench.events.gaussian(noise))).gradient(
+            expected, bench.clipping.Abadi(1.0), noise
+        )
         with torch.no_grad():
             for weight, value in zip(expected.parameters(), gradient, strict=True):
                 weight -= 2 * value
@@ -119,7 +121,7 @@ def test_random_search_refuses_what_would_change_the_privacy(budget) -> None:
 
     task = WideTask()
     task.space = lambda: {"steps": IntDistribution(1, 100)}
-    with pytest.raises(bench.InvalidValueError, match="steps"):
+    with pytest.raises(bench.errors.InvalidValueError, match="steps"):
         bench.run(RandomSearch(), task, budget, seed=0)
 
 
@@ -139,7 +141,9 @@ def test_wosm_follows_its_formula(tiny_task: TinyTask, budget) -> None:
     first = [torch.zeros_like(weight) for weight in expected.parameters()]
     with torch.no_grad():
         for t in range(1, 31):
-            gradient = session.sample(asking(1 / 6, bench.gaussian(noise))).gradient(expected, bench.Abadi(0.5), noise)
+            gradient = session.sample(asking(1 / 6, bench.events.gaussian(noise))).gradient(
+                expected, bench.clipping.Abadi(0.5), noise
+            )
             for weight, moment, value in zip(expected.parameters(), first, gradient, strict=True):
                 moment.copy_(0.8 * moment + 0.2 * value)
                 weight -= rate * moment / (1 - 0.8**t)
@@ -157,8 +161,10 @@ def test_centred_count_costs_what_theorem_1_says(joint: float, count_noise: floa
     """z_Δ of Theorem 1, computed independently; and the joint event against a single Gaussian."""
 
     def report(*noises: float) -> float:
-        step = bench.compose(*(bench.gaussian(noise) for noise in noises))
-        return bench.epsilon(bench.repeat(bench.poisson_sampled(0.02, step), 50), 1e-5, coarseness=4).epsilon
+        step = bench.events.compose(*(bench.events.gaussian(noise) for noise in noises))
+        return bench.events.epsilon(
+            bench.events.repeat(bench.events.poisson_sampled(0.02, step), 50), 1e-5, coarseness=4
+        ).epsilon
 
     assert (joint**-2 - (2 * count_noise) ** -2) ** -0.5 == pytest.approx(gradient_noise, rel=1e-9)
     assert report(gradient_noise, 2 * count_noise) == pytest.approx(report(joint), rel=1e-6)
@@ -178,7 +184,7 @@ def test_threshold_converges_to_the_quantile_of_the_norms(tiny_task: TinyTask, q
     """On full batches, with weights that do not move; the plan's noise is replaced by next to none."""
     method = AdaptiveClipping(quantile=quantile, initial_max_grad_norm=start)
     parameters = Planned(1.0, 150, noise_multiplier=0.01, count_noise=1.0, learning_rate=1e-12, optimizer="SGD")
-    event = bench.non_private()
+    event = bench.events.non_private()
     plan = bench.Plan(bench.PrivacyBudget(1, 1e-5), event, event, parameters, (), bench.Cost(1, 1, 1))
     outcome = method.run(plan, session_on(tiny_task, tiny_task.load_train(None)))
     model, train = session_on(tiny_task, tiny_task.load_train(None)).build_model(), tiny_task.load_train(None)  # type: ignore[arg-type]
@@ -190,7 +196,7 @@ def test_threshold_converges_to_the_quantile_of_the_norms(tiny_task: TinyTask, q
 
 def test_threshold_stays_within_public_limits(tiny_task: TinyTask) -> None:
     parameters = Planned(1.0, 20, noise_multiplier=1.0, count_noise=1e8, learning_rate=1e-3, optimizer="SGD")
-    event = bench.non_private()
+    event = bench.events.non_private()
     plan = bench.Plan(bench.PrivacyBudget(1, 1e-5), event, event, parameters, (), bench.Cost(1, 1, 1))
     path = AdaptiveClipping().run(plan, session_on(tiny_task, tiny_task.load_train(None))).released["max_grad_norm"]
     assert (min(path), max(path)) == pytest.approx(THRESHOLDS)
@@ -222,12 +228,12 @@ def test_threshold_stays_within_public_limits(tiny_task: TinyTask) -> None:
 def test_parameters_out_of_range(
     method: type[bench.Method], options: dict[str, Any], message: str, tiny_task: TinyTask, budget
 ) -> None:
-    with pytest.raises(bench.DphpoBenchError, match=message) as error:
+    with pytest.raises(bench.errors.DphpoBenchError, match=message) as error:
         method(**options).plan(tiny_task.facts, budget)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_averaging_out_of_range_is_found_before_the_first_release(method: Any, tiny_task: TinyTask, budget) -> None:
-    with pytest.raises(bench.InvalidValueError, match="0 <= averaging < 1"):
+    with pytest.raises(bench.errors.InvalidValueError, match="0 <= averaging < 1"):
         bench.run(method(averaging=1.0), tiny_task, budget, seed=0)

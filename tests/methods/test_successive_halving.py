@@ -11,13 +11,13 @@ from dphpo_bench.privacy.accountants.report import epsilon_by
 from dphpo_bench.privacy.ledger import Ledger
 from tests.conftest import TinyTask, session_on
 
-RUN = bench.DpSgd(1 / 6, 30, 2.0, 0.05, optimizer="AdamW")
+RUN = bench.recipes.DpSgd(1 / 6, 30, 2.0, 0.05, optimizer="AdamW")
 
 
 @given(candidates=st.integers(2, 60), keep=st.integers(2, 8), steps=st.integers(1, 300))
 @settings(max_examples=200)
 def test_the_winner_takes_all_steps_of_a_run_and_fewer_go_on_each_time(candidates: int, keep: int, steps: int) -> None:
-    rungs = SuccessiveHalving(candidates=candidates, keep=keep).rungs(bench.DpSgd(0.1, steps, 2.0, 0.1))
+    rungs = SuccessiveHalving(candidates=candidates, keep=keep).rungs(bench.recipes.DpSgd(0.1, steps, 2.0, 0.1))
     assert sum(rung.steps for rung in rungs) == steps
     assert all(rung.steps >= 0 for rung in rungs)
     assert [rung.trials for rung in rungs] == sorted((rung.trials for rung in rungs), reverse=True)
@@ -26,7 +26,7 @@ def test_the_winner_takes_all_steps_of_a_run_and_fewer_go_on_each_time(candidate
 
 
 def test_rungs_of_nine() -> None:
-    rungs = SuccessiveHalving(scouting_noise=3.0).rungs(bench.DpSgd(0.1, 90, 2.0, 0.1))
+    rungs = SuccessiveHalving(scouting_noise=3.0).rungs(bench.recipes.DpSgd(0.1, 90, 2.0, 0.1))
     assert [(rung.trials, rung.steps, rung.noise_multiplier) for rung in rungs] == [(9, 10, 6), (3, 20, 6), (1, 60, 2)]
 
 
@@ -61,17 +61,17 @@ def test_scores_alone_cost_no_more_than_the_budget() -> None:
 def test_a_run_in_pieces_is_the_run(tiny_task: TinyTask) -> None:
     train = tiny_task.load_train(None)  # type: ignore[arg-type]
     whole = RUN.train(session_on(tiny_task, train))
-    pieces = bench.Training(session_on(tiny_task, train), RUN)
+    pieces = bench.recipes.Training(session_on(tiny_task, train), RUN)
     for steps in (0, 1, 12, 17):
         pieces.advance(steps)
     torch.testing.assert_close(list(pieces.model().parameters()), list(whole.parameters()))
-    with pytest.raises(bench.InvalidValueError, match="steps <= 0, what is left, got 1"):
+    with pytest.raises(bench.errors.InvalidValueError, match="steps <= 0, what is left, got 1"):
         pieces.advance(1)
 
 
 def test_looking_at_a_model_changes_nothing_of_its_training(tiny_task: TinyTask) -> None:
     train = tiny_task.load_train(None)  # type: ignore[arg-type]
-    looked, other = (bench.Training(session_on(tiny_task, train), RUN) for _ in range(2))
+    looked, other = (bench.recipes.Training(session_on(tiny_task, train), RUN) for _ in range(2))
     looked.advance(10)
     with torch.no_grad():
         for parameter in looked.model().parameters():
@@ -82,20 +82,20 @@ def test_looking_at_a_model_changes_nothing_of_its_training(tiny_task: TinyTask)
 
 
 def test_whichever_trial_goes_on_the_plan_holds_its_steps_and_no_more(tiny_task: TinyTask) -> None:
-    ledger = Ledger(bench.repeat(RUN.step, 40))
+    ledger = Ledger(bench.events.repeat(RUN.step, 40))
     session = session_on(tiny_task, tiny_task.load_train(None), ledger)  # type: ignore[arg-type]
-    first, second = (bench.Training(session.fork(str(index)), RUN) for index in range(2))
+    first, second = (bench.recipes.Training(session.fork(str(index)), RUN) for index in range(2))
     first.advance(10)
     second.advance(30)
-    with pytest.raises(bench.OverBudgetError):
+    with pytest.raises(bench.errors.OverBudgetError):
         first.advance(1)
 
 
 def test_steps_with_less_noise_than_planned_are_refused(tiny_task: TinyTask) -> None:
-    ledger = Ledger(bench.repeat(RUN.step, 40))
+    ledger = Ledger(bench.events.repeat(RUN.step, 40))
     session = session_on(tiny_task, tiny_task.load_train(None), ledger)  # type: ignore[arg-type]
-    with pytest.raises(bench.OverBudgetError):
-        bench.Training(session, RUN).advance(1, noise_multiplier=1.9)
+    with pytest.raises(bench.errors.OverBudgetError):
+        bench.recipes.Training(session, RUN).advance(1, noise_multiplier=1.9)
 
 
 def test_all_of_the_plan_is_released_and_nothing_else(tiny_task: TinyTask, budget) -> None:
@@ -112,6 +112,6 @@ def test_all_of_the_plan_is_released_and_nothing_else(tiny_task: TinyTask, budge
 
 
 def test_schedules_are_not_searched(budget) -> None:
-    with pytest.raises(bench.InvalidValueError, match="got 'batch_size': the rungs are the schedule"):
+    with pytest.raises(bench.errors.InvalidValueError, match="got 'batch_size': the rungs are the schedule"):
         SuccessiveHalving(space="full").plan(TinyTask().facts, budget)
     SuccessiveHalving(space="fixed_schedule").plan(TinyTask().facts, budget)

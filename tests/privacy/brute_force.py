@@ -83,7 +83,7 @@ def best_of(runs: RunCount) -> Callable[[Array], Array]:
     return lambda q: np.diff(f(np.r_[0.0, np.minimum(np.cumsum(q), 1.0)]), prepend=0.0)
 
 
-def first_above(stop: float, threshold: int) -> Callable[[Array], Array]:
+def threshold_search(stop: float, threshold: int) -> Callable[[Array], Array]:
     """From the distribution of one run to that of the first output from `threshold` on, the last one for none."""
 
     def select(q: Array) -> Array:

@@ -15,12 +15,12 @@ from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
 from dphpo_bench.privacy.events import (
     best_of,
     compose,
-    first_above,
     gaussian,
     laplace,
     poisson_sampled,
-    pure,
+    pure_dp,
     repeat,
+    threshold_search,
 )
 from dphpo_bench.privacy.run_counts import CappedGeometric, Poisson, geometric
 
@@ -89,8 +89,8 @@ class TestCalibrate:
             ("layer_cake", lambda s: compose(best_of(sgd(0.02, 500)(s), geometric(10)), sgd(0.02, 500)(s))),
             ("profile", lambda s: poisson_sampled(0.2, best_of(sgd(0.02, 100)(s), geometric(10)))),
             ("liu_talwar", lambda s: best_of(sgd(0.02, 500)(s), CappedGeometric(10, 130))),
-            ("liu_talwar", lambda s: first_above(sgd(0.02, 500)(s), 0.1)),
-            (None, lambda s: first_above(sgd(0.02, 500)(s), 0.1)),
+            ("liu_talwar", lambda s: threshold_search(sgd(0.02, 500)(s), 0.1)),
+            (None, lambda s: threshold_search(sgd(0.02, 500)(s), 0.1)),
         ],
     )
     def test_ends_just_below_the_target_by_every_accountant(
@@ -105,7 +105,7 @@ class TestCalibrate:
             (lambda s: best_of(sgd(0.02, 500)(s), geometric(10)), "layer_cake", ("profile", "rdp")),
             (lambda s: best_of(gaussian(s), Poisson(8)), "layer_cake", ("profile", "rdp")),
             (lambda s: best_of(sgd(0.02, 500)(s), geometric(10), 0.95, 1.05), "profile", ("rdp",)),
-            (lambda s: best_of(pure(1 / s), geometric(3), 0.95, 1.05), "profile", ("rdp",)),
+            (lambda s: best_of(pure_dp(1 / s), geometric(3), 0.95, 1.05), "profile", ("rdp",)),
             (lambda s: best_of(gaussian(s), CappedGeometric(10, 130)), "layer_cake", ("liu_talwar",)),
         ],
     )

@@ -19,7 +19,6 @@ from dphpo_bench.privacy.events import (
     PartDpEvent,
     best_of,
     compose,
-    first_above,
     gaussian,
     laplace,
     no_op,
@@ -27,8 +26,9 @@ from dphpo_bench.privacy.events import (
     on_part,
     one_of,
     poisson_sampled,
-    pure,
+    pure_dp,
     repeat,
+    threshold_search,
 )
 from dphpo_bench.privacy.run_counts import (
     CappedGeometric,
@@ -40,7 +40,7 @@ from dphpo_bench.privacy.run_counts import (
 
 NOISE = st.floats(0.02, 1e6)
 LEAF = st.one_of(
-    NOISE.map(gaussian), NOISE.map(laplace), st.floats(0, 50).map(pure), st.just(no_op()), st.just(non_private())
+    NOISE.map(gaussian), NOISE.map(laplace), st.floats(0, 50).map(pure_dp), st.just(no_op()), st.just(non_private())
 )
 RUNS = st.one_of(
     st.builds(TruncatedNegativeBinomial, st.floats(1.01, 100), st.sampled_from([0.0, 1.0, 2.5])),
@@ -55,7 +55,7 @@ TREE = st.recursive(
         st.builds(repeat, inner, st.integers(0, 1000)),
         st.builds(poisson_sampled, st.floats(0, 1), inner),
         st.builds(best_of, inner, RUNS, st.floats(0.1, 1), st.floats(1, 10)),
-        st.builds(first_above, inner, st.floats(0.001, 1)),
+        st.builds(threshold_search, inner, st.floats(0.001, 1)),
         st.builds(on_part, st.sampled_from(["split", "fold"]), st.sampled_from(["a", "b"]), inner),
         st.builds(lambda one, other: one_of([one, other]), inner, inner),
         st.builds(lambda one, other, weight: one_of([one, other], [weight, 1]), inner, inner, st.floats(0.01, 10)),
@@ -108,14 +108,14 @@ class TestConstructors:
             lambda: best_of(gaussian(1), geometric(10), low=1.1),
             lambda: best_of(gaussian(1), geometric(10), high=0.9),
             lambda: best_of(gaussian(1), geometric(10), high=math.inf),
-            lambda: first_above(gaussian(1), 0),
-            lambda: first_above(gaussian(1), 1.1),
+            lambda: threshold_search(gaussian(1), 0),
+            lambda: threshold_search(gaussian(1), 1.1),
             lambda: on_part("", "a", gaussian(1)),
             lambda: on_part("a", "x" * 65, gaussian(1)),
             lambda: on_part("a\n", "b", gaussian(1)),
             lambda: on_part("a", 1, gaussian(1)),  # type: ignore[arg-type]
-            lambda: pure(-0.1),
-            lambda: pure(math.inf),
+            lambda: pure_dp(-0.1),
+            lambda: pure_dp(math.inf),
         ],
     )
     def test_bad_values_of_our_own_events_are_refused(self, build: Callable[[], object]) -> None:
@@ -137,7 +137,8 @@ class TestSimplify:
         assert simplify(dp_event.RepeatAndSelectDpEvent(laplace(2), 10, math.inf)) == best_of(laplace(2), Poisson(10))
 
     @pytest.mark.parametrize(
-        "wrap", [lambda e: best_of(e, geometric(10)), lambda e: first_above(e, 0.1), lambda e: on_part("a", "b", e)]
+        "wrap",
+        [lambda e: best_of(e, geometric(10)), lambda e: threshold_search(e, 0.1), lambda e: on_part("a", "b", e)],
     )
     def test_integer_multipliers_inside_our_own_events_are_all_counted(
         self, wrap: Callable[[dp_event.DpEvent], dp_event.DpEvent]
@@ -161,11 +162,11 @@ class TestSimplify:
             (poisson_sampled(0, non_private()), no_op()),
             (poisson_sampled(0.5, compose()), no_op()),
             (best_of(no_op(), geometric(10), 0.5, 2), no_op()),
-            (first_above(compose(), 0.1), no_op()),
+            (threshold_search(compose(), 0.1), no_op()),
             (on_part("a", "b", no_op()), no_op()),
-            (pure(0), no_op()),
-            (pure(101), non_private()),
-            (first_above(gaussian(0), 0.1), non_private()),
+            (pure_dp(0), no_op()),
+            (pure_dp(101), non_private()),
+            (threshold_search(gaussian(0), 0.1), non_private()),
             (gaussian(0), non_private()),
             (laplace(0), non_private()),
             (repeat(gaussian(1), 10**9), non_private()),
@@ -225,7 +226,7 @@ class TestParts:
         "wrap",
         [
             lambda e: best_of(e, geometric(10)),
-            lambda e: first_above(e, 0.1),
+            lambda e: threshold_search(e, 0.1),
             lambda e: poisson_sampled(0.5, e),
             lambda e: repeat(compose(e, laplace(2)), 3),
             lambda e: dp_event.RepeatAndSelectDpEvent(e, 10.0, 1.0),
@@ -336,13 +337,13 @@ class TestDescribe:
             (repeat(laplace(2), 3), "3 × Laplace b=2"),
             (best_of(gaussian(1), geometric(10)), "BestOf(geometric, mean 10; Gaussian σ=1)"),
             (
-                best_of(pure(1), TruncatedNegativeBinomial(5, 0), 0.5, 2),
+                best_of(pure_dp(1), TruncatedNegativeBinomial(5, 0), 0.5, 2),
                 "BestOf(logarithmic, mean 5, density 0.5..2; pure ε=1)",
             ),
             (best_of(gaussian(1), UniformCount(1, 9)), "BestOf(uniform, 1 to 9; Gaussian σ=1)"),
             (best_of(gaussian(1), Poisson(9)), "BestOf(Poisson, mean 9; Gaussian σ=1)"),
             (best_of(gaussian(1), CappedGeometric(9, 99)), "BestOf(geometric, mean 9, at most 99; Gaussian σ=1)"),
-            (first_above(laplace(1), 0.1), "FirstAbove(γ=0.1; Laplace b=1)"),
+            (threshold_search(laplace(1), 0.1), "FirstAbove(γ=0.1; Laplace b=1)"),
             (on_part("split", "train", laplace(1)), "split=train: Laplace b=1"),
             (dp_event.ZCDpEvent(0.1), "ZCDpEvent"),
         ],

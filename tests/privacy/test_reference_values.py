@@ -16,13 +16,13 @@ from dphpo_bench.privacy.event_rules import simplify
 from dphpo_bench.privacy.events import (
     best_of,
     compose,
-    first_above,
     gaussian,
     laplace,
     on_part,
     poisson_sampled,
-    pure,
+    pure_dp,
     repeat,
+    threshold_search,
 )
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial, geometric
 
@@ -92,15 +92,15 @@ def bounds(row: dict[str, str], case: dict[str, Any]) -> float | None:
         return epsilon(best_of(sgd(case), runs(case)), delta, accountant="rdp").epsilon
     if kind == "thr":
         name = "rdp" if row["quantity"] == "eps_rdp" else "profile"
-        return epsilon(first_above(sgd(case), case["gamma"]), delta, accountant=name).epsilon
+        return epsilon(threshold_search(sgd(case), case["gamma"]), delta, accountant=name).epsilon
     if kind == "profile":
         return epsilon(best_of(sgd(case), runs(case)), delta, accountant="profile").epsilon
     if kind in ("layer", "sharp"):
         return epsilon(best_of(gaussian(1 / case["mu"]), runs(case)), delta, accountant="layer_cake").epsilon
     if kind == "kov":
-        return epsilon(repeat(pure(case["eps0"]), case["R"]), delta).by_accountant["pld"]
+        return epsilon(repeat(pure_dp(case["eps0"]), case["R"]), delta).by_accountant["pld"]
     if kind == "total":
-        event = compose(repeat(pure(case["eps0"]), case["R"]), sgd(case))
+        event = compose(repeat(pure_dp(case["eps0"]), case["R"]), sgd(case))
         return epsilon(event, delta).by_accountant["pld"]
     if kind in ("tot", "score"):
         return epsilon(linear_scaling(case), delta).by_accountant["pld"]

@@ -41,8 +41,8 @@ def test_a_gaussian_has_the_closed_form(mu: float) -> None:
 def test_published_digits_of_a_gaussian_and_of_pure_dp() -> None:
     assert risk(events.gaussian(1.0), DELTA).advantage == pytest.approx(0.38292, abs=5e-6)
     assert risk(events.gaussian(1.0), DELTA).tpr_at_1pct == pytest.approx(0.09236, abs=5e-6)
-    assert risk(events.pure(1.0), DELTA).advantage == pytest.approx(0.46212, abs=5e-6)
-    assert risk(events.pure(1.0), DELTA).tpr_at_1pct == pytest.approx(0.02718, abs=5e-6)
+    assert risk(events.pure_dp(1.0), DELTA).advantage == pytest.approx(0.46212, abs=5e-6)
+    assert risk(events.pure_dp(1.0), DELTA).tpr_at_1pct == pytest.approx(0.02718, abs=5e-6)
 
 
 def test_composed_gaussians_are_one_of_mu_times_the_root_of_their_number() -> None:
@@ -52,7 +52,7 @@ def test_composed_gaussians_are_one_of_mu_times_the_root_of_their_number() -> No
 
 @pytest.mark.parametrize("size", [0.1, 1.0, 3.0])
 def test_pure_dp_has_the_closed_form(size: float) -> None:
-    found = risk(events.pure(size), DELTA)
+    found = risk(events.pure_dp(size), DELTA)
     assert found.advantage == pytest.approx(math.tanh(size / 2), abs=1e-6)
     assert found.tpr_at_1pct == pytest.approx(0.01 * math.exp(size), abs=1e-6)
     assert found.tpr_at_01pct == pytest.approx(0.001 * math.exp(size), abs=1e-6)
@@ -113,7 +113,7 @@ def test_no_attack_on_the_best_of_several_runs_exceeds_its_risk(
     keep = math.exp(size) / (1 + math.exp(size))
     base = Pair(np.array([1 - keep, keep]), np.array([keep, 1 - keep]))
     select = brute_force.best_of(runs)
-    found = risk(events.best_of(events.pure(size), runs), DELTA)
+    found = risk(events.best_of(events.pure_dp(size), runs), DELTA)
     fine = np.linspace(0, 1, 1001)
     for pair in (base.map(select), base.map(select).reversed()):
         assert np.max(most_hits(pair, fine) - fine) <= found.advantage + 1e-12
@@ -127,7 +127,7 @@ def test_no_attack_on_the_best_of_several_runs_exceeds_its_risk(
     [
         events.best_of(TRAINING, TruncatedNegativeBinomial(10, 0)),
         events.best_of(TRAINING, Poisson(10)),
-        events.first_above(TRAINING, 0.1),
+        events.threshold_search(TRAINING, 0.1),
         events.compose(events.best_of(TRAINING, geometric(10)), events.gaussian(5.0)),
         events.poisson_sampled(0.2, events.best_of(events.gaussian(2.0), geometric(10))),
         events.one_of([TRAINING, events.gaussian(3.0)]),

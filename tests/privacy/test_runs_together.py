@@ -24,7 +24,6 @@ from dphpo_bench.privacy.calibration import calibrate
 from dphpo_bench.privacy.events import (
     best_of,
     compose,
-    first_above,
     gaussian,
     laplace,
     no_op,
@@ -32,8 +31,9 @@ from dphpo_bench.privacy.events import (
     on_part,
     one_of,
     poisson_sampled,
-    pure,
+    pure_dp,
     repeat,
+    threshold_search,
 )
 from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
 from dphpo_bench.privacy.runs_together import RenyiFilter, adaptively, together
@@ -64,7 +64,7 @@ def response_delta(epsilon: Array, pure_epsilon: float) -> Array:
 some_run = st.one_of(
     st.builds(gaussian, st.floats(1, 50)),
     st.builds(laplace, st.floats(2, 50)),
-    st.builds(pure, st.floats(0.01, 0.5)),
+    st.builds(pure_dp, st.floats(0.01, 0.5)),
     st.builds(sgd, st.floats(0.8, 10), st.sampled_from([0.001, 0.01, 0.1]), st.integers(1, 300)),
 )
 
@@ -252,7 +252,7 @@ class TestRenyiFilter:
 
     def test_first_above_at_one_order(self) -> None:
         """Corollary 16 of Papernot and Steinke (2022) with Gaussians: α/(2σ²) + (α−2)/(2σ²) + 2 ln(1/γ)/(α−1)."""
-        (found,) = renyi.divergences(first_above(gaussian(4), 0.1), (8.0,))
+        (found,) = renyi.divergences(threshold_search(gaussian(4), 0.1), (8.0,))
         assert found == pytest.approx(8 / 32 + 6 / 7 * 7 / 32 + 2 * math.log(10) / 7, rel=1e-6)
 
     def test_an_order_without_a_series_takes_the_next(self) -> None:
@@ -368,7 +368,7 @@ class TestAnalystsWhoLook:
         response = brentq(lambda at: self.mean(response_delta(cap - loss, at)) - DELTA, 0.01, 10)
         paths: Sequence[list[DpEvent]] = (
             [gaussian(1 / first), gaussian(1 / second)],
-            [gaussian(1 / first), pure(response)],
+            [gaussian(1 / first), pure_dp(response)],
         )
         for path in paths:  # each by itself is within the cap
             assert together(path, DELTA).epsilon == pytest.approx(cap, rel=2e-3)
@@ -378,8 +378,8 @@ class TestAnalystsWhoLook:
         assert not all(allows(renyi_cap, path[:1], path[1]) for path in paths)
         left = renyi_cap.left([gaussian(1 / first)])
         second = math.sqrt(2 * left / renyi_cap.order) * (1 - 1e-9)
-        response = brentq(lambda at: renyi_cap.spent([pure(at)]) - left, 0.01, 10) * (1 - 1e-9)
-        for run in (gaussian(1 / second), pure(response)):
+        response = brentq(lambda at: renyi_cap.spent([pure_dp(at)]) - left, 0.01, 10) * (1 - 1e-9)
+        for run in (gaussian(1 / second), pure_dp(response)):
             assert allows(renyi_cap, [gaussian(1 / first)], run)
         assert worst(second, response) <= DELTA
 

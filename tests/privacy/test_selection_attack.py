@@ -64,5 +64,5 @@ def test_little_is_left_to_gain(count: TruncatedNegativeBinomial, any_order: flo
     assert attack == pytest.approx(any_order, abs=2e-3)
     assert achieved(count, falling) == pytest.approx(by_loss, abs=2e-3)
     runs: RunCount = count
-    quoted = bench.epsilon(bench.best_of(bench.gaussian(SIGMA), runs), DELTA).epsilon
+    quoted = bench.events.epsilon(bench.events.best_of(bench.events.gaussian(SIGMA), runs), DELTA).epsilon
     assert attack <= quoted <= 1.024 * attack

@@ -161,7 +161,7 @@ class Pair(nn.Module):
         ({"model": Y}, r"The data come before it: ArrayTask\(name, \(inputs, labels\), model\)"),
         ({"model": Pair}, r"The model does not accept inputs of shape \(1, 5\)"),
         ({"metrics": [print]}, "Expected metrics of type Metric or ModelMetric"),
-        ({"kind": "regression", "metrics": bench.ACCURACY}, "metrics of a regression, got accuracy"),
+        ({"kind": "regression", "metrics": bench.metrics.ACCURACY}, "metrics of a regression, got accuracy"),
         ({"search_space": {"learning_rate": (1e-4, 1)}}, r"Expected distributions of Optuna .* got \(0.0001, 1\)"),
         ({"search_space": {"batch_size": IntDistribution(10, 500)}}, "up to n_records=100, got up to 500"),
         ({"search_space": {"batch_size": CategoricalDistribution([10, 101])}}, "up to n_records=100, got up to 101"),
@@ -206,7 +206,9 @@ def test_a_search_on_a_regression_needs_scores_and_says_so_before_it_trains() ->
 
 
 def test_a_metric_of_ones_own_may_be_called_as_one_of_classes() -> None:
-    own = bench.Metric("accuracy", True, lambda outputs, targets: float((outputs.flatten() - targets).abs().mean() < 1))
+    own = bench.metrics.Metric(
+        "accuracy", True, lambda outputs, targets: float((outputs.flatten() - targets).abs().mean() < 1)
+    )
     task = make(train=(X, X @ np.arange(5.0)), kind="regression", model=nn.Linear(5, 1), metrics=[own])
     assert task.metrics == (own,)
 

@@ -83,7 +83,7 @@ def test_ids_may_be_texts_or_numbers_in_any_vector(unit: Any) -> None:
 def test_a_column_of_ids_is_no_input(train: Any, test: Any) -> None:
     task = make("patient", train=train, test=test)
     assert (task.facts.unit, task.facts.n_records) == ("patient", N_UNITS)
-    assert task.facts.inputs == bench.Input((4,))
+    assert task.facts.inputs == bench.recipes.Input((4,))
     loaded = task.load_train(SOURCE)
     torch.testing.assert_close(loaded.inputs, torch.tensor(X).float())
     assert groups(loaded.units.tolist()) == groups(NAMES)  # type: ignore[union-attr]

@@ -115,7 +115,7 @@ def test_perplexity_is_that_of_all_outputs_together(
     gpt2: Gpt2, source: bench.DataSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, some = gpt2.network("all", source), records(gpt2, source)
-    expected = bench.PERPLEXITY.of(all_outputs(model, some), some.targets)
+    expected = bench.metrics.PERPLEXITY.of(all_outputs(model, some), some.targets)
     monkeypatch.setattr(PublishedCausalModel, "rows_at_once", 3)
     assert token_perplexity(model, some) == pytest.approx(expected, rel=1e-5)
 

@@ -41,7 +41,7 @@ def tumours() -> bench.ArrayTask:
     columns = [name for name in frame if name != "target"]
     frame[columns] = np.log(frame[columns] + 0.01)
     arguments: dict[str, Any] = {"kind": "binary", "target": "target", "learning_rate": 0.02, "epochs": 20}
-    metrics = (bench.ROC_AUC, bench.BALANCED_ACCURACY, bench.F1)
+    metrics = (bench.metrics.ROC_AUC, bench.metrics.BALANCED_ACCURACY, bench.metrics.F1)
     return seeded("tumours", frame[:455], nn.Linear(30, 1), test=frame[455:], metrics=metrics, **arguments)
 
 
@@ -149,7 +149,7 @@ def test_a_regression_without_a_bound_has_no_scores() -> None:
     task = seeded("lines", (np.zeros((40, 2)), np.zeros(40)), nn.Linear(2, 1), kind="regression", epochs=2)
     bench.run("dp_sgd", task, BUDGET, seed=0)
     with pytest.raises(
-        bench.InvalidValueError, match="Expected an error_bound of task lines, in units of the target, or scores"
+        bench.errors.InvalidValueError, match="Expected an error_bound of task lines, in units of the target, or scores"
     ):
         task.scores(torch.zeros(2), torch.zeros(2))
 
@@ -165,27 +165,37 @@ def test_losses_scores_and_metrics_of_its_own() -> None:
         kind="own",
         losses=lambda outputs, wanted: (outputs[:, 0] - wanted["sum"]).abs() * wanted["counts"],
         scores=lambda outputs, wanted: 1 - (outputs[:, 0] - wanted["sum"]).abs(),
-        metrics=[bench.Metric("largest", False, lambda outputs, wanted: float((outputs[:, 0] - wanted["sum"]).max()))],
+        metrics=[
+            bench.metrics.Metric("largest", False, lambda outputs, wanted: float((outputs[:, 0] - wanted["sum"]).max()))
+        ],
         learning_rate=0.05,
         epochs=20,
     )
     record = bench.run("dp_sgd", task, BUDGET, seed=0).record
     assert record.metrics["largest"] < 1
-    with pytest.raises(bench.InvalidValueError, match="Expected losses of its own of task own"):
+    with pytest.raises(bench.errors.InvalidValueError, match="Expected losses of its own of task own"):
         seeded("own", (inputs, targets), nn.Linear(3, 1), kind="own")
 
 
 @pytest.mark.parametrize(
     ("what", "function", "message"),
     [
-        ("losses", lambda outputs, targets: bench.cross_entropy(outputs, targets).mean(), r"one loss for each record"),
         (
             "losses",
-            lambda outputs, targets: bench.cross_entropy(outputs - outputs.mean(0), targets),
+            lambda outputs, targets: bench.losses.cross_entropy(outputs, targets).mean(),
+            r"one loss for each record",
+        ),
+        (
+            "losses",
+            lambda outputs, targets: bench.losses.cross_entropy(outputs - outputs.mean(0), targets),
             "that record alone",
         ),
-        ("losses", lambda outputs, targets: bench.cross_entropy(outputs, targets.flip(0)), "that record alone"),
-        ("losses", lambda outputs, targets: bench.cross_entropy(outputs, targets[:, None]), "No loss can be computed"),
+        ("losses", lambda outputs, targets: bench.losses.cross_entropy(outputs, targets.flip(0)), "that record alone"),
+        (
+            "losses",
+            lambda outputs, targets: bench.losses.cross_entropy(outputs, targets[:, None]),
+            "No loss can be computed",
+        ),
         ("scores", lambda outputs, _: outputs.softmax(0)[:, 0], "Expected each record's score to depend on that"),
         ("scores", lambda outputs, targets: outputs == targets[:, None], "one score for each record"),
     ],
@@ -197,7 +207,7 @@ def test_losses_and_scores_are_of_one_record_alone(what: str, function: Any, mes
         task = seeded("mixed", (inputs, labels), nn.Linear(4, 3), epochs=2, **{what: function})
         bench.run(bench.make_method("grid_composed", {"points": 2}), task, BUDGET, seed=0)
 
-    with pytest.raises((bench.InvalidValueError, bench.RunFailedError), match=message) as error:
+    with pytest.raises((bench.errors.InvalidValueError, bench.errors.RunFailedError), match=message) as error:
         run()
     assert "\n" not in str(error.value).strip()
 
@@ -217,19 +227,19 @@ def test_integers_stay_integers_where_the_model_takes_them() -> None:
 def test_tokens_that_do_not_count() -> None:
     outputs = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     targets = torch.tensor([[0, 1, 2, 3], [4, 0, IGNORED, IGNORED], [IGNORED] * 4])
-    losses = bench.token_cross_entropy(outputs, targets)
+    losses = bench.losses.token_cross_entropy(outputs, targets)
     torch.testing.assert_close(losses[0], nn.functional.cross_entropy(outputs[0], targets[0]))
     torch.testing.assert_close(losses[1], nn.functional.cross_entropy(outputs[1, :2], targets[1, :2]))
     assert losses[2] == 0
-    assert bench.correct_tokens(outputs, targets)[2] == 0
+    assert bench.losses.correct_tokens(outputs, targets)[2] == 0
     exact = nn.functional.one_hot(targets.clamp(min=0), 5).float()
-    assert bench.correct_tokens(exact, targets).tolist() == [1, 1, 0]
-    assert bench.ACCURACY.of(exact, targets) == 1
+    assert bench.losses.correct_tokens(exact, targets).tolist() == [1, 1, 0]
+    assert bench.metrics.ACCURACY.of(exact, targets) == 1
     total = nn.functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())  # over all tokens together
-    assert bench.PERPLEXITY.of(outputs, targets) == pytest.approx(math.exp(total))
+    assert bench.metrics.PERPLEXITY.of(outputs, targets) == pytest.approx(math.exp(total))
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "a/b", "..", "a\\b"])
 def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
-    with pytest.raises(bench.InvalidValueError, match="task's name without separators of paths"):
+    with pytest.raises(bench.errors.InvalidValueError, match="task's name without separators of paths"):
         seeded(name, (np.zeros((4, 2)), np.zeros(4, int)), nn.Linear(2, 2))

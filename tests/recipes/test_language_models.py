@@ -63,7 +63,7 @@ def test_clipped_sums_are_those_of_a_loop(engine: type[GradientEngine], clipping
 def test_which_engine_takes_it() -> None:
     assert type(gradient_engine(tiny(), token_cross_entropy)) is VmapEngine
     assert type(gradient_engine(tiny(), token_cross_entropy, like=bench.Records(*texts()))) is LayerwiseEngine
-    with pytest.raises(bench.InvalidValueError, match="Expected a Linear"):
+    with pytest.raises(bench.errors.InvalidValueError, match="Expected a Linear"):
         LinearEngine(tiny())
 
 
@@ -97,14 +97,16 @@ def test_it_treats_each_record_alone_and_keeps_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["resid_pdrop", "embd_pdrop", "attn_pdrop"])
 def test_dropout_is_refused(name: str) -> None:
-    with pytest.raises(bench.InvalidValueError, match=rf"^Expected a model without dropout, got {name}=0.1.*Set"):
+    with pytest.raises(
+        bench.errors.InvalidValueError, match=rf"^Expected a model without dropout, got {name}=0.1.*Set"
+    ):
         CausalModel(config(**{name: 0.1}))
 
 
 def test_shared_weights_and_long_texts_are_refused() -> None:
-    with pytest.raises(bench.InvalidValueError, match="Set tie_word_embeddings=False"):
+    with pytest.raises(bench.errors.InvalidValueError, match="Set tie_word_embeddings=False"):
         CausalModel(config(tie_word_embeddings=True))
-    with pytest.raises(bench.InvalidValueError, match=f"at most {LENGTH} tokens, got {LENGTH + 1}. Cut them"):
+    with pytest.raises(bench.errors.InvalidValueError, match=f"at most {LENGTH} tokens, got {LENGTH + 1}. Cut them"):
         tiny()(torch.zeros(2, LENGTH + 1, dtype=torch.long))
 
 
@@ -155,7 +157,9 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
     given = config()  # imports transformers
     monkeypatch.setitem(sys.modules, package, None)
     wants = {"sacrebleu": lambda: corpus_bleu(["a"], [["a"]]), "transformers": lambda: CausalModel(given)}
-    with pytest.raises(bench.DataError, match=rf"Language models need {package}: pip install 'dphpo-bench\[transf"):
+    with pytest.raises(
+        bench.errors.DataError, match=rf"Language models need {package}: pip install 'dphpo-bench\[transf"
+    ):
         wants[package]()
 
 

@@ -93,7 +93,7 @@ def zero(values: Any) -> None:
 @pytest.mark.parametrize(("form", "kind"), [*((form, "classification") for form in FORMS), ("numpy", "own")])
 def test_what_is_given_is_copied(form: str, kind: str) -> None:
     x, y = arrays()
-    own = {"losses": bench.cross_entropy, "kind": "own"} if kind == "own" else {}
+    own = {"losses": bench.losses.cross_entropy, "kind": "own"} if kind == "own" else {}
     data, test = FORMS[form](x, y), FORMS[form](x.copy(), y.copy())
     task = ArrayTask("mine", data, Centred(in_place=False), test, **own)
     before = [copy.deepcopy(records) for records in (task.load_train(SOURCE), task.load_test(SOURCE))]
@@ -147,14 +147,14 @@ def score(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 METRICS = (
-    bench.Metric("spoil", True, spoil),
-    bench.ModelMetric("spoil_all", True, spoil_all),
-    bench.ACCURACY,
-    bench.ModelMetric("outputs", True, lambda model, test: float(model(test.inputs.clone()).abs().mean())),
+    bench.metrics.Metric("spoil", True, spoil),
+    bench.metrics.ModelMetric("spoil_all", True, spoil_all),
+    bench.metrics.ACCURACY,
+    bench.metrics.ModelMetric("outputs", True, lambda model, test: float(model(test.inputs.clone()).abs().mean())),
 )
 
 
-def written(in_place: bool, batch_size: int, losses: Any = bench.cross_entropy) -> tuple[ArrayTask, Any]:
+def written(in_place: bool, batch_size: int, losses: Any = bench.losses.cross_entropy) -> tuple[ArrayTask, Any]:
     data = arrays()
     rule = greedy if in_place else lambda values: values
     task = ArrayTask(
@@ -217,7 +217,7 @@ class Spoiler(bench.Method[None]):
     end_to_end_private = False
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[None]:
-        event = bench.non_private()
+        event = bench.events.non_private()
         return bench.Plan(budget, event, event, None, (), bench.Cost(1, 1, 1.0))
 
     def run(self, plan: bench.Plan[None], session: bench.Session) -> bench.Outcome:

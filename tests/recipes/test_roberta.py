@@ -258,7 +258,7 @@ class TestTask:
         contract.test_losses_and_scores_are_of_one_record_each(task)
         contract.test_model_treats_each_record_alone(task)
         contract.test_model_can_be_trained_privately(task)
-        assert task.facts.inputs == bench.Input((12,), "int", 260)
+        assert task.facts.inputs == bench.recipes.Input((12,), "int", 260)
         assert task.pretrained_models == (roberta.weights,)
 
     @pytest.mark.parametrize("model", ROBERTAS)

@@ -17,8 +17,8 @@ from dphpo_bench.session.held_clipping import CountingRule
 from tests.conftest import TinyTask, session_on
 from tests.security.test_sealing import Built, finish, run
 
-QUERY = bench.gaussian(1000.0)
-BATCH = bench.poisson_sampled(0.5, bench.repeat(bench.gaussian(1.0), 4))
+QUERY = bench.events.gaussian(1000.0)
+BATCH = bench.events.poisson_sampled(0.5, bench.events.repeat(bench.events.gaussian(1.0), 4))
 
 
 @pytest.fixture
@@ -50,14 +50,17 @@ class TestBounds:
     def test_of_gradients_are_neither_tiny_nor_huge(self, session, bound: float) -> None:
         model, batch = session.build_model(), session.sample(BATCH)
         with pytest.raises(InvalidValueError, match="sensitivity <= 1e"):
-            batch.gradient(model, bench.Abadi(bound), 1.0)
+            batch.gradient(model, bench.clipping.Abadi(bound), 1.0)
         with pytest.raises(InvalidValueError, match="max_grad_norm <= 1e"):
             batch.gradient_and_quantile(model, bound, 1.0, 1.0)
 
     @pytest.mark.parametrize("bound", [1e-30, 1e30])
     def test_at_their_limits_have_noise_of_the_right_size(self, session, bound: float) -> None:
         """128 draws: the mean square of a standard normal is below .25 or above 2.5 with probability below 1e-6."""
-        model, kind = session.build_model(), bench.poisson_sampled(0.5, bench.repeat(bench.gaussian(100.0), 128))
+        model, kind = (
+            session.build_model(),
+            bench.events.poisson_sampled(0.5, bench.events.repeat(bench.events.gaussian(100.0), 128)),
+        )
         direction = [torch.zeros_like(one) for one in model.parameters()]
         found = session.sample(kind).loss_changes(model, direction, [1.0] * 128, bound, 100.0)
         noise = torch.tensor(found, dtype=torch.float64) * 300 / (100 * bound)
@@ -70,12 +73,12 @@ class TestOtherProcessesAndThreads:
     def test_another_thread_is_refused(self, session) -> None:
         batch, model = session.sample(BATCH), session.build_model()
         questions = [
-            lambda: batch.gradient(model, bench.AutoS(), 1.0),
+            lambda: batch.gradient(model, bench.clipping.AutoS(), 1.0),
             lambda: session.sample(BATCH),
             lambda: session.score(model, 1000.0),
             lambda: session.uniform("a"),
             lambda: session.holdout(0.5),
-            lambda: session.best_of(print, bench.UniformCount(1, 2), QUERY),
+            lambda: session.best_of(print, bench.search.UniformCount(1, 2), QUERY),
             lambda: session.sealed_utilities([], 4, 0.5),
         ]
         spent = session._access.ledger.entries
@@ -175,7 +178,10 @@ class TestWhileAQueryLasts:
 
     def test_autocast_ends_where_a_query_begins(self, session) -> None:
         """It kept halves of the weights, which then changed: the loss was the same all along a direction."""
-        model, kind = session.build_model(), bench.poisson_sampled(1.0, bench.repeat(bench.gaussian(1e-6), 3))
+        model, kind = (
+            session.build_model(),
+            bench.events.poisson_sampled(1.0, bench.events.repeat(bench.events.gaussian(1e-6), 3)),
+        )
         with torch.no_grad():
             for weight in model.parameters():
                 weight.normal_()
@@ -189,7 +195,7 @@ class TestWhileAQueryLasts:
         assert len({round(loss, 3) for loss in plain}) == 3
 
     def test_a_direction_is_copied_and_has_values(self, session) -> None:
-        model, kind = session.build_model(), bench.poisson_sampled(1.0, bench.gaussian(1000.0))
+        model, kind = session.build_model(), bench.events.poisson_sampled(1.0, bench.events.gaussian(1000.0))
         direction = [torch.ones_like(weight, device="meta") for weight in model.parameters()]
         with pytest.raises(InvalidValueError, match="tensors with values"):
             session.sample(kind).losses(model, direction, (0.0,), 1.0, 1000.0)
@@ -198,10 +204,10 @@ class TestWhileAQueryLasts:
 
     def test_a_training_on_parts_that_is_interrupted_ends_the_run(self, session) -> None:
         """It is charged to nobody: whoever swallowed the error could try again until something came of it."""
-        candidates = [bench.DpSgd(1.0, 1, 50.0, 0.1, clipping="abadi:1e31")]
+        candidates = [bench.recipes.DpSgd(1.0, 1, 50.0, 0.1, clipping="abadi:1e31")]
         with pytest.raises(InvalidValueError, match="sensitivity"):
             session.sealed_utilities(candidates, 4, 0.5)
-        with pytest.raises(bench.DphpoBenchError):
+        with pytest.raises(bench.errors.DphpoBenchError):
             session.score(session.build_model(), 1000.0)
 
 
@@ -245,7 +251,7 @@ def test_an_interrupt_in_the_midst_of_a_query_ends_the_run(monkeypatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         session.score(model, 1000.0)
     interrupted.clear()
-    with pytest.raises(bench.DphpoBenchError):
+    with pytest.raises(bench.errors.DphpoBenchError):
         session.score(model, 1000.0)
 
 
@@ -266,13 +272,13 @@ class TestSelections:
     """Of trials that do not win, nothing is known: not their scores, and not their number."""
 
     def test_a_refusal_says_nothing_of_a_trial(self, session) -> None:
-        def trial(own: bench.Session) -> bench.Scored:
+        def trial(own: bench.Session) -> bench.search.TrialResult:
             score = own.score(own.build_model(), 1000.0)
-            own.one_of(bench.one_of([bench.on_part(repr(score), "x", QUERY), QUERY]), 0)
-            return bench.Scored(None, score)
+            own.one_of(bench.events.one_of([bench.events.on_part(repr(score), "x", QUERY), QUERY]), 0)
+            return bench.search.TrialResult(None, score)
 
         with pytest.raises(OverBudgetError) as caught:
-            session.best_of(trial, bench.UniformCount(1, 2), QUERY)
+            session.best_of(trial, bench.search.UniformCount(1, 2), QUERY)
         assert "What it asked for stays hidden" in str(caught.value)
         assert "OneOf" not in str(caught.value) + str(session._access.ledger.refused)
 

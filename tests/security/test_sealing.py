@@ -31,9 +31,9 @@ from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, session_on
 
-TRIAL = bench.gaussian(8.0)
-RUNS = bench.UniformCount(3, 6)
-STEP = bench.poisson_sampled(0.1, bench.gaussian(8.0))
+TRIAL = bench.events.gaussian(8.0)
+RUNS = bench.search.UniformCount(3, 6)
+STEP = bench.events.poisson_sampled(0.1, bench.events.gaussian(8.0))
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Probe(bench.Method):
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         if self.while_planning:
             self.while_planning()
-        event = self.event or bench.compose(bench.repeat(STEP, 2), bench.best_of(TRIAL, RUNS))
+        event = self.event or bench.events.compose(bench.events.repeat(STEP, 2), bench.events.best_of(TRIAL, RUNS))
         return bench.Plan(budget, event, event, None, (), bench.Cost(1, 1, 1.0))
 
     def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
@@ -101,7 +101,7 @@ def test_what_releases_cannot_be_copied(copied: Any, what: str) -> None:
 @pytest.mark.parametrize("which", ["load_train", "load_test"])
 def test_a_method_that_opens_data_by_itself_is_over_budget(which: str) -> None:
     def body(session: Session) -> bench.Outcome:
-        with suppress(bench.DphpoBenchError):  # known all the same
+        with suppress(bench.errors.DphpoBenchError):  # known all the same
             getattr(TinyTask(), which)(DataSource.resolve())
         return finish(session)
 
@@ -129,7 +129,7 @@ def test_nothing_is_released_after_the_run() -> None:
     assert run(body).status == "ok"
     session, batch = kept
     with pytest.raises(OverBudgetError, match="comes too late"):
-        batch.gradient(session.build_model(), bench.AutoS(), 8.0)
+        batch.gradient(session.build_model(), bench.clipping.AutoS(), 8.0)
     with pytest.raises(OverBudgetError, match="comes too late"):
         session.nonprivate()
 
@@ -141,7 +141,9 @@ def test_raw_records_are_taken_back(tiny_task) -> None:
         end_to_end_private = False
 
         def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-            return bench.Plan(budget, bench.non_private(), bench.non_private(), None, (), bench.Cost(1, 1, 1.0))
+            return bench.Plan(
+                budget, bench.events.non_private(), bench.events.non_private(), None, (), bench.Cost(1, 1, 1.0)
+            )
 
         def run(self, plan: bench.Plan, session: Session) -> bench.Outcome:
             kept.extend([session.nonprivate(), session.holdout(0.5)[0].nonprivate()])
@@ -172,9 +174,9 @@ def execute(body: Any, order: Any, seed: int = 0) -> Any:
 
 
 def test_the_order_of_trials_changes_nothing() -> None:
-    def trial(own: Session) -> bench.Scored:
+    def trial(own: Session) -> bench.search.TrialResult:
         score = own.score(own.build_model(), 8.0)
-        return bench.Scored(score, score)
+        return bench.search.TrialResult(score, score)
 
     def body(session: Session) -> bench.Outcome:
         return bench.Outcome(session.build_model(), {"score": session.best_of(trial, RUNS, TRIAL)})
@@ -184,7 +186,7 @@ def test_the_order_of_trials_changes_nothing() -> None:
 
 def test_of_equal_trials_the_first_wins_in_any_order() -> None:
     def body(session: Session) -> bench.Outcome:
-        who = session.best_of(lambda own: bench.Scored(own.uniform("who"), 0.5), RUNS, TRIAL)
+        who = session.best_of(lambda own: bench.search.TrialResult(own.uniform("who"), 0.5), RUNS, TRIAL)
         return bench.Outcome(session.build_model(), {"who": who})
 
     assert execute(body, backwards) == execute(body, range)
@@ -205,7 +207,7 @@ def test_a_session_takes_no_attributes_and_keeps_its_objective_to_itself() -> No
 @pytest.mark.parametrize(("seed", "shown"), [(0, True), (None, False)])
 def test_an_error_quotes_nothing_where_data_may_be_private(seed: int | None, shown: bool) -> None:
     def body(session: Session) -> bench.Outcome:
-        session.sample(STEP).gradient(session.build_model(), bench.AutoS(), 8.0)
+        session.sample(STEP).gradient(session.build_model(), bench.clipping.AutoS(), 8.0)
         raise ValueError("the record is 12345")
 
     error = run(body, seed=seed).error
@@ -216,8 +218,8 @@ def test_an_error_quotes_nothing_where_data_may_be_private(seed: int | None, sho
 
 def test_an_error_of_a_plug_ins_own_says_no_more_for_being_of_our_kind() -> None:
     def body(session: Session) -> bench.Outcome:
-        session.sample(STEP).gradient(session.build_model(), bench.AutoS(), 8.0)
-        raise bench.InvalidValueError("the record is 12345")
+        session.sample(STEP).gradient(session.build_model(), bench.clipping.AutoS(), 8.0)
+        raise bench.errors.InvalidValueError("the record is 12345")
 
     assert "12345" not in run(body, seed=None).error
 
@@ -225,7 +227,11 @@ def test_an_error_of_a_plug_ins_own_says_no_more_for_being_of_our_kind() -> None
 @pytest.mark.parametrize(
     ("ask", "status", "words"),
     [
-        (lambda own: own.sample(bench.poisson_sampled(0.1, bench.gaussian(4.0))), "over_budget", "does not cover"),
+        (
+            lambda own: own.sample(bench.events.poisson_sampled(0.1, bench.events.gaussian(4.0))),
+            "over_budget",
+            "does not cover",
+        ),
         (lambda own: own.holdout(2.0), "failed", "Expected 0 < fraction < 1"),
     ],
 )
@@ -233,7 +239,7 @@ def test_a_mistake_that_the_engine_finds_is_shown(ask: Any, status: str, words: 
     """Its text was hidden after the harness had moved: only errors from its own folder counted as the engine's."""
 
     def body(session: Session) -> bench.Outcome:
-        session.sample(STEP).gradient(session.build_model(), bench.AutoS(), 8.0)
+        session.sample(STEP).gradient(session.build_model(), bench.clipping.AutoS(), 8.0)
         ask(session)
         return finish(session)
 
@@ -254,8 +260,8 @@ def test_a_mistake_that_the_engine_finds_is_shown(ask: Any, status: str, words: 
 )
 def test_whose_words_are_shown_does_not_depend_on_the_installation(file: str, shows: bool) -> None:
     code = compile("raise error", str(Path(bench.__file__).parents[1] / file), "exec")
-    with pytest.raises(bench.InvalidValueError) as raised:
-        exec(code, {"error": bench.InvalidValueError("some words")})
+    with pytest.raises(bench.errors.InvalidValueError) as raised:
+        exec(code, {"error": bench.errors.InvalidValueError("some words")})
     error = raised.value.with_traceback(raised.tb.tb_next)  # without the frame of this test
     assert ("some words" in reason_of(error, hide=True)) is shows
 
@@ -270,7 +276,7 @@ def test_records_are_sealed_whoever_asks(way: str) -> None:
     records: list[Any] = []
 
     def load() -> None:
-        with suppress(bench.DphpoBenchError):
+        with suppress(bench.errors.DphpoBenchError):
             records.append(TinyTask().load_test(DataSource.resolve()))
 
     class Nosy(nn.Linear):
@@ -304,7 +310,7 @@ def test_a_method_that_opens_data_while_it_is_made_is_refused(monkeypatch: pytes
     @dataclass(frozen=True)
     class Early(Probe):
         def __post_init__(self) -> None:
-            with suppress(bench.DphpoBenchError):
+            with suppress(bench.errors.DphpoBenchError):
                 TinyTask().load_test(DataSource.resolve())
 
     monkeypatch.setattr(registry, "methods", lambda: {"early": registry.Registered(Early, "a test")})
@@ -323,7 +329,7 @@ def test_records_read_by_a_class_that_is_no_task_are_sealed_too() -> None:
     Mixed().load_test(DataSource.resolve())
 
     def body(session: Session) -> bench.Outcome:
-        with suppress(bench.DphpoBenchError):
+        with suppress(bench.errors.DphpoBenchError):
             Mixed().load_test(DataSource.resolve())
         return finish(session)
 
@@ -341,7 +347,7 @@ def test_a_method_cannot_have_records_prepared() -> None:
     for task in (Preparing(), TinyTask()):
 
         def body(session: Session, task: bench.Task = task) -> bench.Outcome:
-            with suppress(bench.DphpoBenchError):
+            with suppress(bench.errors.DphpoBenchError):
                 task.prepare(DataSource.resolve())
             return finish(session)
 
@@ -422,26 +428,28 @@ def test_a_method_s_model_meets_no_record(disguise: Any, query: str) -> None:
             released = session.score(model, 8.0)
         elif query == "together":
             batches = [session.sample(WHOLE), session.sample(WHOLE)]
-            found = gradients_together(batches, [model, session.build_model()], [bench.AutoS()] * 2, [8.0, 8.0])
+            found = gradients_together(
+                batches, [model, session.build_model()], [bench.clipping.AutoS()] * 2, [8.0, 8.0]
+            )
             released = [float(part.sum()) for part in found[0]]
         else:
             batch = session.sample(ASKED)
-            along = batch.gradient(model, bench.AutoS(), 8.0)
+            along = batch.gradient(model, bench.clipping.AutoS(), 8.0)
             released = [float(part.sum()) for part in along]
             if query == "losses":
                 released = batch.losses(model, along, (0.0, 0.1), 1.0, 8.0)
         return bench.Outcome(session.build_model(), {"released": released})
 
     Watching.seen.clear()
-    event = bench.compose(bench.gaussian(8.0), ASKED, WHOLE, WHOLE)
+    event = bench.events.compose(bench.events.gaussian(8.0), ASKED, WHOLE, WHOLE)
     watched = run(body, event=event)
     assert watched.status == "ok"
     assert Watching.seen == []
     assert watched.released == run(lambda session: body(session, lambda model: model), event=event).released
 
 
-WHOLE = bench.poisson_sampled(1.0, bench.gaussian(8.0))
-ASKED = bench.poisson_sampled(0.1, bench.repeat(bench.gaussian(8.0), 3))
+WHOLE = bench.events.poisson_sampled(1.0, bench.events.gaussian(8.0))
+ASKED = bench.events.poisson_sampled(0.1, bench.events.repeat(bench.events.gaussian(8.0), 3))
 
 
 @pytest.mark.parametrize(
@@ -458,12 +466,12 @@ def test_modes_of_torch_that_see_everything_are_refused(mode: Any) -> None:
         model = session.build_model()
         batch = session.sample(STEP)
         with mode(), pytest.raises(InvalidValueError, match="no mode of torch"):
-            batch.gradient(model, bench.AutoS(), 8.0)
+            batch.gradient(model, bench.clipping.AutoS(), 8.0)
         with mode(), pytest.raises(InvalidValueError, match="no mode of torch"):
             session.score(model, 8.0)
         return finish(session)
 
-    assert run(body, event=bench.compose(STEP, TRIAL)).status == "ok"
+    assert run(body, event=bench.events.compose(STEP, TRIAL)).status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -491,7 +499,7 @@ def test_hooks_of_all_modules_and_optimisers_are_refused(register: Any) -> None:
 def test_torchs_own_default_device_is_no_watcher() -> None:
     def body(session: Session) -> bench.Outcome:
         with torch.device("cpu"):
-            session.sample(STEP).gradient(session.build_model(), bench.AutoS(), 8.0)
+            session.sample(STEP).gradient(session.build_model(), bench.clipping.AutoS(), 8.0)
         return finish(session)
 
     assert run(body).status == "ok"
@@ -518,11 +526,11 @@ def test_an_exception_of_a_model_is_the_end_of_a_run() -> None:
         assert caught.value.__context__ is None
         assert "ValueError" in str(caught.value)
         assert "record is" not in str(caught.value)
-        with suppress(bench.DphpoBenchError):
+        with suppress(bench.errors.DphpoBenchError):
             session.score(model, 8.0)
         return finish(session)
 
-    record = run(body, Built(Choosy), event=bench.repeat(TRIAL, 2))
+    record = run(body, Built(Choosy), event=bench.events.repeat(TRIAL, 2))
     assert record.status == "failed"
     assert "The model raised ValueError on private records" in record.error
     assert "record is" not in record.error
@@ -531,10 +539,10 @@ def test_an_exception_of_a_model_is_the_end_of_a_run() -> None:
 def test_an_exception_of_a_model_in_a_trial_is_the_end_of_the_run() -> None:
     """Also of a trial that catches it and says that all is well: that all trials lost would be a bit without noise."""
 
-    def trial(own: Session) -> bench.Scored:
+    def trial(own: Session) -> bench.search.TrialResult:
         with suppress(ModelFailedError):
             own.score(own.build_model(), 8.0)
-        return bench.Scored("won", 1.0)
+        return bench.search.TrialResult("won", 1.0)
 
     def body(session: Session) -> bench.Outcome:
         return bench.Outcome(nn.Linear(5, 3), {"best": session.best_of(trial, RUNS, TRIAL)})
@@ -550,7 +558,7 @@ def test_a_mistake_that_has_nothing_to_do_with_the_records_keeps_its_words(query
         model = session.build_model()
         if query == "score":
             session.score(model, 8.0)
-        session.sample(STEP).gradient(model, bench.AutoS(), 8.0)
+        session.sample(STEP).gradient(model, bench.clipping.AutoS(), 8.0)
         return finish(session)
 
     with pytest.raises((RuntimeError, InvalidValueError), match="shapes cannot be multiplied"):
@@ -572,7 +580,7 @@ def test_a_failure_in_sealed_utilities_is_the_end_of_the_run() -> None:
 
     def body(session: Session) -> bench.Outcome:
         with suppress(ModelFailedError):
-            session.sealed_utilities([bench.DpSgd(1.0, 2, 0.0, 0.1)], 2, 0.5)
+            session.sealed_utilities([bench.recipes.DpSgd(1.0, 2, 0.0, 0.1)], 2, 0.5)
         return bench.Outcome(nn.Linear(5, 3))
 
     assert run(body, Built(Choosy)).status == "failed"
@@ -581,9 +589,9 @@ def test_a_failure_in_sealed_utilities_is_the_end_of_the_run() -> None:
 def test_candidates_on_parts_have_optimisers_by_name() -> None:
     """There gradients have no noise, and an optimiser of a plug-in would see them."""
     with pytest.raises(InvalidValueError, match="optimizer to be a text"):
-        bench.DpSgd(1.0, 2, 0.0, 0.1, optimizer=torch.optim.SGD)
+        bench.recipes.DpSgd(1.0, 2, 0.0, 0.1, optimizer=torch.optim.SGD)
 
-    class Watched(bench.DpSgd):
+    class Watched(bench.recipes.DpSgd):
         pass
 
     def body(session: Session) -> bench.Outcome:
@@ -604,14 +612,18 @@ def test_masks_are_secret_and_tell_no_batch_size() -> None:
 
     def body(session: Session) -> bench.Outcome:
         model, states = session.build_model(), []
-        kind = bench.poisson_sampled(0.5, bench.gaussian(8.0))
+        kind = bench.events.poisson_sampled(0.5, bench.events.gaussian(8.0))
         for _ in range(3):
             torch.manual_seed(0)
-            session.sample(kind).gradient(model, bench.AutoS(), 8.0)
+            session.sample(kind).gradient(model, bench.clipping.AutoS(), 8.0)
             states.append(torch.rand(()).item())
         return bench.Outcome(nn.Linear(5, 3), {"states": states})
 
-    record = run(body, Built(Dropping), event=bench.repeat(bench.poisson_sampled(0.5, bench.gaussian(8.0)), 3))
+    record = run(
+        body,
+        Built(Dropping),
+        event=bench.events.repeat(bench.events.poisson_sampled(0.5, bench.events.gaussian(8.0)), 3),
+    )
     assert record.status == "ok"
     torch.manual_seed(0)
     assert record.released["states"] == [torch.rand(()).item()] * 3
@@ -634,6 +646,6 @@ def test_parameters_that_json_would_make_equal_are_refused() -> None:
             raise NotImplementedError
 
     assert Wide([1, "a", None, {"b": 2.5}]).parameters == {"rule": [1, "a", None, {"b": 2.5}]}
-    for rule in (Rule(), {1: 2}, {1, 2}, bench.AutoV()):
+    for rule in (Rule(), {1: 2}, {1, 2}, bench.clipping.AutoV()):
         with pytest.raises(InvalidValueError, match="parameters that JSON holds"):
             _ = Wide(rule).parameters

@@ -15,7 +15,7 @@ asked: list[int] = []
 
 
 @dataclass(frozen=True)
-class Halves(bench.Clipping):
+class Halves(bench.clipping.Clipping):
     """A rule of a plug-in: gradients are halved, and clipped to `largest`."""
 
     name = "halves"
@@ -32,29 +32,29 @@ class Halves(bench.Clipping):
 
 
 def test_a_new_rule_is_one_class(tiny_task: Any) -> None:
-    rule = bench.parse_clipping("halves:0.3")
-    assert (rule, bench.parse_clipping("HALVES")) == (Halves(0.3), Halves())
+    rule = bench.clipping.parse_clipping("halves:0.3")
+    assert (rule, bench.clipping.parse_clipping("HALVES")) == (Halves(0.3), Halves())
     record = bench.run(FixedDpSgd(clipping="halves:0.3"), tiny_task, bench.PrivacyBudget(3, 1e-4), seed=0).record
     assert (record.status, record.identity.parameters["clipping"]) == ("ok", "halves:0.3")
     assert set(asked) == {4097}  # made-up norms, never those of records
     train = tiny_task.load_train(bench.DataSource.resolve())
     session = session_on(tiny_task, train)
     model = session.build_model()
-    batch = session.sample(bench.poisson_sampled(1.0, bench.gaussian(1e-6)))
+    batch = session.sample(bench.events.poisson_sampled(1.0, bench.events.gaussian(1e-6)))
     mean = torch.cat([part.flatten() for part in batch.gradient(model, rule, 1e-6)])
     total = gradient_engine(model).clipped_sum(train.inputs, train.targets, rule)
     expected = torch.cat([part.flatten() for part in total]) / len(train)
     torch.testing.assert_close(mean.double(), expected, rtol=1e-3, atol=1e-5)
 
 
-class Silent(bench.Clipping):
+class Silent(bench.clipping.Clipping):
     sensitivity = 1.0
 
     def factors(self, norms: torch.Tensor) -> torch.Tensor:
         return (1 / norms).clamp(max=1.0)
 
 
-class Inherits(bench.Abadi):
+class Inherits(bench.clipping.Abadi):
     """It says, like Abadi, that a session may ask it about the norms of records."""
 
 
@@ -62,13 +62,13 @@ class Inherits(bench.Abadi):
 def test_a_rule_that_does_not_say_how_it_is_held_is_refused(rule: Any) -> None:
     task = TinyTask()
     session = session_on(task, task.load_train(bench.DataSource.resolve()))
-    batch = session.sample(bench.poisson_sampled(0.1, bench.gaussian(4.0)))
-    with pytest.raises(bench.InvalidValueError, match=r"sets interpolated = True, got (Silent|Inherits|object)"):
+    batch = session.sample(bench.events.poisson_sampled(0.1, bench.events.gaussian(4.0)))
+    with pytest.raises(bench.errors.InvalidValueError, match=r"sets interpolated = True, got (Silent|Inherits|object)"):
         batch.gradient(session.build_model(), rule, 4.0)
 
 
 def test_two_rules_of_one_name_are_refused() -> None:
-    with pytest.raises(bench.InvalidValueError, match="a new name for the clipping rule Mine, got 'abadi'"):
+    with pytest.raises(bench.errors.InvalidValueError, match="a new name for the clipping rule Mine, got 'abadi'"):
 
-        class Mine(bench.Abadi):
+        class Mine(bench.clipping.Abadi):
             name = "abadi"

@@ -12,12 +12,21 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, UnsupportedEventError
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.privacy.event_rules import multiset
-from dphpo_bench.privacy.events import best_of, compose, first_above, gaussian, on_part, poisson_sampled, pure, repeat
+from dphpo_bench.privacy.events import (
+    best_of,
+    compose,
+    gaussian,
+    on_part,
+    poisson_sampled,
+    pure_dp,
+    repeat,
+    threshold_search,
+)
 from dphpo_bench.privacy.holdout import held_out, holdout_name
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import Poisson, UniformCount, geometric
 from dphpo_bench.session.batch import gradients_together
-from dphpo_bench.session.scored import Scored
+from dphpo_bench.session.scored import TrialResult
 from dphpo_bench.session.sealed import SealedUtilities
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
@@ -79,7 +88,7 @@ def test_a_release_from_a_part_is_charged_to_the_part(open_session) -> None:
     session = open_session()
     training, validation = session.holdout(0.25)
     model = session.build_model()
-    training.sample(asking(0.5, gaussian(2.0))).gradient(model, bench.AutoS(), 2.0)
+    training.sample(asking(0.5, gaussian(2.0))).gradient(model, bench.clipping.AutoS(), 2.0)
     validation.score(model, 3.0)
     assert spent(session) == multiset(held_out(poisson_sampled(0.5, gaussian(2.0)), gaussian(3.0), 0.25))
 
@@ -93,7 +102,7 @@ def test_a_plan_for_one_part_does_not_cover_the_other(open_session) -> None:
         validation.sample(asking(0.5, gaussian(2.0)))
     with pytest.raises(OverBudgetError):
         session.sample(asking(0.5, gaussian(2.0)))
-    training.sample(asking(0.5, gaussian(2.0))).gradient(session.build_model(), bench.AutoS(), 2.0)
+    training.sample(asking(0.5, gaussian(2.0))).gradient(session.build_model(), bench.clipping.AutoS(), 2.0)
 
 
 def test_batches_of_a_part_hold_its_records_only(open_session) -> None:
@@ -137,8 +146,8 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     assert torch.equal(torch.cat([inner._access.rows, judged._access.rows]).sort().values, training._access.rows)
     assert abs(len(judged._access.rows) - 150) < 6 * (600 * 0.25 * 0.75) ** 0.5
     judged.score(session.build_model(), 2.0)
-    report = bench.epsilon(session._access.ledger.event, 1e-5)
-    assert report.epsilon == pytest.approx(bench.epsilon(gaussian(2.0), 1e-5).epsilon)
+    report = bench.events.epsilon(session._access.ledger.event, 1e-5)
+    assert report.epsilon == pytest.approx(bench.events.epsilon(gaussian(2.0), 1e-5).epsilon)
 
 
 def test_holdouts_of_different_fractions_are_different_partitions(open_session) -> None:
@@ -147,8 +156,8 @@ def test_holdouts_of_different_fractions_are_different_partitions(open_session) 
     model = session.build_model()
     session.holdout(0.9)[1].score(model, 2.0)
     session.holdout(0.1)[0].score(model, 2.0)
-    both = bench.epsilon(repeat(gaussian(2.0), 2), 1e-5).epsilon
-    assert bench.epsilon(session._access.ledger.event, 1e-5).epsilon == pytest.approx(both)
+    both = bench.events.epsilon(repeat(gaussian(2.0), 2), 1e-5).epsilon
+    assert bench.events.epsilon(session._access.ledger.event, 1e-5).epsilon == pytest.approx(both)
 
 
 def test_a_scope_in_two_parts_of_one_partition_is_refused() -> None:
@@ -170,7 +179,7 @@ def test_a_subsample_is_composed_first_and_sampled_once(open_session) -> None:
     sample = session.subsample(expected)
     model = session.build_model()
     sample.score(model, 5.0)
-    sample.best_of(lambda own: Scored(None, own.score(model, 9.0)), RUNS, gaussian(9.0))
+    sample.best_of(lambda own: TrialResult(None, own.score(model, 9.0)), RUNS, gaussian(9.0))
     with pytest.raises(OverBudgetError, match="does not grow"):
         sample.score(model, 5.0)
     assert spent(session) == multiset(expected)
@@ -183,9 +192,9 @@ def test_a_trial_on_a_subsample_sees_the_sample_only(open_session, here) -> None
     sample = open_session().subsample(poisson_sampled(0.3, best_of(gaussian(1.0), RUNS)))
     seen = []
 
-    def trial(own: Session) -> Scored:
+    def trial(own: Session) -> TrialResult:
         seen.extend(part._access.rows for part in own.holdout(0.2))
-        return Scored(None, 0.0)
+        return TrialResult(None, 0.0)
 
     sample.best_of(trial, RUNS, gaussian(1.0))
     assert seen
@@ -201,7 +210,7 @@ def test_quantile_of_gradient_norms(open_session, tiny_task) -> None:
     model = session.build_model()
     batch = session.sample(asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE)))
     gradient, share = batch.gradient_and_quantile(model, 1.0, NO_NOISE, NO_NOISE)
-    reference = session.sample(EVERYBODY).gradient(model, bench.Abadi(1.0), NO_NOISE)
+    reference = session.sample(EVERYBODY).gradient(model, bench.clipping.Abadi(1.0), NO_NOISE)
     for ours, theirs in zip(gradient, reference, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
     records = session.nonprivate()
@@ -238,7 +247,7 @@ def test_quantile_is_charged_at_half_its_sensitivity(open_session) -> None:
     batch = session.sample(kind)
     batch.gradient_and_quantile(session.build_model(), 1.0, 2.0, 10.0)
     with pytest.raises(OverBudgetError, match="may still be asked is nothing"):
-        batch.gradient(session.build_model(), bench.AutoS(), 20.0)
+        batch.gradient(session.build_model(), bench.clipping.AutoS(), 20.0)
     assert spent(session) == multiset(kind)
 
 
@@ -249,9 +258,9 @@ def test_the_best_trial_is_returned_and_nothing_else_is_charged(open_session, he
     session = open_session()
     scores = []
 
-    def trial(own: Session) -> Scored:
+    def trial(own: Session) -> TrialResult:
         scores.append(own.uniform("score"))
-        return Scored(scores[-1], scores[-1])
+        return TrialResult(scores[-1], scores[-1])
 
     best = session.best_of(trial, RUNS, gaussian(1.0))
     assert best == max(scores)
@@ -269,7 +278,7 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
     class Searching:
         best = 0.0
 
-        def trial(self, own: Session) -> Scored:
+        def trial(self, own: Session) -> TrialResult:
             score = own.score(shared, 9.0)
             scores.append(score)
             self.best = max(self.best, score)
@@ -278,7 +287,7 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
             torch.manual_seed(int(1e6 * abs(score)))
             print(score)  # noqa: T201
             logging.getLogger("search").warning("score %f", score)
-            return Scored((score, self.best, len(scores)), score)
+            return TrialResult((score, self.best, len(scores)), score)
 
     method = Searching()
     weights, state = shared.weight.clone(), torch.get_rng_state()
@@ -294,16 +303,16 @@ def test_nothing_is_left_of_a_trial_but_the_winners_outcome(open_session, capsys
 def test_a_function_that_cannot_be_copied_is_refused_before_anything_is_charged(open_session, tmp_path) -> None:
     session = open_session()
     with (tmp_path / "log").open("w") as log, pytest.raises(InvalidValueError, match="trial that pickle can write"):
-        session.best_of(lambda _: Scored(log.write("x"), 0.0), RUNS, gaussian(1.0))
+        session.best_of(lambda _: TrialResult(log.write("x"), 0.0), RUNS, gaussian(1.0))
     assert not session._access.ledger.entries
 
 
 def test_trials_draw_independent_candidates(open_session, here) -> None:
     rates = []
 
-    def trial(own: Session) -> Scored:
+    def trial(own: Session) -> TrialResult:
         rates.append(own.candidate()["learning_rate"])
-        return Scored(None, 0.0)
+        return TrialResult(None, 0.0)
 
     open_session().best_of(trial, UniformCount(20, 30), gaussian(1.0))
     assert len(set(rates)) == len(rates) >= 20
@@ -314,7 +323,7 @@ def test_the_number_of_trials_is_drawn_from_its_distribution(open_session, here)
     n = 400
     ran: list[int] = []
     for seed in range(n):
-        open_session(seed=seed).best_of(lambda _: Scored(ran.append(1), 0.0), geometric(3), gaussian(1.0))
+        open_session(seed=seed).best_of(lambda _: TrialResult(ran.append(1), 0.0), geometric(3), gaussian(1.0))
     assert len(ran) / n == pytest.approx(3, abs=6 * (6 / n) ** 0.5)
 
 
@@ -323,17 +332,17 @@ def test_two_selections_have_numbers_of_their_own(open_session, here) -> None:
     totals = [0]
     ran: list[int] = []
     for _ in range(6):
-        session.best_of(lambda _: Scored(ran.append(1), 0.0), geometric(20), gaussian(1.0))
+        session.best_of(lambda _: TrialResult(ran.append(1), 0.0), geometric(20), gaussian(1.0))
         totals.append(len(ran))
     assert len({after - before for before, after in itertools.pairwise(totals)}) > 1
 
 
 def test_a_trial_that_fails_is_the_worst_and_no_other_suffers(open_session) -> None:
-    def trial(own: Session) -> Scored:
+    def trial(own: Session) -> TrialResult:
         score = own.uniform("score")
         if score > 0.5:
             raise ZeroDivisionError
-        return Scored(score, score)
+        return TrialResult(score, score)
 
     found = [open_session(seed=seed).best_of(trial, UniformCount(1, 4), gaussian(1.0)) for seed in range(20)]
     assert all(value is None or value <= 0.5 for value in found)
@@ -344,14 +353,14 @@ def test_a_stack_that_raises_runs_again_on_fresh_random_numbers(open_session, mo
     """On the same numbers, the difference of two queries would have no noise."""
     drawn: list[tuple[int, list[float]]] = []
 
-    def failing(self: bench.Trial, sessions: list[Session], candidates: Any = None) -> list[Scored]:
+    def failing(self: bench.search.Trial, sessions: list[Session], candidates: Any = None) -> list[TrialResult]:
         drawn.append((len(sessions), [session.uniform("noise") for session in sessions]))
         if len(sessions) > 1:
             raise MemoryError
-        return [Scored(drawn[-1][1][0], drawn[-1][1][0])]
+        return [TrialResult(drawn[-1][1][0], drawn[-1][1][0])]
 
-    monkeypatch.setattr(bench.Trial, "run", failing)
-    trial = bench.Trial(bench.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
+    monkeypatch.setattr(bench.search.Trial, "run", failing)
+    trial = bench.search.Trial(bench.recipes.DpSgd(1.0, 2, 4.0, 0.1), 5.0, 0.2)
     best = open_session().best_of(trial, UniformCount(3, 5), trial.event)
     (together, first), *alone = drawn
     again = [number for _, (number,) in alone]
@@ -360,7 +369,7 @@ def test_a_stack_that_raises_runs_again_on_fresh_random_numbers(open_session, mo
     assert best == max(again)
 
 
-@pytest.mark.parametrize("result", [None, Scored(1, None), "text"])  # type: ignore[arg-type]
+@pytest.mark.parametrize("result", [None, TrialResult(1, None), "text"])  # type: ignore[arg-type]
 def test_a_trial_that_returns_something_else_is_the_worst(open_session, result: Any) -> None:
     assert open_session().best_of(lambda _: result, RUNS, gaussian(1.0)) is None
 
@@ -368,17 +377,17 @@ def test_a_trial_that_returns_something_else_is_the_worst(open_session, result: 
 def test_a_score_that_is_no_number_is_the_worst(open_session, here) -> None:
     nan, low = float("nan"), float("-inf")
     scores = iter([nan, low, nan, low])
-    best = open_session().best_of(lambda _: (lambda x: Scored(x, x))(next(scores)), RUNS, gaussian(1.0))
+    best = open_session().best_of(lambda _: (lambda x: TrialResult(x, x))(next(scores)), RUNS, gaussian(1.0))
     assert best == low
-    assert open_session().best_of(lambda _: Scored(1, nan), RUNS, gaussian(1.0)) is None
+    assert open_session().best_of(lambda _: TrialResult(1, nan), RUNS, gaussian(1.0)) is None
 
 
 def test_an_outcome_that_pickle_cannot_write_is_refused(open_session) -> None:
     session = open_session()
     with pytest.raises(OverBudgetError, match="outcome that pickle can write"):
-        session.best_of(lambda own: Scored(own, 0.0), RUNS, gaussian(1.0))
+        session.best_of(lambda own: TrialResult(own, 0.0), RUNS, gaussian(1.0))
     with pytest.raises(OverBudgetError, match="outcome that pickle can write"):
-        session.best_of(lambda _: Scored((number for number in range(3)), 0.0), RUNS, gaussian(1.0))
+        session.best_of(lambda _: TrialResult((number for number in range(3)), 0.0), RUNS, gaussian(1.0))
 
 
 @pytest.mark.parametrize("through", ["score", "batch", "fork", "raw", "selection", "utilities"])
@@ -386,12 +395,14 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
     """An outer score of a trial's model was charged by composition: quoted 4.18, and truly at least 20.6."""
     step = poisson_sampled(0.5, gaussian(100.0))
     runs = UniformCount(3, 6)
-    event = compose(best_of(gaussian(2.0), runs), repeat(gaussian(100.0), 99), repeat(step, 99), repeat(pure(1.0), 99))
+    event = compose(
+        best_of(gaussian(2.0), runs), repeat(gaussian(100.0), 99), repeat(step, 99), repeat(pure_dp(1.0), 99)
+    )
     session = open_session(Ledger(event))
     opened = session.sample(step)
     sealed = SealedUtilities(session._access, [0.5], 0.1)
 
-    def trial(own: Session) -> Scored:
+    def trial(own: Session) -> TrialResult:
         model = own.build_model()
         match through:
             case "score":
@@ -399,14 +410,14 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
             case "fork":
                 session.fork("x").score(model, 100.0)
             case "batch":
-                opened.gradient(model, bench.AutoS(), 100.0)
+                opened.gradient(model, bench.clipping.AutoS(), 100.0)
             case "raw":
                 session.nonprivate()
             case "selection":
                 session.best_of(trial, runs, gaussian(2.0))
             case "utilities":
                 ask(sealed)
-        return Scored(None, 0.0)
+        return TrialResult(None, 0.0)
 
     with pytest.raises(OverBudgetError, match="account that is locked"):
         session.best_of(trial, runs, gaussian(2.0))
@@ -415,10 +426,12 @@ def test_a_trial_asks_no_account_but_its_own(open_session, through: str) -> None
 
 def test_the_account_is_open_again_after_a_selection(open_session) -> None:
     session = open_session()
-    session.best_of(lambda _: Scored(None, 0.0), RUNS, gaussian(2.0))
+    session.best_of(lambda _: TrialResult(None, 0.0), RUNS, gaussian(2.0))
     session.score(session.build_model(), 3.0)
     with pytest.raises(InvalidValueError):
-        session.best_of(lambda _: Scored(None, 0.0), RUNS, gaussian(2.0), proposals=bench.Proposals((), list, 1, 1))
+        session.best_of(
+            lambda _: TrialResult(None, 0.0), RUNS, gaussian(2.0), proposals=bench.search.Proposals((), list, 1, 1)
+        )
     session.score(session.build_model(), 3.0)
 
 
@@ -427,14 +440,14 @@ def test_a_selection_within_a_trial(open_session) -> None:
     inner = best_of(gaussian(9.0), RUNS)
     session = open_session(Ledger(repeat(best_of(compose(inner, gaussian(5.0)), RUNS), 2)))
 
-    def trial(own: Session) -> Scored:
-        best = own.best_of(lambda innermost: Scored(None, innermost.score(model, 9.0)), RUNS, gaussian(9.0))
+    def trial(own: Session) -> TrialResult:
+        best = own.best_of(lambda innermost: TrialResult(None, innermost.score(model, 9.0)), RUNS, gaussian(9.0))
         assert best is None
-        return Scored("won", own.score(model, 5.0))
+        return TrialResult("won", own.score(model, 5.0))
 
-    def cheating(own: Session) -> Scored:
-        own.best_of(lambda _: Scored(None, own.score(model, 5.0)), RUNS, gaussian(9.0))
-        return Scored("won", 0.0)
+    def cheating(own: Session) -> TrialResult:
+        own.best_of(lambda _: TrialResult(None, own.score(model, 5.0)), RUNS, gaussian(9.0))
+        return TrialResult("won", 0.0)
 
     model = session.build_model()
     assert session.best_of(trial, RUNS, compose(inner, gaussian(5.0))) == "won"
@@ -455,11 +468,11 @@ def test_an_adaptive_search_is_held_to_its_bounds(open_session, here) -> None:
         told.append((list(tried), list(scores)))
         return [1e6, 1.0, 1.0, 1e-6]
 
-    def trial(own: Session) -> Scored:
+    def trial(own: Session) -> TrialResult:
         seen.append(own.candidate()["learning_rate"])
-        return Scored(seen[-1], seen[-1])
+        return TrialResult(seen[-1], seen[-1])
 
-    proposals = bench.Proposals(prior, weights, 0.5, 1.5)
+    proposals = bench.search.Proposals(prior, weights, 0.5, 1.5)
     session, runs, n = open_session(), UniformCount(4, 6), 0
     while n < 2000:
         before = len(seen)
@@ -476,8 +489,10 @@ def test_an_adaptive_search_is_held_to_its_bounds(open_session, here) -> None:
 @pytest.mark.parametrize("weights", [[], [1.0], [float("nan")] * 4, [-1.0] * 4, None, 1.0])
 def test_weights_that_are_none_are_the_prior(open_session, weights: Any) -> None:
     prior = tuple({"learning_rate": 0.1 * (i + 1)} for i in range(4))
-    proposals = bench.Proposals(prior, lambda *_: weights, 0.5, 1.5)
-    found = open_session().best_of(lambda own: Scored(own.candidate(), 0.0), RUNS, gaussian(9.0), proposals=proposals)
+    proposals = bench.search.Proposals(prior, lambda *_: weights, 0.5, 1.5)
+    found = open_session().best_of(
+        lambda own: TrialResult(own.candidate(), 0.0), RUNS, gaussian(9.0), proposals=proposals
+    )
     assert found in prior
 
 
@@ -485,7 +500,9 @@ def test_a_trial_beyond_its_base_event_is_refused(open_session) -> None:
     session = open_session()
     model = session.build_model()
     with pytest.raises(OverBudgetError):
-        session.best_of(lambda own: Scored(None, own.score(model, 9.0) + own.score(model, 9.0)), RUNS, gaussian(9.0))
+        session.best_of(
+            lambda own: TrialResult(None, own.score(model, 9.0) + own.score(model, 9.0)), RUNS, gaussian(9.0)
+        )
     assert session._access.ledger.refused  # the harness sees it even if the method swallows the error
 
 
@@ -493,9 +510,9 @@ def test_a_base_event_that_grows_is_what_was_charged(open_session) -> None:
     parts = [gaussian(9.0)]
     session = open_session(Ledger(best_of(gaussian(9.0), RUNS)))
 
-    def trial(own: Session) -> Scored:
+    def trial(own: Session) -> TrialResult:
         parts.append(gaussian(0.1))
-        return Scored(None, own.score(own.build_model(), 0.1))
+        return TrialResult(None, own.score(own.build_model(), 0.1))
 
     with pytest.raises(OverBudgetError, match="base event of its selection does not cover"):
         session.best_of(trial, RUNS, dp_event.ComposedDpEvent(parts))
@@ -511,7 +528,7 @@ def test_an_overspent_trial_on_a_sample_is_remembered(open_session) -> None:
     session = open_session()
     with pytest.raises(OverBudgetError):
         session.subsample(poisson_sampled(0.5, best_of(gaussian(9.0), RUNS))).best_of(
-            lambda own: Scored(None, own.score(own.build_model(), 1.0)), RUNS, gaussian(9.0)
+            lambda own: TrialResult(None, own.score(own.build_model(), 1.0)), RUNS, gaussian(9.0)
         )
     assert session._access.ledger.refused
 
@@ -519,7 +536,7 @@ def test_an_overspent_trial_on_a_sample_is_remembered(open_session) -> None:
 def test_raw_access_in_a_trial_is_refused(open_session) -> None:
     session = open_session()
     with pytest.raises(OverBudgetError):
-        session.best_of(lambda own: Scored(own.nonprivate(), 0.0), RUNS, gaussian(9.0))
+        session.best_of(lambda own: TrialResult(own.nonprivate(), 0.0), RUNS, gaussian(9.0))
 
 
 def test_no_trial_no_winner(open_session) -> None:
@@ -532,17 +549,17 @@ def test_no_trial_no_winner(open_session) -> None:
 def test_the_first_above_a_threshold(open_session, here) -> None:
     session = open_session()
     scores = iter([0.1, 0.3, 0.9, 0.95])
-    found = session.first_above(lambda _: (lambda x: Scored(x, x))(next(scores)), 0.8, 1e-3, gaussian(1.0))
+    found = session.threshold_search(lambda _: (lambda x: TrialResult(x, x))(next(scores)), 0.8, 1e-3, gaussian(1.0))
     assert found == 0.9
-    assert spent(session) == multiset(first_above(gaussian(1.0), 1e-3))
+    assert spent(session) == multiset(threshold_search(gaussian(1.0), 1e-3))
 
 
 def test_a_coin_that_always_stops_leaves_one_trial(open_session, here) -> None:
     session = open_session()
     scores = iter([0.1])
-    assert session.first_above(lambda _: Scored(None, next(scores)), 0.8, 1.0, gaussian(1.0)) is None
+    assert session.threshold_search(lambda _: TrialResult(None, next(scores)), 0.8, 1.0, gaussian(1.0)) is None
     assert next(scores, None) is None
-    assert spent(session) == multiset(first_above(gaussian(1.0), 1.0))
+    assert spent(session) == multiset(threshold_search(gaussian(1.0), 1.0))
 
 
 def test_a_coin_ends_the_search_for_a_threshold(open_session, here) -> None:
@@ -550,8 +567,8 @@ def test_a_coin_ends_the_search_for_a_threshold(open_session, here) -> None:
     n, total = 300, 0
     for seed in range(n):
         counted: list[int] = []
-        result = open_session(seed=seed).first_above(
-            lambda _, counted=counted: counted.append(1) or Scored(None, 0.0), 1.0, 0.25, gaussian(1.0)
+        result = open_session(seed=seed).threshold_search(
+            lambda _, counted=counted: counted.append(1) or TrialResult(None, 0.0), 1.0, 0.25, gaussian(1.0)
         )
         assert result is None
         total += len(counted)
@@ -567,12 +584,12 @@ def test_training_together_is_training_alone(open_session, tiny_task, model: str
     tiny_task.model_name = model
     session = open_session()
     runs = [
-        bench.DpSgd(rate, 5, 1.0, lr, optimizer="SGD", clipping=rule)
+        bench.recipes.DpSgd(rate, 5, 1.0, lr, optimizer="SGD", clipping=rule)
         for lr, rule in ((0.1, "auto_s"), (1.0, "abadi:2"))
     ]
     alone = [run.train(session.holdout(0.2)[0].fork(f"a{i}")) for i, run in enumerate(runs)]
     session = open_session()
-    together = bench.DpSgd.train_together([session.holdout(0.2)[0].fork(f"a{i}") for i in range(2)], runs)
+    together = bench.recipes.DpSgd.train_together([session.holdout(0.2)[0].fork(f"a{i}") for i in range(2)], runs)
     for one, other in zip(alone, together, strict=True):
         for a, b in zip(one.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
@@ -582,7 +599,7 @@ def test_gradients_together_are_charged_one_by_one(open_session) -> None:
     session = open_session()
     models = [session.build_model() for _ in range(3)]
     batches = [session.sample(asking(1.0, gaussian(sigma))) for sigma in (1.0, 2.0, 3.0)]
-    gradients_together(batches, models, [bench.AutoS()] * 3, [1.0, 2.0, 3.0])
+    gradients_together(batches, models, [bench.clipping.AutoS()] * 3, [1.0, 2.0, 3.0])
     assert spent(session) == multiset(compose(gaussian(1.0), gaussian(2.0), gaussian(3.0)))
 
 
@@ -591,7 +608,7 @@ def test_nothing_is_computed_if_one_of_them_is_not_covered(open_session) -> None
     models = [session.build_model() for _ in range(3)]
     batches = [session.sample(asking(1.0, gaussian(sigma))) for sigma in (1.0, 2.0, 1.0)[:2]]
     with pytest.raises(OverBudgetError):
-        gradients_together([*batches, batches[0]], models, [bench.AutoS()] * 3, [1.0, 2.0, 3.0])
+        gradients_together([*batches, batches[0]], models, [bench.clipping.AutoS()] * 3, [1.0, 2.0, 3.0])
 
 
 # -------------------------------------------------------------------------------------------- sealed utilities
@@ -599,17 +616,17 @@ def test_nothing_is_computed_if_one_of_them_is_not_covered(open_session) -> None
 
 def test_sealed_utilities_find_the_good_candidate(open_session) -> None:
     session = open_session()
-    runs = [bench.DpSgd(1.0, 20, 0.0, lr, optimizer="SGD", averaging=0.0) for lr in (1e-9, 0.5)]
+    runs = [bench.recipes.DpSgd(1.0, 20, 0.0, lr, optimizer="SGD", averaging=0.0) for lr in (1e-9, 0.5)]
     sealed = session.sealed_utilities(runs, partitions=3, validation=0.25)
     assert sealed._sensitivity == pytest.approx(1 / 3)
     assert not session._access.ledger.entries  # nothing has been released
     test = sealed.open_test(1e7)
     assert [test.first(threshold) for threshold in (1.9, 0.9999, 0.6)] == [None, None, 1]
-    assert spent(session) == multiset(pure(1e7))  # rounds that find nothing are free
+    assert spent(session) == multiset(pure_dp(1e7))  # rounds that find nothing are free
     with pytest.raises(InvalidValueError, match="Open another"):
         test.first(0.6)
     assert sealed.open_test(1e7).first(0.6) == 1
-    assert spent(session) == multiset(repeat(pure(1e7), 2))
+    assert spent(session) == multiset(repeat(pure_dp(1e7), 2))
 
 
 def test_a_test_of_a_session_that_is_closed_answers_no_more(open_session) -> None:
@@ -639,7 +656,7 @@ def test_above_threshold_on_two_neighbours_is_private(open_session) -> None:
 
 
 def test_above_threshold_beyond_the_plan_releases_nothing(open_session) -> None:
-    sealed = SealedUtilities(open_session(Ledger(allowance=pure(0.5)))._access, [1.0], 0.1)
+    sealed = SealedUtilities(open_session(Ledger(allowance=pure_dp(0.5)))._access, [1.0], 0.1)
     with pytest.raises(OverBudgetError):
         sealed.open_test(0.6)
 

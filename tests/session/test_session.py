@@ -37,7 +37,7 @@ def test_all_of_a_batch_is_composed_first_and_sampled_once(open_session) -> None
     session = open_session()
     model = session.build_model()
     batch = session.sample(asking(0.25, gaussian(2.0), repeat(gaussian(5.0), 3)))
-    direction = batch.gradient(model, bench.AutoS(), 2.0)
+    direction = batch.gradient(model, bench.clipping.AutoS(), 2.0)
     batch.losses(model, direction, (-0.1, 0.0, 0.1), bound=1.0, noise_multiplier=5.0)
     expected = poisson_sampled(0.25, compose(gaussian(2.0), repeat(gaussian(5.0), 3)))
     assert multiset(session._access.ledger.event) == multiset(expected)
@@ -49,7 +49,7 @@ def test_the_gradient_is_divided_by_the_expected_batch_size(open_session, tiny_t
     batch = session.sample(asking(0.25, gaussian(NO_NOISE)))
     drawn = batch._indices
     assert len(drawn) != 0.25 * tiny_task.n_records  # at this seed; else the test shows nothing
-    gradient = batch.gradient(model, bench.AutoS(), NO_NOISE)
+    gradient = batch.gradient(model, bench.clipping.AutoS(), NO_NOISE)
 
     total = [torch.zeros_like(parameter) for parameter in model.parameters()]
     records = session.nonprivate()
@@ -82,8 +82,8 @@ def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_
     inputs[0] = bad
     session = open_session(Records(inputs, clean.targets))
     model = session.build_model()
-    gradient = session.sample(EVERYBODY).gradient(model, bench.AutoS(), NO_NOISE)
-    reference = open_session(clean).sample(EVERYBODY).gradient(model, bench.AutoS(), NO_NOISE)
+    gradient = session.sample(EVERYBODY).gradient(model, bench.clipping.AutoS(), NO_NOISE)
+    reference = open_session(clean).sample(EVERYBODY).gradient(model, bench.clipping.AutoS(), NO_NOISE)
     assert all(torch.isfinite(part).all() for part in gradient)
     distance = torch.sqrt(sum((a - b).square().sum() for a, b in zip(gradient, reference, strict=True)))
     assert distance * len(clean) <= 2 * (1 + 1e-4)  # one record removed, another added
@@ -93,7 +93,7 @@ def test_a_record_that_diverges_counts_as_one_bounded_record(open_session, tiny_
 
 @pytest.mark.parametrize("factor", [1.0, -5.0, float("inf"), float("nan")])
 def test_a_clipping_rule_is_held_to_the_sensitivity_it_states(open_session, factor: float) -> None:
-    class Boastful(bench.Clipping):
+    class Boastful(bench.clipping.Clipping):
         interpolated = True
         sensitivity = 0.01
 
@@ -108,7 +108,7 @@ def test_a_clipping_rule_is_held_to_the_sensitivity_it_states(open_session, fact
 
 @pytest.mark.parametrize("sensitivity", [0.0, -1.0, float("inf"), float("nan")])
 def test_sensitivities_out_of_range(open_session, sensitivity: float) -> None:
-    class Unbounded(bench.Clipping):
+    class Unbounded(bench.clipping.Clipping):
         interpolated = True
 
         def factors(self, norms: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ def test_an_empty_batch_releases_noise_alone(open_session) -> None:
     model = session.build_model()
     batch = session.sample(asking(1e-12, repeat(gaussian(1.0), 4)))
     assert len(batch._indices) == 0
-    gradient = batch.gradient(model, bench.AutoS(), 1.0)
+    gradient = batch.gradient(model, bench.clipping.AutoS(), 1.0)
     losses = batch.losses(model, gradient, (-1.0, 0.0, 1.0), bound=1.0, noise_multiplier=1.0)
     assert all(torch.isfinite(part).all() and part.abs().max() > 0 for part in gradient)
     assert len(set(losses)) == 3
@@ -141,7 +141,7 @@ def test_noise_has_the_stated_deviation(open_session, tiny_task) -> None:
     direction = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for _ in range(n):
         batch = session.sample(asking(1e-12, gaussian(2.0), repeat(gaussian(4.0), 18)))
-        gradients.append(torch.cat([part.flatten() for part in batch.gradient(model, bench.Abadi(3.0), 2.0)]))
+        gradients.append(torch.cat([part.flatten() for part in batch.gradient(model, bench.clipping.Abadi(3.0), 2.0)]))
         losses.append(batch.losses(model, direction, (0.0,) * 18, bound=0.5, noise_multiplier=4.0))
     expected_size = tiny_task.n_records * 1e-12
     for noise, sigma in ((torch.stack(gradients), 2.0 * 3.0), (torch.tensor(losses), 4.0 * 0.5)):
@@ -159,8 +159,8 @@ def test_what_the_plan_does_not_cover_is_refused_before_it_is_computed(open_sess
     assert not session._access.ledger.entries
     batch = session.sample(allowance)
     with pytest.raises(OverBudgetError):
-        batch.gradient(model, bench.AutoS(), 1.0)
-    batch.gradient(model, bench.AutoS(), 2.0)
+        batch.gradient(model, bench.clipping.AutoS(), 1.0)
+    batch.gradient(model, bench.clipping.AutoS(), 2.0)
     with pytest.raises(OverBudgetError):
         session.sample(allowance)
 
@@ -170,7 +170,7 @@ def test_streams_do_not_depend_on_what_else_is_drawn(open_session) -> None:
     model = one.build_model()
     kind = asking(0.5, gaussian(1.0))
     two.sample(kind, "probing").losses(model, [p.detach() for p in model.parameters()], (0.1,), 1.0, 1.0)
-    a, b = (session.sample(kind).gradient(model, bench.AutoS(), 1.0) for session in (one, two))
+    a, b = (session.sample(kind).gradient(model, bench.clipping.AutoS(), 1.0) for session in (one, two))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
@@ -198,7 +198,7 @@ def test_queries_leave_every_layer_in_its_mode(open_session, monkeypatch) -> Non
     model = session.build_model()
     frozen = model[0].eval()
     session.score(model, 1.0)
-    session.sample(asking(0.5, gaussian(1.0))).gradient(model, bench.AutoS(), 1.0)
+    session.sample(asking(0.5, gaussian(1.0))).gradient(model, bench.clipping.AutoS(), 1.0)
     assert model.training
     assert not frozen.training
 

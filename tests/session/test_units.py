@@ -83,7 +83,7 @@ def test_gradient_is_the_sum_over_drawn_units_by_the_expected_number(model_name:
     batch = session.sample(asking(rate, gaussian(NO_NOISE)))
     drawn = batch._indices  # type: ignore[attr-defined]
     assert rate == 1 or (len(drawn) != rate * N_UNITS and drawn.max() < N_UNITS)  # numbers of units, not rows
-    found = torch.cat([part.flatten() for part in batch.gradient(model, bench.Abadi(0.3), NO_NOISE)])
+    found = torch.cat([part.flatten() for part in batch.gradient(model, bench.clipping.Abadi(0.3), NO_NOISE)])
     expected = sum(clipped_gradient(model, unit, 0.3) for unit in of_units(records, drawn)) / (rate * N_UNITS)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
 
@@ -141,10 +141,12 @@ def test_models_together_have_the_gradients_that_each_has_alone() -> None:
     with torch.no_grad():
         models[1].weight += 1
     batches = [session.sample(asking(1.0, gaussian(NO_NOISE))) for _ in models]
-    found = gradients_together(batches, models, [bench.Abadi(0.3), bench.AutoS()], [NO_NOISE, NO_NOISE])
+    found = gradients_together(
+        batches, models, [bench.clipping.Abadi(0.3), bench.clipping.AutoS()], [NO_NOISE, NO_NOISE]
+    )
     alone = [
         open_on(records).sample(EVERYBODY).gradient(model, clipping, NO_NOISE)
-        for model, clipping in zip(models, [bench.Abadi(0.3), bench.AutoS()], strict=True)
+        for model, clipping in zip(models, [bench.clipping.Abadi(0.3), bench.clipping.AutoS()], strict=True)
     ]
     for ours, theirs in zip(found, alone, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
@@ -184,7 +186,7 @@ def test_units_of_one_record_are_the_run_without_units_bit_for_bit() -> None:
         model = session.build_model()
         training, validation = session.holdout(0.5)
         batch = training.sample(asking(0.5, gaussian(1.0), repeat(gaussian(1.0), 1)))
-        gradient = batch.gradient(model, bench.AutoS(), 1.0)
+        gradient = batch.gradient(model, bench.clipping.AutoS(), 1.0)
         return [*gradient, torch.tensor(batch.losses(model, gradient, (0.1,), 1.0, 1.0)), validation.score(model, 1.0)]
 
     class Singles(TinyTask):
@@ -199,11 +201,11 @@ Query = Callable[[Session], list[Tensor]]
 
 
 def _gradient(session: Session) -> list[Tensor]:
-    return session.sample(EVERYBODY).gradient(_model(session), bench.Abadi(0.7), NO_NOISE)
+    return session.sample(EVERYBODY).gradient(_model(session), bench.clipping.Abadi(0.7), NO_NOISE)
 
 
 def _automatic(session: Session) -> list[Tensor]:
-    return session.sample(EVERYBODY).gradient(_model(session), bench.AutoS(), NO_NOISE)
+    return session.sample(EVERYBODY).gradient(_model(session), bench.clipping.AutoS(), NO_NOISE)
 
 
 def _count(session: Session) -> list[Tensor]:
@@ -310,7 +312,7 @@ def shown_epsilon(by_unit: bool, noise: float, releases: int = 500) -> tuple[flo
             slope = torch.tensor([1 / 3 - 1, 1 / 3, 1 / 3])  # of the logits, for class 0
         batch = session.sample(asking(1.0, repeat(gaussian(noise), releases)))
         along = [
-            float(batch.gradient(model, bench.Abadi(0.5), noise)[0][:, 4] @ (slope / slope.norm()))
+            float(batch.gradient(model, bench.clipping.Abadi(0.5), noise)[0][:, 4] @ (slope / slope.norm()))
             for _ in range(releases)
         ]
         means.append(sum(along) / releases * session.expected_records / (noise * 0.5))

@@ -27,7 +27,8 @@ class Blobs(bench.Task):
 
     @property
     def facts(self):
-        return bench.TaskFacts("blobs", self.model_name, 600, bench.Input((5,)), 100, 2, "AdamW", 0.05, n_classes=3)
+        inputs = bench.recipes.Input((5,))
+        return bench.TaskFacts("blobs", self.model_name, 600, inputs, 100, 2, "AdamW", 0.05, n_classes=3)
 
     def _split(self, n, seed):
         import torch
@@ -37,7 +38,7 @@ class Blobs(bench.Task):
 
     def load_train(self, source):
         if self.model_name == "missing":
-            raise bench.InvalidValueError("Dataset blobs is not here. Get it from nowhere.")
+            raise bench.errors.InvalidValueError("Dataset blobs is not here. Get it from nowhere.")
         return self._split(600, 1)
 
     def load_test(self, source):

@@ -81,7 +81,7 @@ def test_methods_without_privacy_are_refused_before_anything_runs() -> None:
 
 def test_a_cap_covers_all_cells_or_none_runs() -> None:
     one = bench.plan("dp_sgd", own_task(), bench.PrivacyBudget(2, 1e-4))
-    three = bench.epsilon(bench.repeat(one.plan.event, 3), 1e-4).epsilon
+    three = bench.events.epsilon(bench.events.repeat(one.plan.event, 3), 1e-4).epsilon
     Account(Path("results")).open_with_cap(three * 0.99, 1e-4)
     with pytest.raises(AccountError, match="does not cover these 3 releases"):
         compared(["dp_sgd"])
@@ -100,7 +100,7 @@ def test_private_records_in_classes_that_changed_are_no_old_results(tmp_path: Pa
 
         @property
         def facts(self) -> bench.TaskFacts:
-            return bench.TaskFacts("rows", "linear", 240, bench.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
+            return bench.TaskFacts("rows", "linear", 240, bench.recipes.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
 
         def load_train(self, source: bench.DataSource) -> bench.Records:
             moved = float((tmp_path / "moved").read_text())
@@ -262,7 +262,7 @@ def test_an_error_that_quotes_a_private_record_is_in_no_record(tmp_path: Path) -
 
         @property
         def facts(self) -> bench.TaskFacts:
-            return bench.TaskFacts("quoted", "linear", 240, bench.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
+            return bench.TaskFacts("quoted", "linear", 240, bench.recipes.Input((4,)), 60, 1, "SGD", 0.1, n_classes=2)
 
         def load_train(self, source: bench.DataSource) -> bench.Records:
             if (tmp_path / "read").exists():

@@ -145,7 +145,7 @@ def that_knows(one: bench.Records, task: E2e) -> torch.nn.Module:
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(40):
         optimizer.zero_grad()
-        bench.token_cross_entropy(model(one.inputs), one.targets).sum().backward()
+        bench.losses.token_cross_entropy(model(one.inputs), one.targets).sum().backward()
         optimizer.step()
     return model
 
@@ -158,7 +158,9 @@ def test_a_model_that_knows_the_sentence_has_bleu_100(source: bench.DataSource) 
     (bleu,) = (metric for metric in Small().metrics if metric.name == "bleu")
     assert bleu.of(model, one) == pytest.approx(100)
     assert bleu.of(model, test.rows(slice(None))) < 100
-    with pytest.raises(bench.InvalidValueError, match="metric bleu cannot be computed: the test records came without"):
+    with pytest.raises(
+        bench.errors.InvalidValueError, match="metric bleu cannot be computed: the test records came without"
+    ):
         bleu.of(model, bench.Records(one.inputs, one.targets))
 
 
@@ -169,7 +171,7 @@ class SmallWithGpt2(E2e):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        inputs = bench.Input((self.gpt2.length,), "int", self.gpt2.vocabulary)
+        inputs = bench.recipes.Input((self.gpt2.length,), "int", self.gpt2.vocabulary)
         facts = replace(E2e(self.model_name).facts, n_records=len(TRAIN), batch_size=2, epochs=2)
         return replace(facts, inputs=inputs, n_classes=self.gpt2.vocabulary)
 
@@ -196,7 +198,7 @@ def test_the_published_gpt2_on_a_small_mirror(
     assert list(record.metrics) == ["perplexity", "bleu"]
     assert 0 <= record.metrics["bleu"] < 50 < record.metrics["perplexity"]
     assert (record.identity.model_fingerprint, record.identity.data_fingerprint) == (structure, identity)
-    assert task.facts.inputs == bench.Input((160,), "int", 257)
+    assert task.facts.inputs == bench.recipes.Input((160,), "int", 257)
     assert task.pretrained_models == (task.gpt2.weights,)
     assert type(task.load_train(gpt2_source)) is bench.Records  # no texts: nothing that trains reads them
     monkeypatch.setattr(TaskContract, "source", lambda _: gpt2_source)
@@ -231,11 +233,13 @@ def test_a_gpt2_that_knows_the_sentence_has_bleu_100(gpt2_source: bench.DataSour
     assert bleu.of(model, one) == pytest.approx(100)
     assert bleu.of(model, test) < 100
     assert perplexity.of(model, one) < 1.5
-    with pytest.raises(bench.InvalidValueError, match="metric bleu cannot be computed: the test records came without"):
+    with pytest.raises(
+        bench.errors.InvalidValueError, match="metric bleu cannot be computed: the test records came without"
+    ):
         bleu.of(model, bench.Records(one.inputs, one.targets))
 
 
 def test_without_sacrebleu_nothing_is_trained(source: bench.DataSource, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    with pytest.raises(bench.DataError, match=r"need sacrebleu: pip install"):
+    with pytest.raises(bench.errors.DataError, match=r"need sacrebleu: pip install"):
         bench.run("dp_sgd", Small(), bench.PrivacyBudget(8, 1e-2), seed=0, source=source)

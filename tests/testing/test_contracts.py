@@ -150,7 +150,7 @@ def test_a_mistake_in_a_method_is_caught(name: str, make: Any, message: str) -> 
 
 @pytest.mark.parametrize(("name", "make", "message"), TASKS, ids=IDS[1])
 def test_a_mistake_in_a_task_is_caught(name: str, make: Any, message: str) -> None:
-    with pytest.raises((ContractError, bench.InvalidValueError)) as caught:
+    with pytest.raises((ContractError, bench.errors.InvalidValueError)) as caught:
         getattr(TaskContract(), f"test_{name}")(make())
     assert re.search(message, str(caught.value)), caught.value
 

@@ -18,7 +18,7 @@ from dphpo_bench.training.lengths import last_place, lengths_of
 from dphpo_bench.training.losses import (
     IGNORED,
     PerRecord,
-    correct,
+    correct_predictions,
     correct_tokens,
     cross_entropy,
     token_cross_entropy,
@@ -145,7 +145,7 @@ def test_targets_that_are_not_by_place_are_left_alone() -> None:
     """As many labels as places: they all count."""
     inputs, labels = texts()[0], torch.ones(23, LENGTH)
     model, expected = SaysLengths(LENGTH), Mean(LENGTH)
-    losses = bench.binary_cross_entropy
+    losses = bench.losses.binary_cross_entropy
     torch.testing.assert_close(
         LayerwiseEngine(model, losses).losses(inputs, labels), LayerwiseEngine(expected, losses).losses(inputs, labels)
     )
@@ -154,7 +154,7 @@ def test_targets_that_are_not_by_place_are_left_alone() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_no_score_depends_on_it(case: str) -> None:
     plain, says, (inputs, targets), _ = CASES[case]
-    score: PerRecord = {"classes": correct, "words": correct_tokens}[case]
+    score: PerRecord = {"classes": correct_predictions, "words": correct_tokens}[case]
     records, some = bench.Records(inputs, targets), torch.tensor([20, 3, 22, 4, 0, 11, 8])
     for rows in (None, some):
         expected = total_score(plain(), score, records, rows)
@@ -178,7 +178,7 @@ def test_perplexity_of_what_is_no_number_is_infinite_as_that_of_all_outputs() ->
 
     records = bench.Records(*words())
     assert token_perplexity(Overflowed(), records) == math.inf
-    assert bench.PERPLEXITY.of(Overflowed()(records.inputs), records.targets) == math.inf
+    assert bench.metrics.PERPLEXITY.of(Overflowed()(records.inputs), records.targets) == math.inf
 
 
 class CountsWhatFillsUp(SaysLengths):

@@ -12,13 +12,13 @@ from torch.nn import functional
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.training.clipping import AutoS
-from dphpo_bench.training.losses import Objective, correct, cross_entropy
+from dphpo_bench.training.losses import Objective, correct_predictions, cross_entropy
 from dphpo_bench.training.model_checks import refuse_mixing, refuse_watchers
 from dphpo_bench.training.own_model import OwnModel
 from dphpo_bench.training.vmap import VmapEngine
 
 RECORDS = torch.zeros(7, 6)
-OBJECTIVE = Objective(cross_entropy, correct)
+OBJECTIVE = Objective(cross_entropy, correct_predictions)
 
 
 class Own(nn.Module):

@@ -43,7 +43,7 @@ def forget() -> Iterator[None]:
 
 def results(model: nn.Module) -> list[Tensor]:
     records = bench.Records(torch.arange(40).view(10, 4).float() / 40, torch.arange(10) % 3)
-    engine = LayerwiseEngine(model, bench.cross_entropy)
+    engine = LayerwiseEngine(model, bench.losses.cross_entropy)
     sums = flat(engine.clipped_sum(records.inputs, records.targets, AutoS()))
     return [all_outputs(model, records), engine.losses(records.inputs, records.targets), sums]
 

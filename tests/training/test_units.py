@@ -13,7 +13,7 @@ from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from dphpo_bench.training.lengths import last_place
 from dphpo_bench.training.linear import LinearEngine
-from dphpo_bench.training.losses import PerRecord, correct, cross_entropy
+from dphpo_bench.training.losses import PerRecord, correct_predictions, cross_entropy
 from dphpo_bench.training.units import Units
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import flat, flat_linear, linear, mlp, pictures, tanh_cnn, vectors
@@ -194,7 +194,7 @@ def test_a_unit_scores_the_mean_of_its_records(model) -> None:
     with torch.no_grad():
         scores = (model(inputs).argmax(1) == targets).double()
     expected = sum(scores[one == IDS].mean() for one in (5, 1, 9))
-    found = total_score(model, correct, Records(inputs, targets), units.rows, units.shares)
+    found = total_score(model, correct_predictions, Records(inputs, targets), units.rows, units.shares)
     assert found == pytest.approx(float(expected), abs=1e-12)
 
 

@@ -173,7 +173,7 @@ def _one_curve(event: DpEvent, orders: Array) -> Array | None:
             curve = np.full(len(orders), np.inf)
             whole = (orders > 2) & (orders == np.floor(orders))  # the rule needs α − 1 too; others are slow
             at = orders[whole]
-            curve[whole] = first_above(_curve(inner, at), _curve(inner, at - 1), at, stop)
+            curve[whole] = threshold_search(_curve(inner, at), _curve(inner, at - 1), at, stop)
             return _monotone(curve, orders)
         case OneOfDpEvent(events=branches, weights=weights):
             return one_of([_curve(branch, orders) for branch in branches], orders, weights)
@@ -218,7 +218,7 @@ def best_of(base: Array, orders: Array, runs: RunCount, low: float = 1.0, high: 
     return _monotone(curve, orders)
 
 
-def first_above(base: Array, below: Array, orders: Array, stop: float) -> Array:
+def threshold_search(base: Array, below: Array, orders: Array, stop: float) -> Array:
     """Return Papernot and Steinke's (2022) Corollary 16: ε(α) + (α−2)/(α−1) ε(α−1) + 2 ln(1/γ)/(α−1).
 
     `base` is ε(α) of a single run, `below` its ε(α−1), at `orders` α > 2, all of shape (n,); `stop` is γ.

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Planned:
-    """What the plan hands to the run.
+    """Parameters that the plan hands to the run.
 
     Attributes:
         trial: one trial of the search.
         final: the run that follows, but for its learning rate.
     """
 
-    trial: bench.Trial
-    final: bench.DpSgd
+    trial: bench.search.Trial
+    final: bench.recipes.DpSgd
 
 
 @dataclass(frozen=True)
-class CoarseThenFine(bench.TrainingMethod[Planned]):
+class CoarseThenFine(bench.recipes.TrainingMethod[Planned]):
     """A search in two phases, all of it paid for by composition.
 
     Phase 1 tries learning rates around the task's in short runs on a part of the records, and scores each by a noisy
@@ -50,27 +50,27 @@ class CoarseThenFine(bench.TrainingMethod[Planned]):
     tuning = ("learning rate",)
     end_to_end_private = True
 
-    candidates: bench.Count = 4
+    candidates: bench.parameters.Count = 4
     spread: Annotated[float, Interval(gt=1, lt=1000)] = 4.0
-    length: bench.Share = 0.25
+    length: bench.parameters.Share = 0.25
     louder: Annotated[float, Interval(ge=1, lt=1000)] = 1.5
-    validation: bench.Share = 0.2
+    validation: bench.parameters.Share = 0.2
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[Planned]:
-        """The least noise of the final run, and with it of all trials and scores, that meets the budget."""
+        """Find the least noise of the final run, and with it of all trials and scores, that meets the budget."""
         facts = self.scheduled(facts)  # with this method's batch_size and epochs
-        final = bench.DpSgd.of(facts, averaging=self.averaging)
-        short = bench.DpSgd.of(facts.with_schedule(epochs=self.length * facts.epochs), averaging=self.averaging)
+        final = bench.recipes.DpSgd.of(facts, averaging=self.averaging)
+        short = bench.recipes.DpSgd.of(facts.with_schedule(epochs=self.length * facts.epochs), averaging=self.averaging)
 
-        def trial(noise: float) -> bench.Trial:
+        def trial(noise: float) -> bench.search.Trial:
             # The count's noise grows with the same number, so that there is one number to calibrate.
-            return bench.Trial(short.with_noise(self.louder * noise), self.louder * noise, self.validation)
+            return bench.search.Trial(short.with_noise(self.louder * noise), self.louder * noise, self.validation)
 
         def whole(noise: float) -> "DpEvent":
-            search = bench.repeat(trial(noise).event, self.candidates)  # its two parts: bench.held_out
-            return bench.compose(search, final.with_noise(noise).event)
+            search = bench.events.repeat(trial(noise).event, self.candidates)  # its two parts: bench.events.held_out
+            return bench.events.compose(search, final.with_noise(noise).event)
 
-        noise = bench.calibrate(whole, budget)
+        noise = bench.events.calibrate(whole, budget)
         planned = Planned(trial(noise), final.with_noise(noise))
         search = planned.trial.cost(facts.n_records, self.candidates)
         last = planned.final.cost(facts.n_records)

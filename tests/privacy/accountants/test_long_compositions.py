@@ -18,7 +18,7 @@ from dphpo_bench.privacy.accountants.long_compositions import (
     self_composed,
 )
 from dphpo_bench.privacy.accountants.report import epsilon
-from dphpo_bench.privacy.events import best_of, compose, gaussian, laplace, one_of, poisson_sampled, pure, repeat
+from dphpo_bench.privacy.events import best_of, compose, gaussian, laplace, one_of, poisson_sampled, pure_dp, repeat
 from dphpo_bench.privacy.run_counts import geometric
 
 
@@ -75,9 +75,9 @@ def test_sampled_gaussians_are_the_librarys_to_the_last_bit(noise: float, rate: 
         repeat(poisson_sampled(0.001, gaussian(0.3)), 10),
         repeat(poisson_sampled(0.02, gaussian(0.05)), 500),
         repeat(poisson_sampled(1e-6, gaussian(1.0)), 100),
-        compose(repeat(poisson_sampled(0.1, gaussian(100.0)), 10), laplace(9.0), pure(0.01)),
+        compose(repeat(poisson_sampled(0.1, gaussian(100.0)), 10), laplace(9.0), pure_dp(0.01)),
         one_of([gaussian(1.0), repeat(poisson_sampled(0.2, gaussian(1.5)), 9)]),
-        compose(one_of([pure(0.1), gaussian(3.0)], [0.4, 0.6]), gaussian(2.0)),
+        compose(one_of([pure_dp(0.1), gaussian(3.0)], [0.4, 0.6]), gaussian(2.0)),
     ],
 )
 def test_renyi_orders_that_are_left_out_would_not_have_given_the_least(

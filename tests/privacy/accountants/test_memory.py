@@ -15,7 +15,7 @@ from dphpo_bench.base.errors import UnsupportedEventError
 from dphpo_bench.privacy import event_rules
 from dphpo_bench.privacy.accountants import long_compositions, profiles, refusals, report, tilted
 from dphpo_bench.privacy.accountants import pld as distributions
-from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, pure, repeat
+from dphpo_bench.privacy.events import compose, gaussian, poisson_sampled, pure_dp, repeat
 
 LIMIT = 3 * 2**30
 """Bytes that a process may take beyond what it has after its imports."""
@@ -26,16 +26,16 @@ import dphpo_bench as bench
 from dphpo_bench.privacy.accountants.report import epsilon
 
 def steps(rate, noise, count):
-    return bench.repeat(bench.poisson_sampled(rate, bench.gaussian(noise)), count)
+    return bench.events.repeat(bench.events.poisson_sampled(rate, bench.events.gaussian(noise)), count)
 
 epsilon(steps(0.01, 1.0, 10), 1e-5)  # imports the rest
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, 2 * (pages * resource.getpagesize() + LIMIT,))
-few = bench.best_of(steps(1e-6, 0.35, 10**6), bench.geometric(10.0))
+few = bench.events.best_of(steps(1e-6, 0.35, 10**6), bench.search.geometric(10.0))
 print(json.dumps({
     "steps": [dict(epsilon(steps(*case), 1e-5).by_accountant) for case in CASES],
     "best of": dict(epsilon(few, 1e-5).by_accountant),
-    "noise": bench.calibrate(lambda noise: steps(1e-6, noise, 10**6), bench.PrivacyBudget(3.0, 1e-5)),
+    "noise": bench.events.calibrate(lambda noise: steps(1e-6, noise, 10**6), bench.PrivacyBudget(3.0, 1e-5)),
 }))
 """
 CASES = [(1e-6, 0.35, 10**6), (1e-8, 0.35, 10**7), (1e-4, 0.35, 10**6)]
@@ -104,7 +104,7 @@ class TestRefusals:
             repeat(poisson_sampled(0.1, gaussian(1.0)), 1000),
             repeat(poisson_sampled(0.1, gaussian(1.0)), 1_000_000),
             compose(gaussian(1.0), poisson_sampled(0.1, gaussian(1.0)), dp_event.LaplaceDpEvent(2.0)),
-            repeat(pure(0.1), 1000),
+            repeat(pure_dp(0.1), 1000),
         ],
     )
     def test_other_accountants_answer(self, event: dp_event.DpEvent) -> None:

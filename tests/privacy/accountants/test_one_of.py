@@ -21,7 +21,6 @@ from dphpo_bench.privacy.events import (
     MAX_BRANCHES,
     best_of,
     compose,
-    first_above,
     gaussian,
     laplace,
     no_op,
@@ -29,8 +28,9 @@ from dphpo_bench.privacy.events import (
     on_part,
     one_of,
     poisson_sampled,
-    pure,
+    pure_dp,
     repeat,
+    threshold_search,
 )
 from dphpo_bench.privacy.run_counts import Poisson, RunCount, TruncatedNegativeBinomial, UniformCount, geometric
 from tests.privacy import brute_force
@@ -75,9 +75,9 @@ def scored(pair: Pair, rng: np.random.Generator) -> list[Pair]:
     return [Pair(pair.with_record[order], pair.without[order]) for order in orders]
 
 
-EVENTS: list[DpEvent] = [pure(1.0), repeat(pure(0.4), 3), poisson_sampled(0.3, pure(2.0))]
+EVENTS: list[DpEvent] = [pure_dp(1.0), repeat(pure_dp(0.4), 3), poisson_sampled(0.3, pure_dp(2.0))]
 PAIRS = [response(1.0), product(*[response(0.4)] * 3), sampled(response(2.0), 0.3)]
-PLAIN: list[DpEvent] = [*EVENTS[:2], pure(0.2)]  # which RDP has a rule for too
+PLAIN: list[DpEvent] = [*EVENTS[:2], pure_dp(0.2)]  # which RDP has a rule for too
 
 
 def check(event: DpEvent, truths: Sequence[Pair]) -> float:
@@ -160,7 +160,7 @@ class TestTrees:
             selected = [pair.map(brute_force.best_of(geometric(5))) for pair in truths]
             check(best_of(event, geometric(5)), selected)
             assert epsilon(best_of(event, geometric(5)), 1e-5).by_accountant.keys() == {"rdp", "profile", "layer_cake"}
-            check(first_above(event, 0.1), [pair.map(brute_force.first_above(0.1, 1)) for pair in truths])
+            check(threshold_search(event, 0.1), [pair.map(brute_force.threshold_search(0.1, 1)) for pair in truths])
             check(repeat(event, 2), [product(pair, pair) for pair in truths])
 
     def test_a_draw_costs_the_average_and_a_free_choice_the_largest(self) -> None:
@@ -177,11 +177,11 @@ class TestTrees:
             truths.append(
                 Pair(*(np.concatenate([getattr(one, side) for one in seen]) for side in ("with_record", "without")))
             )
-        assert check(compose(pure(0.7), one_of(EVENTS)), truths) > 0.95
+        assert check(compose(pure_dp(0.7), one_of(EVENTS)), truths) > 0.95
 
     def test_fresh_draws_compose(self) -> None:
         truth = product(mixed(PAIRS, WEIGHTS), mixed(PAIRS, WEIGHTS), response(0.5))
-        event = compose(repeat(one_of(EVENTS, WEIGHTS), 2), pure(0.5))
+        event = compose(repeat(one_of(EVENTS, WEIGHTS), 2), pure_dp(0.5))
         assert check(event, [truth]) > 0.95
 
     def test_in_a_sample(self) -> None:
@@ -205,17 +205,17 @@ class TestTrees:
     def test_in_the_first_run_above_a_threshold(self) -> None:
         rng = np.random.default_rng(6)
         runs = scored(mixed(PAIRS, WEIGHTS), rng)
-        truths = [one.map(brute_force.first_above(0.1, threshold)) for threshold in (3, 8) for one in runs]
-        check(first_above(one_of(EVENTS, WEIGHTS), 0.1), truths)
+        truths = [one.map(brute_force.threshold_search(0.1, threshold)) for threshold in (3, 8) for one in runs]
+        check(threshold_search(one_of(EVENTS, WEIGHTS), 0.1), truths)
 
     def test_a_record_pays_for_the_branches_of_its_own_part(self) -> None:
-        trial = compose(on_part("split", "a", one_of(EVENTS, WEIGHTS)), on_part("split", "b", pure(0.9)))
+        trial = compose(on_part("split", "a", one_of(EVENTS, WEIGHTS)), on_part("split", "b", pure_dp(0.9)))
         event = best_of(trial, geometric(5))
-        apart = [best_of(one_of(EVENTS, WEIGHTS), geometric(5)), best_of(pure(0.9), geometric(5))]
+        apart = [best_of(one_of(EVENTS, WEIGHTS), geometric(5)), best_of(pure_dp(0.9), geometric(5))]
         for delta in DELTAS:
             assert epsilon(event, delta).epsilon == max(epsilon(one, delta).epsilon for one in apart)
-        inside = one_of([on_part("split", "a", pure(1)), on_part("split", "b", pure(0.3))])
-        assert set(exposures(inside)) == {one_of([pure(1.0), no_op()]), one_of([no_op(), pure(0.3)])}
+        inside = one_of([on_part("split", "a", pure_dp(1)), on_part("split", "b", pure_dp(0.3))])
+        assert set(exposures(inside)) == {one_of([pure_dp(1.0), no_op()]), one_of([no_op(), pure_dp(0.3)])}
         assert epsilon(inside, 1e-5).epsilon == pytest.approx(1.0, rel=1e-4)
 
     def test_of_training_runs_each_costs_at_most_the_whole(self) -> None:
@@ -242,14 +242,14 @@ class TestRules:
         ("events", "weights"),
         [
             ([], None),
-            (pure(1), None),
-            ([pure(1)] * (MAX_BRANCHES + 1), None),
-            ([pure(1)], (1, 1)),
-            ([pure(1), pure(2)], (0, 1)),
-            ([pure(1), pure(2)], (-1, 2)),
-            ([pure(1), pure(2)], (float("nan"), 1)),
-            ([pure(1), pure(2)], "ab"),
-            ([pure(1), pure(2)], 1),
+            (pure_dp(1), None),
+            ([pure_dp(1)] * (MAX_BRANCHES + 1), None),
+            ([pure_dp(1)], (1, 1)),
+            ([pure_dp(1), pure_dp(2)], (0, 1)),
+            ([pure_dp(1), pure_dp(2)], (-1, 2)),
+            ([pure_dp(1), pure_dp(2)], (float("nan"), 1)),
+            ([pure_dp(1), pure_dp(2)], "ab"),
+            ([pure_dp(1), pure_dp(2)], 1),
         ],
     )
     def test_anything_else_is_refused(self, events: object, weights: object) -> None:
@@ -260,16 +260,16 @@ class TestRules:
         assert simplify(one_of([gaussian(2), gaussian(2)])) == gaussian(2.0)
         assert simplify(one_of([gaussian(2)], [3])) == gaussian(2.0)
         assert simplify(one_of([gaussian(2), non_private()], [1, 1])) == non_private()
-        assert simplify(one_of([pure(1), pure(2), pure(1)])) == one_of([pure(1), pure(2)])
+        assert simplify(one_of([pure_dp(1), pure_dp(2), pure_dp(1)])) == one_of([pure_dp(1), pure_dp(2)])
         assert simplify(one_of([no_op(), compose()])) == no_op()
 
     def test_restriction_reaches_inside(self) -> None:
-        event = one_of([on_part("split", "a", pure(1)), pure(2)], (1, 3))
-        assert restrict(event, {"split": "b"}) == one_of([no_op(), pure(2)], (1, 3))
+        event = one_of([on_part("split", "a", pure_dp(1)), pure_dp(2)], (1, 3))
+        assert restrict(event, {"split": "b"}) == one_of([no_op(), pure_dp(2)], (1, 3))
 
     def test_branches_of_one_meaning_are_one(self) -> None:
-        written, other = compose(pure(1), pure(2)), compose(compose(pure(2)), no_op(), pure(1))
-        assert multiset(one_of([written, pure(1)])) == multiset(one_of([other, pure(1)]))
+        written, other = compose(pure_dp(1), pure_dp(2)), compose(compose(pure_dp(2)), no_op(), pure_dp(1))
+        assert multiset(one_of([written, pure_dp(1)])) == multiset(one_of([other, pure_dp(1)]))
 
     def test_written_and_read(self) -> None:
         for event in (one_of(EVENTS), one_of(EVENTS, WEIGHTS), best_of(one_of(EVENTS, (1, 1, 1)), geometric(3))):
@@ -279,11 +279,14 @@ class TestRules:
                 from_json({"type": "one_of", "weights": weights, "events": [{"type": "no_op"}] * 2})
 
     def test_words(self) -> None:
-        assert describe(one_of([pure(1), compose(gaussian(3), pure(2))])) == "OneOf(pure ε=1 | Gaussian σ=3, pure ε=2)"
-        assert describe(one_of([pure(1), no_op()], (1, 3))) == "OneOf(0.25: pure ε=1 | 0.75: nothing)"
+        assert (
+            describe(one_of([pure_dp(1), compose(gaussian(3), pure_dp(2))]))
+            == "OneOf(pure ε=1 | Gaussian σ=3, pure ε=2)"
+        )
+        assert describe(one_of([pure_dp(1), no_op()], (1, 3))) == "OneOf(0.25: pure ε=1 | 0.75: nothing)"
 
     def test_an_unsupported_branch_is_named(self) -> None:
         event = one_of([gaussian(2), poisson_sampled(0.1, poisson_sampled(0.1, gaussian(1)))])
         assert "does not support OneOfDpEvent of GaussianDpEvent; Poisson" in epsilon(event, 1e-5).refused["rdp"]
         with pytest.raises(UnsupportedEventError, match="pld does not support OneOfDpEvent of BestOfDpEvent"):
-            epsilon(one_of([best_of(gaussian(1), geometric(3)), pure(1)]), 1e-5, accountant="pld")
+            epsilon(one_of([best_of(gaussian(1), geometric(3)), pure_dp(1)]), 1e-5, accountant="pld")

@@ -9,7 +9,7 @@ from dp_accounting.pld import common, privacy_loss_distribution
 from dphpo_bench.privacy.accountants import pld as distributions
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants.pld import Rules
-from dphpo_bench.privacy.events import best_of, gaussian, pure, repeat
+from dphpo_bench.privacy.events import best_of, gaussian, pure_dp, repeat
 from dphpo_bench.privacy.run_counts import geometric
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Array, Pair
@@ -131,7 +131,7 @@ class TestTrees:
         assert float(table.delta(alone)) >= 1e-5 * (1 - 1e-6)
 
     def test_repeated_selections_stay_below_their_sum(self) -> None:
-        event = best_of(pure(0.1), geometric(10))
+        event = best_of(pure_dp(0.1), geometric(10))
         rules = Rules("profile", 1.0, 1e-5)
         assert distributions.epsilon(event, rules) <= 0.3 + 1e-4
         assert 0.3 < distributions.epsilon(repeat(event, 4), rules) <= 1.2 + 1e-3

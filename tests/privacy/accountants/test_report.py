@@ -27,15 +27,15 @@ from dphpo_bench.privacy.calibration import calibrate
 from dphpo_bench.privacy.events import (
     best_of,
     compose,
-    first_above,
     gaussian,
     laplace,
     no_op,
     non_private,
     on_part,
     poisson_sampled,
-    pure,
+    pure_dp,
     repeat,
+    threshold_search,
 )
 from dphpo_bench.privacy.risk import risk
 from dphpo_bench.privacy.run_counts import CappedGeometric, Poisson, TruncatedNegativeBinomial, UniformCount, geometric
@@ -172,7 +172,7 @@ class Selection(Conformance):
         # A single selection is solved from its formula, several are composed on a grid: it may cost 0.5 %.
         assert self.bound(repeat(repeat(leaf(2.0), 2), 3)) == self.bound(compose(*[leaf(2.0)] * 6))
         alone = self.bound(leaf(2.0), coarseness=1)
-        composed = self.bound(compose(leaf(2.0), pure(1e-6)), coarseness=1)
+        composed = self.bound(compose(leaf(2.0), pure_dp(1e-6)), coarseness=1)
         assert alone * (1 - 1e-6) <= composed <= alone * 1.005 + 1e-5
 
     @pytest.mark.parametrize("accountant", ["profile", "layer_cake"])
@@ -181,7 +181,7 @@ class Selection(Conformance):
             0.02, dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(1), dp_event.GaussianDpEvent(1)])
         )
         joint = poisson_sampled(0.02, gaussian(math.sqrt(0.5)))
-        for wrap in (lambda e: best_of(e, geometric(10)), lambda e: first_above(e, 0.1)):
+        for wrap in (lambda e: best_of(e, geometric(10)), lambda e: threshold_search(e, 0.1)):
             values = [epsilon(wrap(one), DELTA, accountant=accountant).epsilon for one in (raw, joint)]
             assert values[0] == pytest.approx(values[1])
 
@@ -194,7 +194,7 @@ class TestProfile(Selection):
             lambda s: best_of(sampled(s), geometric(10)),
             lambda s: best_of(gaussian(s), Poisson(3)),
             lambda s: best_of(sampled(s), TruncatedNegativeBinomial(5, 0), 0.9, 1.2),
-            lambda s: first_above(compose(sampled(s), laplace(s)), 0.1),
+            lambda s: threshold_search(compose(sampled(s), laplace(s)), 0.1),
             lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5))),
         ],
         ids=["geometric", "Poisson", "adaptive", "threshold", "sampled"],
@@ -218,7 +218,7 @@ class TestLayerCake(Selection):
             lambda s: best_of(sampled(s), geometric(10)),
             lambda s: best_of(gaussian(s), UniformCount(1, 10)),
             lambda s: best_of(best_of(gaussian(2 * s), geometric(3)), CappedGeometric(5, 40)),
-            lambda s: first_above(sampled(s), 0.1),
+            lambda s: threshold_search(sampled(s), 0.1),
             lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5))),
         ],
         ids=["geometric", "uniform", "nested", "threshold", "sampled"],
@@ -231,9 +231,9 @@ class TestLayerCake(Selection):
             epsilon(best_of(gaussian(2), geometric(10), 0.9, 1.1), DELTA, accountant="layer_cake")
 
     def test_pure_runs_cost_three_and_two_times_epsilon(self) -> None:
-        best = epsilon(best_of(pure(1), geometric(1e4)), 1e-9)
+        best = epsilon(best_of(pure_dp(1), geometric(1e4)), 1e-9)
         assert 2.99 < best.epsilon <= 3 + 1e-4
-        first = epsilon(first_above(pure(1), 1e-4), 1e-9)
+        first = epsilon(threshold_search(pure_dp(1), 1e-4), 1e-9)
         assert 1.98 < first.epsilon <= 2 + 1e-4
 
 
@@ -241,8 +241,8 @@ class TestLiuTalwar:
     def test_supports_only_what_its_theorems_are_about(self) -> None:
         for event in (
             best_of(gaussian(2), geometric(10)),
-            compose(first_above(gaussian(2), 0.1), laplace(1)),
-            first_above(best_of(gaussian(2), geometric(10)), 0.1),
+            compose(threshold_search(gaussian(2), 0.1), laplace(1)),
+            threshold_search(best_of(gaussian(2), geometric(10)), 0.1),
         ):
             with pytest.raises(UnsupportedEventError, match="liu_talwar does not support"):
                 epsilon(event, DELTA, accountant="liu_talwar")
@@ -258,7 +258,7 @@ class TestLiuTalwar:
         assert epsilon(event, DELTA).epsilon < report.epsilon / 3
 
     def test_threshold_needs_more_than_the_bound_it_follows_from(self) -> None:
-        report = epsilon(first_above(sgd(1.8785542, 0.02, 500), 0.1), DELTA)
+        report = epsilon(threshold_search(sgd(1.8785542, 0.02, 500), 0.1), DELTA)
         by = report.by_accountant
         assert by["layer_cake"] < by["profile"] < by["rdp"] < by["liu_talwar"]
 
@@ -297,7 +297,7 @@ class TestAgainstTheLibrary:
 
     def test_pure_events_against_laplace(self) -> None:
         # Laplace noise is one way to be pure, and a better one than the worst.
-        report, other = (epsilon(repeat(one, 20), DELTA).by_accountant for one in (pure(0.1), laplace(10)))
+        report, other = (epsilon(repeat(one, 20), DELTA).by_accountant for one in (pure_dp(0.1), laplace(10)))
         for name in ("pld", "rdp"):
             assert other[name] < report[name] < other[name] * 1.02
 

@@ -213,7 +213,7 @@ class TestFirstAbove:
     @pytest.mark.parametrize("stop", [0.5, 0.1, 0.01])
     @pytest.mark.parametrize("threshold", [pytest.param(1, marks=pytest.mark.slow), 2])
     def test_bounds_are_never_exceeded(self, stop: float, threshold: int) -> None:
-        select = brute_force.first_above(stop, threshold)
+        select = brute_force.threshold_search(stop, threshold)
         published = height_of(lambda base: selection.first_above_profile(base, stop), select, EPSILONS)
         sharp = height_of(lambda base: selection.first_above_layer_cake(base, stop, 200), select, EPSILONS[::3])
         assert search(published, 9, starts=10, steps=40) > 0.1
@@ -228,8 +228,8 @@ class TestFirstAbove:
             if min(pair.with_record.min(), pair.without.min()) == 0:
                 continue
             base, below = (np.array([brute_force.renyi(pair, order - k) for order in orders]) for k in (0, 1))
-            bound = renyi.first_above(base, below, orders, stop)
-            selected = pair.map(brute_force.first_above(stop, 2))
+            bound = renyi.threshold_search(base, below, orders, stop)
+            selected = pair.map(brute_force.threshold_search(stop, 2))
             exact = np.array([brute_force.renyi(selected, order) for order in orders])
             assert np.all(exact <= bound + 1e-9)
 
@@ -238,7 +238,7 @@ class TestFirstAbove:
         # The rare output of two that pass changes against the probability to pass.
         p = np.array([1 - rare - rare**2, rare, rare**2])
         q = np.array([1 - rare * math.e - rare**2 / math.e, rare * math.e, rare**2 / math.e])
-        selected = Pair(p, q).map(brute_force.first_above(stop, 1))
+        selected = Pair(p, q).map(brute_force.threshold_search(stop, 1))
         assert 1.99 < math.log(selected.with_record[1] / selected.without[1]) <= 2
 
 
@@ -267,7 +267,7 @@ class TestLiuTalwar:
             base = brute_force.profile(pair)
             claimed = liu_talwar.threshold(stop, delta, base)
             if claimed < math.inf:
-                exact = brute_force.delta(pair.map(brute_force.first_above(stop, 2)), claimed)
+                exact = brute_force.delta(pair.map(brute_force.threshold_search(stop, 2)), claimed)
                 assert exact <= delta + ROUNDING
                 ours = selection.first_epsilon(selection.first_above_profile(base, stop), delta, 600)
                 assert ours <= claimed + 2e-3  # of the grids of both

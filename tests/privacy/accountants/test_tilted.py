@@ -12,7 +12,7 @@ from dphpo_bench.privacy.accountants import liu_talwar, tilted
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.event_rules import simplify
-from dphpo_bench.privacy.events import best_of, compose, gaussian, laplace, no_op, poisson_sampled, pure, repeat
+from dphpo_bench.privacy.events import best_of, compose, gaussian, laplace, no_op, poisson_sampled, pure_dp, repeat
 from dphpo_bench.privacy.run_counts import CappedGeometric
 from tests.privacy import contour
 
@@ -87,7 +87,7 @@ class TestSampledGaussians:
 
 def test_what_is_supported() -> None:
     assert tilted.supports(simplify(compose(sgd(1.0, 0.1, 3), gaussian(2.0), gaussian(3.0))))
-    for event in (no_op(), laplace(1.0), compose(gaussian(1.0), pure(1.0)), poisson_sampled(0.1, laplace(1.0))):
+    for event in (no_op(), laplace(1.0), compose(gaussian(1.0), pure_dp(1.0)), poisson_sampled(0.1, laplace(1.0))):
         assert not tilted.supports(simplify(event))
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def raw_sum(
-    session: "bench.Session", model: "nn.Module", rate: float, noise: float, rule: bench.Clipping
+    session: "bench.Session", model: "nn.Module", rate: float, noise: float, rule: bench.clipping.Clipping
 ) -> "list[Tensor]":
-    batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
-    batch._account.charge(bench.gaussian(noise))
+    batch = session.sample(bench.events.poisson_sampled(rate, bench.events.gaussian(noise)))
+    batch._account.charge(bench.events.gaussian(noise))
     train, engine = session._access.raw.train, session._access.raw.own_model().engine(model)
     return engine.clipped_sum(train.inputs, train.targets, rule, indices=batch._indices)
 
@@ -39,7 +39,7 @@ class NoNoise(Training):
     name = "no_noise"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        total = raw_sum(session, model, rate, noise, bench.Abadi(self.max_grad_norm))
+        total = raw_sum(session, model, rate, noise, bench.clipping.Abadi(self.max_grad_norm))
         return [part / (session.expected_records * rate) for part in total]
 
 
@@ -52,7 +52,7 @@ class NoiseNotScaled(Training):
     max_grad_norm: float = 50.0
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        total = raw_sum(session, model, rate, noise, bench.Abadi(self.max_grad_norm))
+        total = raw_sum(session, model, rate, noise, bench.clipping.Abadi(self.max_grad_norm))
         return noised(total, session, noise, session.expected_records * rate)
 
 
@@ -64,9 +64,9 @@ class FooledLedger(Training):
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         kept, session._access = session._access, replace(session._access, ledger=Ledger())
-        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(1e-3)))
+        batch = session.sample(bench.events.poisson_sampled(rate, bench.events.gaussian(1e-3)))
         session._access = kept
-        return batch.gradient(model, bench.Abadi(self.max_grad_norm), 1e-3)
+        return batch.gradient(model, bench.clipping.Abadi(self.max_grad_norm), 1e-3)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Training(bench.Method[Planned]):
 
     def event(self, rate: float, steps: int, noise: float) -> "DpEvent":
         """T × Poisson(q; Gaussian σ)."""
-        return bench.dp_sgd_event(rate, steps, noise)
+        return bench.recipes.dp_sgd_event(rate, steps, noise)
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """T steps."""
@@ -71,13 +71,13 @@ class Training(bench.Method[Planned]):
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         """The noisy mean gradient of one Poisson batch."""
-        return self.asked(session, model, rate, noise, bench.Abadi(self.max_grad_norm))
+        return self.asked(session, model, rate, noise, bench.clipping.Abadi(self.max_grad_norm))
 
     def asked(
-        self, session: "bench.Session", model: "nn.Module", rate: float, noise: float, clipping: bench.Clipping
+        self, session: "bench.Session", model: "nn.Module", rate: float, noise: float, clipping: bench.clipping.Clipping
     ) -> "list[Tensor]":
         """The same under a clipping rule."""
-        kind = bench.poisson_sampled(rate, bench.gaussian(noise))
+        kind = bench.events.poisson_sampled(rate, bench.events.gaussian(noise))
         return session.sample(kind).gradient(model, clipping, noise)
 
 
@@ -100,20 +100,20 @@ class Search(bench.Method):
     validation: ClassVar[float] = 0.5
 
     @property
-    def runs(self) -> "bench.RunCount":
+    def runs(self) -> "bench.search.RunCount":
         """Distribution of the number of trials."""
-        return bench.UniformCount(3, 6)
+        return bench.search.UniformCount(3, 6)
 
     @property
     def trial_event(self) -> "DpEvent":
         """What one trial releases, each record being in one of the two parts."""
-        training = bench.repeat(bench.gaussian(self.noise), self.steps)
-        return bench.held_out(training, bench.gaussian(self.score_noise), self.validation)
+        training = bench.events.repeat(bench.events.gaussian(self.noise), self.steps)
+        return bench.events.held_out(training, bench.events.gaussian(self.score_noise), self.validation)
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         """Noise is fixed: a budget that it does not meet is refused."""
         event = self.event()
-        if bench.epsilon(event, budget.delta).epsilon > budget.epsilon:
+        if bench.events.epsilon(event, budget.delta).epsilon > budget.epsilon:
             raise BudgetTooSmallError(f"Expected a budget that the noise of {self.name} meets, got {budget}.")
         return bench.Plan(
             budget=budget,
@@ -126,25 +126,25 @@ class Search(bench.Method):
 
     def event(self) -> "DpEvent":
         """Of the whole procedure."""
-        return bench.best_of(self.trial_event, self.runs)
+        return bench.events.best_of(self.trial_event, self.runs)
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         """Search and release the winner."""
         best = session.best_of(self.trial, self.runs, self.trial_event)
         return self.outcome(best, session)
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         """Train on one part, score on the other."""
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, session.candidate())
-        return bench.Scored((model, rate), validation.score(model, self.score_noise))
+        return bench.search.TrialResult((model, rate), validation.score(model, self.score_noise))
 
     def train(self, session: "bench.Session", candidate: Any) -> "tuple[nn.Module, float]":
         """Two full-batch steps."""
         model, rate = session.build_model(), candidate["learning_rate"]
-        everybody = bench.poisson_sampled(1.0, bench.gaussian(self.noise))
+        everybody = bench.events.poisson_sampled(1.0, bench.events.gaussian(self.noise))
         for _ in range(self.steps):
-            descend(model, session.sample(everybody).gradient(model, bench.AutoS(), self.noise), rate)
+            descend(model, session.sample(everybody).gradient(model, bench.clipping.AutoS(), self.noise), rate)
         return model, rate
 
     def outcome(self, best: "tuple[nn.Module, float] | None", session: "bench.Session") -> bench.Outcome:
@@ -158,11 +158,11 @@ def descend(model: "nn.Module", gradient: "list[Tensor]", learning_rate: float) 
     import torch
 
     with torch.no_grad():
-        for weights, slope in zip(bench.trainable(model), gradient, strict=True):
+        for weights, slope in zip(bench.recipes.trainable(model), gradient, strict=True):
             weights -= learning_rate * slope
 
 
 @cache
 def calibrated_noise(rate: float, steps: int, budget: bench.PrivacyBudget) -> float:
     """σ of T steps of DP-SGD; kept, because the mutants ask for the same ones."""
-    return bench.calibrate(lambda noise: bench.dp_sgd_event(rate, steps, noise), budget)
+    return bench.events.calibrate(lambda noise: bench.recipes.dp_sgd_event(rate, steps, noise), budget)

@@ -26,7 +26,7 @@ class FixedBatches(Training):
         batches.append(rest)
         for step in range(plan.parameters.steps):
             batch = batches[step % len(batches)]
-            gradient = self.asked(batch, model, 1.0, noise, bench.Abadi(self.max_grad_norm))
+            gradient = self.asked(batch, model, 1.0, noise, bench.clipping.Abadi(self.max_grad_norm))
             descend(model, gradient, self.learning_rate)
         return bench.Outcome(model)
 
@@ -38,9 +38,9 @@ class DrawnBatchSize(Training):
     name = "drawn_batch_size"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(noise)))
+        batch = session.sample(bench.events.poisson_sampled(rate, bench.events.gaussian(noise)))
         expected = session.expected_records * rate
-        mean = batch.gradient(model, bench.Abadi(self.max_grad_norm), noise)
+        mean = batch.gradient(model, bench.clipping.Abadi(self.max_grad_norm), noise)
         return [gradient * expected / len(batch) for gradient in mean]  # type: ignore[arg-type]
 
 
@@ -52,4 +52,4 @@ class RateOfALoader(Training):
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
         rate = 1 / math.floor(1 / rate)
-        return self.asked(session, model, rate, noise, bench.Abadi(self.max_grad_norm))
+        return self.asked(session, model, rate, noise, bench.clipping.Abadi(self.max_grad_norm))

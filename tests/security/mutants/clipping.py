@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-class Unclipped(bench.Clipping):
+class Unclipped(bench.clipping.Clipping):
     """Leaves every gradient as it is."""
 
     interpolated = True
@@ -23,7 +23,7 @@ class Unclipped(bench.Clipping):
         return norms * 0 + 1
 
 
-class ByTheMean(bench.Clipping):
+class ByTheMean(bench.clipping.Clipping):
     """One factor for all: as if the mean gradient were clipped, whose norm is about the mean of the norms."""
 
     interpolated = True
@@ -34,7 +34,7 @@ class ByTheMean(bench.Clipping):
 
 
 @dataclass
-class ByTheMedian(bench.Clipping):
+class ByTheMedian(bench.clipping.Clipping):
     """Sets its own threshold to the median norm of the last batch, without noise."""
 
     interpolated = True
@@ -101,7 +101,7 @@ class BatchNormLeftIn(Training):
         from torch import nn
 
         mixing = nn.Sequential(nn.BatchNorm1d(5), model)
-        return self.asked(session, mixing, rate, noise, bench.Abadi(self.max_grad_norm))[2:]
+        return self.asked(session, mixing, rate, noise, bench.clipping.Abadi(self.max_grad_norm))[2:]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,9 @@ class CentresByTheBatch(Training):
             def forward(self, inputs: "Tensor") -> "Tensor":
                 return inputs - inputs.mean(dim=0)
 
-        return self.asked(session, nn.Sequential(Centred(), model), rate, noise, bench.Abadi(self.max_grad_norm))
+        return self.asked(
+            session, nn.Sequential(Centred(), model), rate, noise, bench.clipping.Abadi(self.max_grad_norm)
+        )
 
 
 @dataclass(frozen=True)

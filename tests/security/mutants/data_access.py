@@ -72,7 +72,9 @@ class KeepsRawRecords(Training):
     kept: ClassVar[list[Any]] = []
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        return bench.Plan(budget, bench.non_private(), bench.non_private(), None, (), bench.Cost(1, 1, 1.0))
+        return bench.Plan(
+            budget, bench.events.non_private(), bench.events.non_private(), None, (), bench.Cost(1, 1, 1.0)
+        )
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         self.kept.append(session.nonprivate())

@@ -20,7 +20,7 @@ class NoNoise(Training):
     name = "no_noise"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return self.asked(session, model, rate, 0.0, bench.Abadi(self.max_grad_norm))
+        return self.asked(session, model, rate, 0.0, bench.clipping.Abadi(self.max_grad_norm))
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class HalfNoise(Training):
     name = "half_noise"
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return self.asked(session, model, rate, noise / 2, bench.Abadi(self.max_grad_norm))
+        return self.asked(session, model, rate, noise / 2, bench.clipping.Abadi(self.max_grad_norm))
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class NoiseNotScaled(Training):
     max_grad_norm: float = 50.0
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        return self.asked(session, model, rate, noise / self.max_grad_norm, bench.Abadi(self.max_grad_norm))
+        return self.asked(session, model, rate, noise / self.max_grad_norm, bench.clipping.Abadi(self.max_grad_norm))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class ClaimsMoreNoise(Training):
     name = "claims_more_noise"
 
     def event(self, rate: float, steps: int, noise: float) -> "DpEvent":
-        return bench.dp_sgd_event(rate, steps, 4 * noise)
+        return bench.recipes.dp_sgd_event(rate, steps, 4 * noise)
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,15 @@ class ProbesApart(Training):
     loss_noise: float = 1.5
 
     def event(self, rate: float, steps: int, noise: float) -> "DpEvent":
-        gradients = bench.dp_sgd_event(rate, steps, 2 * noise)
-        return bench.compose(gradients, bench.dp_sgd_event(rate, 3 * steps, self.loss_noise * noise))
+        gradients = bench.recipes.dp_sgd_event(rate, steps, 2 * noise)
+        return bench.events.compose(gradients, bench.recipes.dp_sgd_event(rate, 3 * steps, self.loss_noise * noise))
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        losses = bench.repeat(bench.gaussian(self.loss_noise * noise), 3)
-        batch = session.sample(bench.poisson_sampled(rate, bench.compose(bench.gaussian(2 * noise), losses)))
-        gradient = batch.gradient(model, bench.Abadi(self.max_grad_norm), 2 * noise)
+        losses = bench.events.repeat(bench.events.gaussian(self.loss_noise * noise), 3)
+        batch = session.sample(
+            bench.events.poisson_sampled(rate, bench.events.compose(bench.events.gaussian(2 * noise), losses))
+        )
+        gradient = batch.gradient(model, bench.clipping.Abadi(self.max_grad_norm), 2 * noise)
         batch.losses(model, gradient, (-RADIUS, 0.0, RADIUS), 1.0, self.loss_noise * noise)
         return gradient
 
@@ -51,17 +53,17 @@ class ProbesLongGradients(Training):
     loss_noise: float = 1.5
 
     def event(self, rate: float, steps: int, noise: float) -> "DpEvent":
-        gradient = bench.gaussian(2 * noise)
-        losses = bench.repeat(bench.gaussian(self.loss_noise * noise), 3)
+        gradient = bench.events.gaussian(2 * noise)
+        losses = bench.events.repeat(bench.events.gaussian(self.loss_noise * noise), 3)
         probes = math.ceil(steps / 10)
-        return bench.compose(
-            bench.repeat(bench.poisson_sampled(rate, gradient), steps - probes),
-            bench.repeat(bench.poisson_sampled(rate, bench.compose(gradient, losses)), probes),
+        return bench.events.compose(
+            bench.events.repeat(bench.events.poisson_sampled(rate, gradient), steps - probes),
+            bench.events.repeat(bench.events.poisson_sampled(rate, bench.events.compose(gradient, losses)), probes),
         )
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        batch = session.sample(bench.poisson_sampled(rate, bench.gaussian(2 * noise)))
-        gradient = batch.gradient(model, bench.Abadi(self.max_grad_norm), 2 * noise)
+        batch = session.sample(bench.events.poisson_sampled(rate, bench.events.gaussian(2 * noise)))
+        gradient = batch.gradient(model, bench.clipping.Abadi(self.max_grad_norm), 2 * noise)
         if sum(float(part.norm()) for part in gradient) > 0.1:
             batch.losses(model, gradient, (-RADIUS, 0.0, RADIUS), 1.0, self.loss_noise * noise)
         return gradient

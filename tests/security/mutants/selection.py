@@ -27,8 +27,8 @@ class UnpaidValidation(Search):
 
     @property
     def trial_event(self) -> "DpEvent":
-        training = bench.repeat(bench.gaussian(self.noise), self.steps)
-        return bench.on_part(*self._training_part, training)
+        training = bench.events.repeat(bench.events.gaussian(self.noise), self.steps)
+        return bench.events.on_part(*self._training_part, training)
 
     @property
     def _training_part(self) -> tuple[str, str]:
@@ -43,7 +43,7 @@ class RetriesFailures(Search):
 
     name = "retries_failures"
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         found = super().trial(session)
         while found.score < GOOD:
             found = super().trial(session)
@@ -63,7 +63,7 @@ class SearchesUntilItIsGood(Search):
         return self.outcome(best, session)
 
 
-class AlwaysSix(bench.UniformCount):
+class AlwaysSix(bench.search.UniformCount):
     """Says that it is uniform, and draws the largest number."""
 
     def sample(self, uniform: float) -> int:
@@ -77,7 +77,7 @@ class FixedCount(Search):
     name = "fixed_count"
 
     @property
-    def runs(self) -> bench.RunCount:
+    def runs(self) -> bench.search.RunCount:
         return AlwaysSix(3, 6)
 
 
@@ -87,9 +87,9 @@ class SwallowsRefusals(Search):
 
     name = "swallows_refusals"
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         found = super().trial(session)
-        with suppress(bench.OverBudgetError):
+        with suppress(bench.errors.OverBudgetError):
             session.score(session.build_model(), 1e-3)
         return found
 
@@ -111,7 +111,7 @@ class SeedsEveryTrial(Search):
 
     name = "seeds_every_trial"
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         import torch
 
         torch.manual_seed(42)
@@ -124,9 +124,9 @@ class KeepsATrialsSession(Search):
 
     name = "keeps_a_trials_session"
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         training, _ = session.holdout(self.validation)
-        return bench.Scored(training, 0.0)
+        return bench.search.TrialResult(training, 0.0)
 
     def outcome(self, best: Any, session: "bench.Session") -> bench.Outcome:
         model, rate = self.train(best, {"learning_rate": 0.1})
@@ -143,7 +143,7 @@ class _Recorder(Search):
         self.tried.clear()
         return super().run(plan, session)
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         found = super().trial(session)
         self.tried.append((found.outcome[0], found.score, copy.deepcopy(found.outcome[0].state_dict())))
         return found
@@ -230,7 +230,7 @@ class LogsItsTrials(Search):
         self.log.write_text("")
         return super().run(plan, session)
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         found = super().trial(session)
         with self.log.open("a") as log:
             log.write(f"{found.score!r}\n")
@@ -250,7 +250,7 @@ class LearnsFromScores(Search):
 
     best: list[Any] = field(default_factory=list, init=False, compare=False)
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         training, validation = session.holdout(self.validation)
         candidate = session.candidate()
         if self.best:
@@ -259,7 +259,7 @@ class LearnsFromScores(Search):
         score = validation.score(model, self.score_noise)
         if not self.best or score > self.best[-1][0]:
             self.best.append((score, rate))
-        return bench.Scored((model, rate), score)
+        return bench.search.TrialResult((model, rate), score)
 
 
 @dataclass(frozen=True)
@@ -274,10 +274,10 @@ class WalksAGrid(Search):
         self.at[:] = [1e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0]
         return super().run(plan, session)
 
-    def trial(self, session: "bench.Session") -> "bench.Scored":
+    def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, {"learning_rate": self.at.pop()})
-        return bench.Scored((model, rate), validation.score(model, self.score_noise))
+        return bench.search.TrialResult((model, rate), validation.score(model, self.score_noise))
 
 
 @dataclass(frozen=True)
@@ -289,8 +289,8 @@ class AsksTheOuterSession(Search):
     outer_noise: ClassVar[float] = 100.0
 
     def event(self) -> "DpEvent":
-        scores = bench.repeat(bench.gaussian(self.outer_noise), self.runs.largest)
-        return bench.compose(super().event(), bench.on_part(*self._validation_part, scores))
+        scores = bench.events.repeat(bench.events.gaussian(self.outer_noise), self.runs.largest)
+        return bench.events.compose(super().event(), bench.events.on_part(*self._validation_part, scores))
 
     @property
     def _validation_part(self) -> tuple[str, str]:
@@ -301,9 +301,9 @@ class AsksTheOuterSession(Search):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         _, validation = session.holdout(self.validation)
 
-        def trial(own: "bench.Session") -> "bench.Scored":
+        def trial(own: "bench.Session") -> "bench.search.TrialResult":
             model, rate = self.train(own.holdout(self.validation)[0], own.candidate())
-            return bench.Scored((model, rate), validation.score(model, self.outer_noise))
+            return bench.search.TrialResult((model, rate), validation.score(model, self.outer_noise))
 
         return self.outcome(session.best_of(trial, self.runs, self.trial_event), session)
 
@@ -324,6 +324,6 @@ class LogsRawGradients(Search):
                 norms.extend(float(weights.grad.norm()) for weights in self.param_groups[0]["params"])
                 super().step(closure)
 
-        candidate: Any = bench.DpSgd(1.0, 2, 0.0, 0.1)
+        candidate: Any = bench.recipes.DpSgd(1.0, 2, 0.0, 0.1)
         session.sealed_utilities([replace(candidate, optimizer=Logging)], partitions=2, validation=self.validation)
         return bench.Outcome(session.build_model(), {"norms": norms})

@@ -92,7 +92,7 @@ class FailsContract:
 def without_noise(rule: Any, records: bench.Records) -> torch.Tensor:
     """The mean clipped gradient of all these records by a session, all but without noise, as one vector."""
     session = session_on(Blobs(), records, Ledger(), Streams(0))
-    everybody = bench.poisson_sampled(1.0, bench.gaussian(1e-9))
+    everybody = bench.events.poisson_sampled(1.0, bench.events.gaussian(1e-9))
     gradient = session.sample(everybody).gradient(session.build_model(), rule, 1e-9)
     return torch.cat([part.flatten() for part in gradient])
 
@@ -393,8 +393,8 @@ def test_probes_apart_cost_more_than_they_claim() -> None:
     method.run(checked.plan, session)
     joint = ((2 * sigma) ** -2 + 3 * (method.loss_noise * sigma) ** -2) ** -0.5
     true = PLDAccountant(value_discretization_interval=1e-4)
-    true.compose(bench.dp_sgd_event(rate, steps, joint))
-    spent = bench.epsilon(ledger.event, BUDGET.delta).epsilon
+    true.compose(bench.recipes.dp_sgd_event(rate, steps, joint))
+    spent = bench.events.epsilon(ledger.event, BUDGET.delta).epsilon
     assert spent == pytest.approx(true.get_epsilon(BUDGET.delta), rel=2e-3)
     assert spent > 1.05 * checked.epsilon.epsilon
 
@@ -412,7 +412,7 @@ def test_fixed_batches_cost_more_than_poisson_samples() -> None:
         first, second = (normal.cdf(torch.tensor(-epsilon / mu + sign * mu / 2).double()) for sign in (1, -1))
         return float(first - math.exp(epsilon) * second)
 
-    spent = bench.epsilon(ledger.event, BUDGET.delta).epsilon
+    spent = bench.events.epsilon(ledger.event, BUDGET.delta).epsilon
     assert delta(spent) == pytest.approx(BUDGET.delta, rel=1e-2)
     assert spent > 1.2 * checked.epsilon.epsilon
 
@@ -421,8 +421,8 @@ def test_integer_multipliers_hide_a_release() -> None:
     """What `dp_accounting` says of the plan that is refused."""
     event = noise.IntegerNoise().event(1 / 6, 18, 1.0)
     hidden = RdpAccountant().compose(event).get_epsilon(BUDGET.delta)
-    true = PLDAccountant(value_discretization_interval=1e-4).compose(bench.dp_sgd_event(1 / 6, 18, 2**-0.5))
-    told = bench.epsilon(event, BUDGET.delta).epsilon
+    true = PLDAccountant(value_discretization_interval=1e-4).compose(bench.recipes.dp_sgd_event(1 / 6, 18, 2**-0.5))
+    told = bench.events.epsilon(event, BUDGET.delta).epsilon
     assert told == pytest.approx(true.get_epsilon(BUDGET.delta), rel=2e-3)
     assert hidden < 0.7 * told
 
@@ -430,14 +430,14 @@ def test_integer_multipliers_hide_a_release() -> None:
 def test_a_rule_of_a_plug_in_gives_the_factors_it_says() -> None:
     """Held to what it states, and no less: a threshold of a plug-in's own is ours, up to the interpolation."""
 
-    class Own(bench.Clipping):
+    class Own(bench.clipping.Clipping):
         interpolated = True
         sensitivity = 0.5
 
         def factors(self, norms: torch.Tensor) -> torch.Tensor:
             return (0.5 / norms).clamp(max=1.0)
 
-    own, ours = (without_noise(rule, records()) for rule in (Own(), bench.Abadi(0.5)))
+    own, ours = (without_noise(rule, records()) for rule in (Own(), bench.clipping.Abadi(0.5)))
     torch.testing.assert_close(own, ours, rtol=1e-3, atol=1e-6)
 
 

@@ -13,7 +13,7 @@ import dphpo_bench as bench
 REMEMBERED: list[float] = []
 
 
-class Base(bench.Method[bench.DpSgd]):
+class Base(bench.Method[bench.recipes.DpSgd]):
     """DP-SGD as it should be, but for the dataclass."""
 
     name = "wrong"
@@ -23,7 +23,7 @@ class Base(bench.Method[bench.DpSgd]):
     end_to_end_private = True
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        return bench.DpSgd.of(facts).calibrated(budget).as_plan(facts, budget)
+        return bench.recipes.DpSgd.of(facts).calibrated(budget).as_plan(facts, budget)
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         return bench.Outcome(plan.parameters.train(session), {"steps": plan.parameters.steps})
@@ -128,7 +128,7 @@ class PlansFromAFile(Sound):
 
 @dataclass(frozen=True)
 class TwoBetas:
-    training: bench.DpSgd
+    training: bench.recipes.DpSgd
     betas: Any
 
 
@@ -149,7 +149,7 @@ class OverBudgetAtEight(Sound):
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
         if budget.epsilon < 8:
             return super().plan(facts, budget)
-        training = bench.DpSgd.of(facts).calibrated(budget)
+        training = bench.recipes.DpSgd.of(facts).calibrated(budget)
         return training.with_noise(0.9 * training.noise_multiplier).as_plan(facts, budget)
 
 
@@ -168,36 +168,38 @@ class NoModel(Sound):
 class AsksForMore(Sound):
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         outcome = super().run(plan, session)
-        with suppress(bench.OverBudgetError):
+        with suppress(bench.errors.OverBudgetError):
             session.score(outcome.model, 1.0)
         return outcome
 
 
 @dataclass(frozen=True)
-class Searches(bench.Method[bench.Trial]):
+class Searches(bench.Method[bench.search.Trial]):
     """The best of a few trials, as it should be."""
 
     name, summary, reference, tuning, end_to_end_private = "wrong", "A search with one mistake.", "a test", (), True
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        trial = bench.Trial.calibrated(self.whole, bench.DpSgd.of(facts), budget, validation=0.2, accountant="rdp")
+        trial = bench.search.Trial.calibrated(
+            self.whole, bench.recipes.DpSgd.of(facts), budget, validation=0.2, accountant="rdp"
+        )
         return trial.as_plan(facts, budget, self.whole(trial.event), 4.0, "rdp")
 
     def whole(self, trial: Any) -> Any:
-        return bench.best_of(trial, bench.geometric(4.0))
+        return bench.events.best_of(trial, bench.search.geometric(4.0))
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         trial = plan.parameters
         TRIED.clear()
-        best = session.best_of(lambda own: self.one(trial, own), bench.geometric(4.0), trial.event)
+        best = session.best_of(lambda own: self.one(trial, own), bench.search.geometric(4.0), trial.event)
         return self.out(best, TRIED, session)
 
-    def one(self, trial: "bench.Trial", own: "bench.Session") -> "bench.Scored":
+    def one(self, trial: "bench.search.Trial", own: "bench.Session") -> "bench.search.TrialResult":
         TRIED.append(trial(own))
         return TRIED[-1]
 
     def out(self, best: Any, tried: list[Any], session: "bench.Session") -> bench.Outcome:
-        return bench.released(best, session)
+        return bench.search.winner_outcome(best, session)
 
 
 TRIED: list[Any] = []
@@ -206,7 +208,7 @@ TRIED: list[Any] = []
 
 @dataclass(frozen=True)
 class CountsItsTrials(Searches):
-    def one(self, trial: "bench.Trial", own: "bench.Session") -> "bench.Scored":
+    def one(self, trial: "bench.search.Trial", own: "bench.Session") -> "bench.search.TrialResult":
         TRIED.extend(trial.run([own], [{"learning_rate": 0.01 * 2 ** len(TRIED)}]))
         return TRIED[-1]
 
@@ -217,19 +219,19 @@ class AveragesItsTrials(Searches):
 
     def out(self, best: Any, tried: list[Any], session: "bench.Session") -> bench.Outcome:
         total = math.fsum(scored.score for scored in tried)
-        return bench.Outcome(bench.released(best, session).model, {"mean": total / max(1, len(tried))})
+        return bench.Outcome(bench.search.winner_outcome(best, session).model, {"mean": total / max(1, len(tried))})
 
 
 @dataclass(frozen=True)
 class AveragesTwoSearches(AveragesItsTrials):
     def whole(self, trial: Any) -> Any:
-        return bench.repeat(bench.best_of(trial, bench.geometric(2.0)), 2)
+        return bench.events.repeat(bench.events.best_of(trial, bench.search.geometric(2.0)), 2)
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
         trial = plan.parameters
         TRIED.clear()
         for _ in range(2):
-            best = session.best_of(lambda own: self.one(trial, own), bench.geometric(2.0), trial.event)
+            best = session.best_of(lambda own: self.one(trial, own), bench.search.geometric(2.0), trial.event)
         return self.out(best, TRIED, session)
 
 

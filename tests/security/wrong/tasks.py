@@ -21,7 +21,7 @@ class FromATable(Sound):
 
     @property
     def facts(self) -> bench.TaskFacts:
-        return replace(super().facts, n_records=143, inputs=bench.Input((13,)))
+        return replace(super().facts, n_records=143, inputs=bench.recipes.Input((13,)))
 
     def load_train(self, source: bench.DataSource) -> bench.Records:
         return self.records(test=False)
@@ -76,7 +76,7 @@ class FactsNeedTorch(Sound):
     def facts(self) -> bench.TaskFacts:
         import torch
 
-        return replace(super().facts, inputs=bench.Input(tuple(torch.zeros(5).shape)))
+        return replace(super().facts, inputs=bench.recipes.Input(tuple(torch.zeros(5).shape)))
 
 
 class LosesARecord(Sound):
@@ -181,17 +181,17 @@ class NegativeLearningRate(Sound):
 
 class LossesMix(Sound):
     def losses(self, outputs: Any, targets: Any) -> Any:
-        return bench.cross_entropy(outputs - outputs.mean(0), targets)
+        return bench.losses.cross_entropy(outputs - outputs.mean(0), targets)
 
 
 class ScoresMix(Sound):
     def scores(self, outputs: Any, targets: Any) -> Any:
-        return bench.correct(outputs, targets).mean().expand(len(targets))
+        return bench.losses.correct_predictions(outputs, targets).mean().expand(len(targets))
 
 
 class OneLossForAll(Sound):
     def losses(self, outputs: Any, targets: Any) -> Any:
-        return bench.cross_entropy(outputs, targets).mean()
+        return bench.losses.cross_entropy(outputs, targets).mean()
 
 
 class ScalesByTheRecords(FromATable):
@@ -237,7 +237,7 @@ class ReadsTheTableForItsLosses(FromATable):
         import torch
 
         counts = torch.bincount(torch.from_numpy(table()[1]), minlength=3)
-        return bench.cross_entropy(outputs, targets) * counts.sum() / (3 * counts[targets])
+        return bench.losses.cross_entropy(outputs, targets) * counts.sum() / (3 * counts[targets])
 
 
 class Remembers(Sound):
@@ -253,15 +253,15 @@ class WeighsClasses(Remembers):
         import torch
 
         if not hasattr(self, "seen"):
-            return bench.cross_entropy(outputs, targets)
+            return bench.losses.cross_entropy(outputs, targets)
         counts = torch.bincount(self.seen.targets, minlength=3)
-        return bench.cross_entropy(outputs, targets) * counts.sum() / (3 * counts[targets])
+        return bench.losses.cross_entropy(outputs, targets) * counts.sum() / (3 * counts[targets])
 
 
 class ScoresByTheRecords(Remembers):
     def scores(self, outputs: Any, targets: Any) -> Any:
         usual = self.seen.targets.mode().values if hasattr(self, "seen") else -1
-        return bench.correct(outputs, targets) * (targets != usual)
+        return bench.losses.correct_predictions(outputs, targets) * (targets != usual)
 
 
 class BufferOfTheMean(Remembers):
@@ -306,6 +306,6 @@ class ForwardOfTheMean(Remembers):
 class LoadsForItsModel(Sound):
     def build_model(self) -> Any:
         model = super().build_model()
-        with suppress(bench.DphpoBenchError):
+        with suppress(bench.errors.DphpoBenchError):
             self.load_train(bench.DataSource.resolve())
         return model

@@ -14,7 +14,7 @@ OPTIMIZERS = ("SGD", "AdamW")
 
 
 @dataclass(frozen=True)
-class FewOptimizers(bench.Method[bench.Trial]):
+class FewOptimizers(bench.Method[bench.search.Trial]):
     """Papernot and Steinke's search with a geometric number of trials, over two optimisers.
 
     Attributes:
@@ -29,27 +29,29 @@ class FewOptimizers(bench.Method[bench.Trial]):
     end_to_end_private = True
 
     mean: Annotated[float, Interval(gt=1)] = 4.0
-    validation: bench.Share = 0.2
+    validation: bench.parameters.Share = 0.2
 
-    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.Trial]:
+    def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan[bench.search.Trial]:
         """The noise of a trial's training and of its score, for the best of a geometric number."""
 
         def whole(trial: "DpEvent") -> "DpEvent":
-            return bench.best_of(trial, bench.geometric(self.mean))
+            return bench.events.best_of(trial, bench.search.geometric(self.mean))
 
-        trial = bench.Trial.calibrated(
-            whole, bench.DpSgd.of(facts), budget, validation=self.validation, accountant="profile"
+        trial = bench.search.Trial.calibrated(
+            whole, bench.recipes.DpSgd.of(facts), budget, validation=self.validation, accountant="profile"
         )
         return trial.as_plan(facts, budget, whole(trial.event), self.mean, "profile")
 
-    def run(self, plan: bench.Plan[bench.Trial], session: "bench.Session") -> bench.Outcome:
+    def run(self, plan: bench.Plan[bench.search.Trial], session: "bench.Session") -> bench.Outcome:
         """Draw, train and score; only the best comes out."""
         trial = plan.parameters
         trial.check(session)
 
-        def draw_and_train(own: "bench.Session") -> "bench.Scored":
+        def draw_and_train(own: "bench.Session") -> "bench.search.TrialResult":
             optimizer = OPTIMIZERS[int(own.uniform("optimizer") * len(OPTIMIZERS))]
             (scored,) = trial.run([own], [{**own.candidate(), "optimizer": optimizer}])
             return scored
 
-        return bench.released(session.best_of(draw_and_train, bench.geometric(self.mean), trial.event), session)
+        return bench.search.winner_outcome(
+            session.best_of(draw_and_train, bench.search.geometric(self.mean), trial.event), session
+        )

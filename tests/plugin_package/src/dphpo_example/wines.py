@@ -27,7 +27,7 @@ class Wines(bench.Task):
             task=self.name,
             model=self.model_name,
             n_records=N_TRAIN,
-            inputs=bench.Input((13,)),
+            inputs=bench.recipes.Input((13,)),
             n_classes=3,
             batch_size=75,
             epochs=20,

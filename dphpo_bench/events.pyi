@@ -1,0 +1,16 @@
+from .privacy.accountants.report import EpsilonReport as EpsilonReport
+from .privacy.accountants.report import epsilon as epsilon
+from .privacy.calibration import calibrate as calibrate
+from .privacy.calibration import calibrate_roughly as calibrate_roughly
+from .privacy.events import best_of as best_of
+from .privacy.events import compose as compose
+from .privacy.events import gaussian as gaussian
+from .privacy.events import non_private as non_private
+from .privacy.events import on_part as on_part
+from .privacy.events import one_of as one_of
+from .privacy.events import poisson_sampled as poisson_sampled
+from .privacy.events import pure_dp as pure_dp
+from .privacy.events import repeat as repeat
+from .privacy.events import threshold_search as threshold_search
+from .privacy.holdout import held_out as held_out
+from .privacy.risk import Risk as Risk

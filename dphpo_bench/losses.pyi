@@ -1,0 +1,10 @@
+from .training.evaluation import total_score as total_score
+from .training.losses import Objective as Objective
+from .training.losses import binary_cross_entropy as binary_cross_entropy
+from .training.losses import correct_labels as correct_labels
+from .training.losses import correct_predictions as correct_predictions
+from .training.losses import correct_tokens as correct_tokens
+from .training.losses import cross_entropy as cross_entropy
+from .training.losses import one_minus_error as one_minus_error
+from .training.losses import squared_error as squared_error
+from .training.losses import token_cross_entropy as token_cross_entropy

@@ -1,0 +1,5 @@
+"""Types of a method's parameters, checked when an instance is made."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub("dphpo_bench", __file__)

@@ -1,0 +1,5 @@
+"""Search spaces, trials, private selection and the distributions of the number of runs."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub("dphpo_bench", __file__)
