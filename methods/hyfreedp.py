@@ -21,12 +21,10 @@ LOOKERS = 256
 """Expected number of records in the looks before the first step and after the last; at least as many vote."""
 
 PASSES = 0.28
-"""Forward passes of probes for each record that is trained on. In short runs the looks, and the fewest votes, take
-more."""
+"""Forward passes of probes for each training record. In short runs the looks, and the fewest votes, take more."""
 
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
-"""The search for the noise per weight starts at the first; the second is the first stride of its logarithm, and the
-third the factor between strides."""
+"""For the search of the noise per weight: the start, the first stride of its logarithm, and the factor between strides."""
 
 FELT, BOUND = 0.2, 2.0
 """Nats: what the noise of a whole run adds to the mean loss at the rate called felt; the most one record counts."""
@@ -71,8 +69,7 @@ TINY = 1e-5
 """A change of the loss by more than this, in nats, is a whole vote."""
 
 ASIDE, RESCALE, SETTLE = 0.35, 0.7, 0.85
-"""For the logarithm of the last layer's scale: the distance to both sides at which losses are compared, the first
-stride, and the factor between strides."""
+"""For the logarithm of the last layer's scale: distance of compared losses, first stride, factor between strides."""
 
 
 class VotingRule:

@@ -17,7 +17,7 @@ def test_a_method(main_here: Any) -> None:
     for text in ("hyfreedp: Finds the learning rate", "Liu and Bu 2025", "learning rate, clipping threshold", "covers"):
         assert text in out
     (line,) = (line for line in out.splitlines() if line.strip().startswith("share"))
-    for text in ("0.03", "0 < number < 1", "the most that probes may take"):
+    for text in ("0.03", "0 < number < 1", "about twice the share of ε"):
         assert text in line
 
 
