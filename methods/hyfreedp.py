@@ -24,7 +24,7 @@ PASSES = 0.28
 """Forward passes of probes for each training record. In short runs the looks, and the fewest votes, take more."""
 
 GUESS, STRIDE, SHRINK = 0.05, 3.0, 0.72
-"""For the search of the noise per weight: the start, the first stride of its logarithm, and the factor between strides."""
+"""For the search of the noise per weight: start, first stride of its logarithm, factor between strides."""
 
 FELT, BOUND = 0.2, 2.0
 """Nats: what the noise of a whole run adds to the mean loss at the rate called felt; the most one record counts."""
