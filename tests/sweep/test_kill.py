@@ -24,29 +24,16 @@ class Sweep:
     """The command, run again and again on one folder of results."""
 
     def __init__(self, folder: Path, suite: Path, results: str) -> None:
-        self._arguments = [
-            sys.executable,
-            "-m",
-            "dphpo_bench",
-            "sweep",
-            str(suite),
-            "--results-dir",
-            results,
-            "--workers=2",
-        ]
+        command = [sys.executable, "-m", "dphpo_bench", "sweep", str(suite)]
+        self._arguments = [*command, "--results-dir", results, "--workers=2"]
         self._folder = folder
         self.log = folder / f"{results}.log"
 
     def start(self, *options: str) -> "subprocess.Popen[bytes]":
         environment = {**os.environ, "DPHPO_BENCH_CACHE": str(self._folder / "cache"), "OMP_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [*self._arguments, *options],
-                cwd=self._folder,
-                env=environment,
-                stdout=log,
-                stderr=log,
-            )
+            arguments = [*self._arguments, *options]
+            return subprocess.Popen(arguments, cwd=self._folder, env=environment, stdout=log, stderr=log)
 
 
 def descendants(pid: int) -> list[int]:
