@@ -17,6 +17,7 @@ def compute_or_die(job: str) -> str:
 
 
 def compute_slowly(job: str) -> str:
-    """As on a machine that has other things to do."""
-    time.sleep(1.5)
+    """As on a machine that has other things to do when a short job comes."""
+    if len(job) < 1000:
+        time.sleep(1.2)
     return COMPUTE(job)

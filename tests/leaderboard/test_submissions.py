@@ -179,7 +179,7 @@ def recomputed(*ledgers: Ledger) -> list[recompute.Cost | str]:
 def test_a_ledger_is_given_up_by_processor_time_and_not_by_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The honest ledger's process waits for longer than the limit, as on a machine that has other things to do."""
     long = Ledger()
-    for step in range(500):  # each has a distribution of its own
+    for step in range(250):  # each has a distribution of its own
         long.charge(poisson_sampled(0.01, gaussian(1 + step / 1000)))
     monkeypatch.setattr(recompute, "PROCESSOR_SECONDS", 1)
     monkeypatch.setattr(recompute, "compute", mortal.compute_slowly)

@@ -104,7 +104,7 @@ def test_a_dry_run_plans_everything_and_runs_nothing(suite, main_here, tmp_path)
 
     only = ("--only", "method=auto_clipping", "--only", "epsilon=3")
     assert main_here("sweep", name, *only, "--only", "seed=0")[0] == 0
-    code, out, _ = sweep(tmp_path, name, *only, "--dry-run")
+    code, out, _ = main_here("sweep", name, *only, "--dry-run")
     assert code == 0
     assert re.search(r"auto_clipping +blobs \(linear\) +3 +2\.99\d+ pld +0% +1 +1\.2e\+03 +\d+ s +1 of 2", out)
     assert "2 cells: 1 finished, 1 to run. To run: 1,200 example passes. About " in out

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.sweep.processes import MAX_ANSWER_BYTES, MAX_LOG_BYTES, NotStartedError, Processes
+from dphpo_bench.sweep.processes import MAX_ANSWER_BYTES, NotStartedError, Processes
 from dphpo_bench.sweep.resources import Resources
 
 
@@ -22,11 +22,6 @@ def talk(text: str) -> str:
     os.write(1, b"\xff one ")
     sys.stdout.write(f"two {text}\n")
     sys.stderr.write("three")
-    return ""
-
-
-def flood(text: str) -> str:
-    sys.stdout.write(f"start {text * 10**6} end\n")
     return ""
 
 
@@ -114,12 +109,6 @@ def test_output_is_kept_in_order_and_never_reaches_the_terminal(processes, capfd
     answer = processes.call(talk, "more", Resources())
     assert answer.log == "\ufffd one two more\nthree"
     assert capfd.readouterr() == ("", "")
-
-
-def test_of_much_output_the_end_is_kept(processes) -> None:
-    log = processes.call(flood, "x", Resources()).log
-    assert len(log) == MAX_LOG_BYTES
-    assert log.endswith("x end\n")
 
 
 @pytest.mark.parametrize(
