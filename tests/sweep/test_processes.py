@@ -163,40 +163,31 @@ def test_closing_ends_what_runs_and_starts_nothing_more(tmp_path) -> None:
         processes.call(echo, "", Resources())
 
 
-DRIVER = """
+SCRIPT = """
 import sys
 from dphpo_bench.sweep.processes import Processes
 from dphpo_bench.sweep.resources import Resources
-from tests.sweep.test_processes import sleep_with_child
-if __name__ == "__main__":
-    Processes().call(sleep_with_child, sys.argv[1], Resources())
-"""
-
-
-def test_processes_die_with_whoever_started_them(tmp_path) -> None:
-    script, path = tmp_path / "driver.py", tmp_path / "pids"
-    script.write_text(DRIVER)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    driver = subprocess.Popen([sys.executable, str(script), str(path)], env=environment)
-    assert wait_for(lambda: path.exists() and len(path.read_text().split()) == 2, 60)
-    driver.kill()
-    driver.wait()
-    assert wait_for(lambda: all(gone(int(pid)) for pid in path.read_text().split()))
-
-
-SCRIPT = """
-from dphpo_bench.sweep.processes import Processes
-from dphpo_bench.sweep.resources import Resources
-from tests.sweep.test_processes import echo
+from tests.sweep.test_processes import echo, sleep_with_child
 print(Processes().call(echo, "without a guard", Resources()).text)
-print(__name__, __file__, __spec__)
+print(__name__, __file__, __spec__, flush=True)
+Processes().call(sleep_with_child, sys.argv[1], Resources())
 """
 
 
-def test_the_callers_script_is_not_run_again(tmp_path) -> None:
-    script = tmp_path / "script.py"
+def test_the_callers_script_is_not_run_again_and_processes_die_with_it(tmp_path) -> None:
+    script, path = tmp_path / "script.py", tmp_path / "pids"
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["WITHOUT A GUARD", f"__main__ {script} None"]
-    assert done.stderr == ""
+    caller = subprocess.Popen(
+        [sys.executable, str(script), str(path)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert wait_for(lambda: path.exists() and len(path.read_text().split()) == 2, 200)
+    caller.kill()
+    out, err = caller.communicate()
+    assert out.splitlines() == ["WITHOUT A GUARD", f"__main__ {script} None"]
+    assert err == ""
+    assert wait_for(lambda: all(gone(int(pid)) for pid in path.read_text().split()))
