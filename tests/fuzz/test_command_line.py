@@ -5,7 +5,6 @@ import io
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 from dphpo_bench.base.errors import DphpoBenchError
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.sweep.suite import load_suite
-from tests.fuzz.hostile import ODD_FILES, TEXTS, examples, heavily, odd_file
+from tests.fuzz.hostile import ODD_FILES, TEXTS, examples, odd_file
 from tests.fuzz.test_files import CONTENT as RECORDS
-from tests.fuzz.test_files import MANY
 from tests.fuzz.test_suites import CONTENT as SUITES
 
 
@@ -53,17 +51,6 @@ def check_sweep(content: bytes, folder: Path) -> None:
         check_called("sweep", str(path), "--dry-run", codes=(2,))
 
 
-def check_results(contents: list[bytes], folder: Path) -> None:
-    """Records, some of which are none."""
-    for old in folder.glob("*.json"):
-        old.unlink()
-    for number, content in enumerate(contents):
-        (folder / f"{number}.json").write_bytes(content)
-    for options in ((), ("--summary",), ("--format", "csv"), ("--json",)):
-        check_called("results", str(folder), *options, codes=(0,))
-    check_called("results", str(folder), "--only", "seed=0", codes=(0, 2))
-
-
 def check_validate(content: bytes, folder: Path) -> None:
     """A single record at the wrong place, which is never accepted."""
     path = folder / "record.json"
@@ -71,38 +58,13 @@ def check_validate(content: bytes, folder: Path) -> None:
     check_called("leaderboard", "validate", "--quiet", str(path), codes=(1,))
 
 
+WORDS = (  # noqa: SIM905
+    "plan results sweep list leaderboard validate --method dp_sgd --task digits --epsilon --delta --model --set --only "
+    "--json --format csv --help nan -1 1e400 = x=1"
+).split()
 ARGUMENTS = st.lists(
     st.one_of(
-        st.sampled_from(
-            (
-                "plan",
-                "results",
-                "sweep",
-                "list",
-                "leaderboard",
-                "validate",
-                "--method",
-                "dp_sgd",
-                "--task",
-                "digits",
-                "--epsilon",
-                "--delta",
-                "--model",
-                "--set",
-                "--only",
-                "--json",
-                "--format",
-                "csv",
-                "nan",
-                "-1",
-                "1e400",
-                "0",
-                "=",
-                "epochs=x",
-                "x=1",
-                "--help",
-            )
-        ),
+        st.sampled_from(WORDS),
         st.sampled_from([text for text in TEXTS if "\x00" not in text]),
         st.text(st.characters(exclude_characters="\x00"), max_size=6),
     ),
@@ -131,12 +93,6 @@ def test_sweep(folder: Path, content: bytes) -> None:
     check_sweep(content, folder)
 
 
-@examples(4)
-@given(MANY)
-def test_results(folder: Path, contents: list[bytes]) -> None:
-    check_results(contents, folder)
-
-
 @examples(20)
 @given(RECORDS)
 def test_validate(folder: Path, content: bytes) -> None:
@@ -150,24 +106,6 @@ def test_arguments(folder: Path, arguments: list[str]) -> None:
         check_arguments(arguments)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("check", "strategy", "count"),
-    [(check_sweep, SUITES, 1000), (check_results, MANY, 200), (check_validate, RECORDS, 1000)],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_many(check: Any, strategy: Any, count: int, folder: Path) -> None:
-    heavily(lambda content: check(content, folder), strategy, count)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_many_arguments(folder: Path) -> None:
-    with contextlib.chdir(folder):
-        heavily(check_arguments, ARGUMENTS, 2000)
-
-
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", [kind for kind in ODD_FILES if kind not in ("null", "forbidden")])
 def test_what_is_no_file(kind: str, tmp_path: Path) -> None:
@@ -175,20 +113,3 @@ def test_what_is_no_file(kind: str, tmp_path: Path) -> None:
     check_called("sweep", path, "--dry-run", codes=(2,))
     check_called("results", path, codes=(0,) if kind == "directory" else (2,))
     check_called("leaderboard", "validate", "--quiet", path, codes=(1, 2))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        ("x" * 10_000,),
-        ("a\n\x1b[31m=1",),
-        ("epochs=1", "epochs=2"),
-        ("epochs=" + "9" * 10_000,),
-        ("mean=１_0.",),
-        ("=",),
-    ],
-    ids=range(6),
-)
-def test_settings(settings: tuple[str, ...]) -> None:
-    options = [word for setting in settings for word in ("--set", setting)]
-    check_called("plan", "-m", "dp_sgd", "-t", "digits", *options, codes=(2,))

@@ -18,7 +18,7 @@ from dphpo_bench.privacy import event_texts, events, run_counts
 from dphpo_bench.privacy.accountants import report as accountants
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.ledger import Ledger
-from tests.fuzz.hostile import VALUES, accepted, check_message, examples, heavily, mutated
+from tests.fuzz.hostile import VALUES, accepted, check_message, examples, mutated
 
 DELTA = 1e-5
 
@@ -92,7 +92,14 @@ LEDGERS = st.builds(
 )
 
 
-def check_event(obj: Any) -> None:
+EVENT_LIKE = st.one_of(EVENTS, mutated(EVENTS), VALUES)
+LEDGER_LIKE = st.one_of(LEDGERS, mutated(LEDGERS), VALUES)
+RUN_COUNT_LIKE = st.one_of(RUNS, mutated(RUNS), VALUES)
+
+
+@examples(150)
+@given(EVENT_LIKE)
+def test_events(obj: Any) -> None:
     """Refused, or written down again as it was read."""
     event = accepted(lambda: event_texts.from_json(obj))
     if event is None:
@@ -102,7 +109,9 @@ def check_event(obj: Any) -> None:
     assert accepted(lambda: event_texts.describe(event)) != ""
 
 
-def check_ledger(obj: Any) -> None:
+@examples(100)
+@given(LEDGER_LIKE)
+def test_ledgers(obj: Any) -> None:
     """Refused, or written down again as it was read, with the same events composed."""
     ledger = accepted(lambda: Ledger.from_json(obj))
     if ledger is None:
@@ -113,7 +122,9 @@ def check_ledger(obj: Any) -> None:
     assert event_texts.describe(ledger.event)
 
 
-def check_epsilon(obj: Any) -> None:
+@examples(50)
+@given(EVENT_LIKE)
+def test_epsilons(obj: Any) -> None:
     """ε is a number, or there is a clear reason why not; what is written differently costs the same."""
     event = accepted(lambda: event_texts.from_json(obj))
     if event is None or _work(obj) > 2000:
@@ -176,7 +187,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return float(brentq(excess, 0, 2000))
 
 
-def check_run_count(obj: Any) -> None:
+@examples(100)
+@given(RUN_COUNT_LIKE)
+def test_run_counts(obj: Any) -> None:
     """Refused, or written down again as it was read; what is drawn from it is in its range."""
     runs = accepted(lambda: run_counts.from_json(obj))
     if runs is None:
@@ -206,13 +219,18 @@ PLANS = st.builds(
 )
 
 
+PLAN_LIKE = st.one_of(mutated(PLANS, changes=2), VALUES)
+
+
 @dataclass(frozen=True)
 class Planned:
     noise_multiplier: float
     runs: list[int]
 
 
-def check_plan(obj: Any) -> None:
+@examples(100)
+@given(PLAN_LIKE)
+def test_plans(obj: Any) -> None:
     """Refused with one of the documented errors, or written down again as it was read."""
     try:
         plan = Plan.from_json(obj, Planned)
@@ -231,59 +249,6 @@ def _finite(value: Any) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     number = float(value) if isinstance(value, str) and value in ("NaN", "Infinity") else value
     return not (isinstance(number, float) and not math.isfinite(number)) and all(map(_finite, inner))
-
-
-EVENT_LIKE = st.one_of(EVENTS, mutated(EVENTS), VALUES)
-LEDGER_LIKE = st.one_of(LEDGERS, mutated(LEDGERS), VALUES)
-RUN_COUNT_LIKE = st.one_of(RUNS, mutated(RUNS), VALUES)
-PLAN_LIKE = st.one_of(mutated(PLANS, changes=2), VALUES)
-
-
-@examples(150)
-@given(EVENT_LIKE)
-def test_events(obj: Any) -> None:
-    check_event(obj)
-
-
-@examples(100)
-@given(LEDGER_LIKE)
-def test_ledgers(obj: Any) -> None:
-    check_ledger(obj)
-
-
-@examples(50)
-@given(EVENT_LIKE)
-def test_epsilons(obj: Any) -> None:
-    check_epsilon(obj)
-
-
-@examples(100)
-@given(RUN_COUNT_LIKE)
-def test_run_counts(obj: Any) -> None:
-    check_run_count(obj)
-
-
-@examples(100)
-@given(PLAN_LIKE)
-def test_plans(obj: Any) -> None:
-    check_plan(obj)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("check", "strategy", "count"),
-    [
-        (check_event, EVENT_LIKE, 5000),
-        (check_ledger, LEDGER_LIKE, 5000),
-        (check_epsilon, EVENT_LIKE, 1000),
-        (check_run_count, RUN_COUNT_LIKE, 5000),
-        (check_plan, PLAN_LIKE, 3000),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_many(check: Any, strategy: Any, count: int) -> None:
-    heavily(check, strategy, count)
 
 
 # ---------------------------------------------------------------------------------------- found by fuzzing
@@ -317,65 +282,26 @@ def _deep() -> Any:
     return value
 
 
-HOSTILE = (10**5000, -(10**5000), 10**400, "a\n\x1b\ud800", "x" * 10_000, _deep(), True, "1", None, float("nan"))
+HOSTILE = (10**5000, 10**400, "a\n\x1b\ud800", "x" * 10_000, _deep(), True, None, float("nan"))
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize(
     "read",
     [
-        lambda value: events.gaussian(value),
-        lambda value: events.repeat(events.no_op(), value),
-        lambda value: events.on_part("p", value, events.no_op()) if value not in ("1",) else events.gaussian("1"),
-        lambda value: event_texts.from_json(value),
-        lambda value: event_texts.from_json({"type": value}),
-        lambda value: event_texts.from_json(
-            {"type": "composed", "events": [{"type": "gaussian", "noise": value}, value]}
-        ),
+        events.gaussian,
+        event_texts.from_json,
         lambda value: event_texts.from_json({"type": "gaussian", "noise_multiplier": value}),
         lambda value: run_counts.from_json({"type": "poisson", "mean": value}),
-        lambda value: run_counts.from_json(value),
-        lambda value: Ledger.from_json({"version": value, "refused": None, "entries": []}),
         lambda value: Ledger.from_json({"version": 1, "refused": None, "entries": [{"count": value, "event": value}]}),
-        lambda value: PrivacyBudget(value, DELTA),
         lambda value: PrivacyBudget(1.0, value),
         lambda value: accountants.epsilon_by(events.no_op(), DELTA, value),
     ],
-    ids=range(14),
+    ids=range(7),
 )
 def test_values_that_python_cannot_write_make_clear_errors(read: Any, value: Any) -> None:
     with pytest.raises(DphpoBenchError) as caught:
         read(value)
-    check_message(caught.value)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"budget": {"epsilon": 10**400, "delta": DELTA}},
-        {"budget": {"epsilon": "3", "delta": DELTA}},
-        {"budget": {"epsilon": True, "delta": DELTA}},
-        {"accountant": []},
-        {"accountant": 1},
-        {"parameters": None},
-        {"parameters": [1]},
-        {"event": None},
-    ],
-    ids=str,
-)
-def test_plans_that_are_none(change: dict[str, Any]) -> None:
-    good = {
-        "budget": {"epsilon": 3.0, "delta": DELTA},
-        "event": {"type": "no_op"},
-        "training_event": {"type": "no_op"},
-        "parameters": {"noise_multiplier": 1.5, "runs": [1, 2]},
-        "releases": [],
-        "cost": {"runs": 1, "steps": 1, "examples": 1.0},
-        "accountant": None,
-    }
-    assert Plan.from_json(good, Planned).accountant is None
-    with pytest.raises(InvalidValueError) as caught:
-        Plan.from_json({**good, **change}, Planned)
     check_message(caught.value)
 
 

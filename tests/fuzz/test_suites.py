@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dphpo_bench.base.errors import DphpoBenchError, InvalidValueError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.contract.registry import make_method
 from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.filters import Only
@@ -24,7 +24,6 @@ from tests.fuzz.hostile import (
     accepted,
     check_message,
     examples,
-    heavily,
     mutated,
     odd_file,
     rights,
@@ -125,7 +124,9 @@ SETTINGS = st.tuples(
 )
 
 
-def check_setting(setting: tuple[str, dict[str, Any]]) -> None:
+@examples(50)
+@given(SETTINGS)
+def test_parameters(setting: tuple[str, dict[str, Any]]) -> None:
     """Refused, or a method whose parameters make the same method again."""
     name, overrides = setting
     method = accepted(lambda: make_method(name, overrides))
@@ -152,11 +153,13 @@ AVAILABLE: dict[str, set[Any]] = {
 }
 
 
-def check_only(texts: list[str]) -> None:
+@examples(200)
+@given(ONLY)
+def test_only(texts: list[str]) -> None:
     """Refused, or what is wanted is there."""
     wanted = accepted(lambda: Only.parse(texts, AVAILABLE))
     if wanted is not None:
-        for field in wanted.wanted:
+        for field in wanted.accepted:
             assert any(wanted.accepts(field, value) for value in AVAILABLE[field])
 
 
@@ -170,7 +173,9 @@ CLIPPINGS = st.one_of(
 )
 
 
-def check_clipping(text: str) -> None:
+@examples(200)
+@given(CLIPPINGS)
+def test_clippings(text: str) -> None:
     """Refused, or a rule of a finite, positive sensitivity."""
     rule = accepted(lambda: parse_clipping(text))
     if rule is not None:
@@ -181,41 +186,6 @@ def check_clipping(text: str) -> None:
 @given(CONTENT)
 def test_suites(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     check_suite(content, tmp_path_factory.getbasetemp() / "suite.toml")
-
-
-@examples(50)
-@given(SETTINGS)
-def test_parameters(setting: tuple[str, dict[str, Any]]) -> None:
-    check_setting(setting)
-
-
-@examples(200)
-@given(ONLY)
-def test_only(texts: list[str]) -> None:
-    check_only(texts)
-
-
-@examples(200)
-@given(CLIPPINGS)
-def test_clippings(text: str) -> None:
-    check_clipping(text)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    ("check", "strategy", "count"),
-    [(check_setting, SETTINGS, 5000), (check_only, ONLY, 5000), (check_clipping, CLIPPINGS, 5000)],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_many(check: Any, strategy: Any, count: int) -> None:
-    heavily(check, strategy, count)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_many_suites(tmp_path: Path) -> None:
-    heavily(lambda content: check_suite(content, tmp_path / "suite.toml"), CONTENT, 5000)
 
 
 @pytest.mark.timeout(60)
@@ -236,15 +206,9 @@ SEEDED = BASE + "epsilons = [1]\nseeds = [0]\n"
     ("text", "reason"),
     [
         (BASE + f"epsilons = [0x{'f' * 5000}]\nseeds = [0]\n", r"epsilons\[0\]: .*an integer of 20000 bits"),
-        (BASE + f"epsilons = [1]\nseeds = [0x{'f' * 5000}]\n", r"seeds\[0\]: .*an integer of 20000 bits"),
-        (SEEDED + f"delta = 0x{'f' * 5000}\n", "delta: .*an integer of 20000 bits"),
-        (SEEDED.replace('"dp_sgd"', f"{{ name = 'dp_sgd', parameters = {{ epochs = 0x{'f' * 5000} }} }}"), "epochs"),
         (SEEDED + '"a\\nb\\u001b" = 1\n', ", a b"),
-        (SEEDED + "a" * 100_000 + " = 1\n", "Unknown key 'aaa"),
         (SEEDED.replace("digits", "x" * 100_000), "Unknown task 'xxx"),
-        (BASE + f"epsilons = [1]\nseeds = {[*range(5000), 7]}\n", "seed 7 is there twice"),
         (BASE + f"epsilons = [{', '.join(map(str, range(1, 10_000)))}]\nseeds = [0]\n", "at most 1000 items"),
-        (SEEDED + "x = '''" + "\n" * 200_000 + "'''\n", "Unknown key 'x'"),
         (SEEDED + "a" * (MAX_SUITE_BYTES + 1), "larger than"),
     ],
     ids=lambda value: value[:40].encode("unicode_escape").decode(),
@@ -262,19 +226,3 @@ def test_more_cells_than_fit(tmp_path: Path) -> None:
     path.write_text(BASE + f"epsilons = {list(range(1, 901))}\nseeds = {list(range(30_000))}\n")
     with pytest.raises(InvalidValueError, match="at most 1,000,000 cells"):
         cells_of(load_suite(path), DataSource.resolve(tmp_path, tmp_path))
-
-
-def test_a_parameter_too_deep_to_write_is_a_clear_error() -> None:
-    deep: Any = 1
-    for _ in range(100_000):
-        deep = [deep]
-    with pytest.raises(InvalidValueError, match="Parameter epochs=a list that is too long or too deep") as caught:
-        make_method("dp_sgd", {"epochs": deep})
-    check_message(caught.value)
-
-
-@pytest.mark.parametrize("texts", [["x" * 10_000], ["seed=" + "9" * 10_000], ["\x1b[31m\n=" * 500]])
-def test_a_long_only_is_a_short_message(texts: list[str]) -> None:
-    with pytest.raises(DphpoBenchError) as caught:
-        Only.parse(texts, {**AVAILABLE, "seed": set(range(5000))})
-    check_message(caught.value)

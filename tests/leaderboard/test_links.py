@@ -25,14 +25,6 @@ def test_our_methods_name_their_papers_and_sources() -> None:
     assert about("somebody_elses") is None
 
 
-def test_only_files_that_are_there_are_linked(tmp_path: Path) -> None:
-    paths = Paths.beside(tmp_path / "leaderboard")
-    assert (paths.present, paths.link("docs/scoring.md")) == (frozenset(), None)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "scoring.md").write_text("")
-    assert Paths.beside(tmp_path / "leaderboard").link("docs/scoring.md") == "../docs/scoring.md"
-
-
 @pytest.mark.parametrize(
     ("method", "changes", "told"),
     [

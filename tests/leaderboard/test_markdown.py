@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -13,7 +12,7 @@ from markdown_it.token import Token
 from dphpo_bench.base.text import one_line
 from dphpo_bench.leaderboard.charts.collection import charts
 from dphpo_bench.leaderboard.charts.frame import Chart
-from dphpo_bench.leaderboard.columns import overall_columns, row_columns, varying
+from dphpo_bench.leaderboard.columns import row_columns, varying
 from dphpo_bench.leaderboard.links import Paths
 from dphpo_bench.leaderboard.markdown import MAX_LISTED, MAX_TEXT, code, prose, to_markdown
 from dphpo_bench.leaderboard.values import Finding, Refused
@@ -108,32 +107,12 @@ def test_prose_shows_the_text_with_all_markup_in_code_spans(text: str) -> None:
         assert not set(outside) & set('@#<>&*_`~$|\\{}^"')
 
 
-@pytest.mark.parametrize("word", MARKUP)
-@pytest.mark.parametrize("around", ["{}", "({}),", "[{}]!"])
-def test_words_that_code_hosts_would_link_or_replace_are_code(word: str, around: str) -> None:
-    tokens = inline(f"See {prose(around.format(word))} there.")
-    assert shown(tokens) == f"See {around.format(word)} there."
-    outside = "".join(token.content if token.type != "code_inline" else "\0" for token in tokens)
-    assert "\0" in outside
-    assert not re.search(r"[@#$<>*_~`|\\]|:\S+:|www|http|[0-9a-f]{7}|GH-", outside)
-
-
 def test_plain_words_and_numbers_stay_as_they_are() -> None:
     text = "Untuned runs (of 3 seeds) reach 64.7 ± 0.3 % at ε = 3, the oracle's end-to-end 65; why? 1,234 −0.5 2.5%."
     assert prose(text) == text
     assert prose("On CIFAR-10's features, or SST-2.") == "On CIFAR-10's features, or SST-2."
     assert prose("behind auto_clipping, by 1–2") == "behind `auto_clipping`, by 1–2"
     assert prose("67.10 [66.00, 67.90]") == r"67.10 \[66.00, 67.90\]"
-
-
-def test_the_fence_of_a_code_span_is_short_whatever_the_text() -> None:
-    # GitHub's parser takes no fence of more than 80 for one.
-    assert code("`" * 100) == "` " + "`" * 100 + " `"
-    runs = " ".join("`" * length for length in range(1, 100))
-    fence = re.match("`*", code(runs))
-    assert fence
-    assert 60 < len(fence[0]) <= 80
-    assert shown(inline(f"x {code(runs)}")[1:]) == one_line(runs, MAX_TEXT)
 
 
 def test_the_sections_come_in_order_and_every_chart_once() -> None:
@@ -199,14 +178,6 @@ def test_a_column_that_is_the_same_for_all_becomes_a_sentence() -> None:
     assert "seeds" in header
 
 
-def test_a_single_epsilon_is_not_told_twice() -> None:
-    sample = sample_board()
-    single = board([table for table in sample.tables if table.epsilon == 3])
-    page = to_markdown(single, [])
-    assert len(list(tables(page))) == 1 + 3
-    assert "ε = 3: overall" not in page
-
-
 def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
     hostile = hostile_board()
     markup = table(("*a* | `b` <c>", "d", 0.9), 3.0, [(word, word, 0.01, 0.1, 2.0) for word in MARKUP])
@@ -249,17 +220,6 @@ def test_hostile_texts_are_shown_and_are_nothing_but_text() -> None:
     assert {one_line(one.setting, MAX_TEXT) for one in hostile.tables} <= set(headings)
 
 
-def test_descriptions_of_charts_stay_in_their_attribute() -> None:
-    (line,) = (
-        line
-        for line in to_markdown(
-            sample_board(), [replace(chart("x", description='a "b" <c>\n\n& | `d` ![e](f)'), kind="answer")]
-        ).splitlines()
-        if "plots/x" in line
-    )
-    assert line == '<p><img src="plots/x.svg" alt="a &quot;b&quot; &lt;c&gt; &amp; | `d` ![e](f)"></p>'
-
-
 def test_long_lists_of_records_are_cut_and_counted() -> None:
     page = to_markdown(sample_board(), [])
     assert page.count("is not that of its ledger.") == 2 * MAX_LISTED
@@ -272,14 +232,6 @@ def test_long_lists_of_records_are_cut_and_counted() -> None:
     assert "- `a.json`: Bad.\n" in page
     assert "more:" not in page
     assert "failed</summary>" not in page
-
-
-def test_the_legend_explains_marks_and_columns_once() -> None:
-    legend = to_markdown(sample_board(), []).partition("## Legend")[2]
-    for mark in "†‡!":
-        assert legend.count(f"- **{mark}**: ") == 1
-    for column in (*row_columns(ACCURACY), *overall_columns(ACCURACY)):
-        assert legend.count(f"- **{column.header}**: {prose(column.explanation)}\n") == 1
 
 
 def test_an_empty_board_says_so() -> None:

@@ -65,16 +65,6 @@ def test_gaps_follow_the_direction(errors: Board) -> None:
     assert errors.overalls[0].rows[0].utility == best.utility
 
 
-def test_a_reversed_error_is_the_mirroredboard_of(errors: Board, tmp_path: Path) -> None:
-    mirrored = {
-        method: [None if value is None else 10_000 - value for value in values] for method, values in ERRORS.items()
-    }
-    gains = board_of(tmp_path / "mirrored", *_records("gain", True, mirrored)).tables[0]
-    for row, other in zip(errors.tables[0].rows, gains.rows, strict=True):
-        assert row.contestant.method == other.contestant.method
-        assert row.ranks == other.ranks
-
-
 def test_everything_says_the_name_of_the_metric(errors: Board, tmp_path: Path) -> None:
     files = render(errors, tmp_path)
     for name in ("README.md", "index.html"):
@@ -169,13 +159,6 @@ def test_perplexities_are_compared_by_their_logarithms(tmp_path: Path) -> None:
     assert "12.6 \\[4.7, 34.0\\]" in readme
     assert "to the oracle, nats" in readme
     assert "−0.693 ± 0.000" in readme
-
-
-def test_the_name_of_a_strangers_metric_is_no_link(tmp_path: Path) -> None:
-    values = {"auto_clipping": [7.0, 8.0], "hyfreedp": [9.0, 8.5]}
-    readme = render(board_of(tmp_path, *_records("www.example.org", True, values)), tmp_path)["README.md"]
-    assert "| `www.example.org` |" in readme
-    assert "- **`www.example.org`**: " in readme
 
 
 def test_a_run_tells_the_metric_of_its_task() -> None:

@@ -34,12 +34,6 @@ def test_one_of_each_method_before_another_the_cheapest_first(tmp_path: Path) ->
     assert len(choose(runs, 100)) == 6
 
 
-def test_what_an_older_version_made_is_not_repeated(tmp_path: Path) -> None:
-    """It was told to be another method, and counted as a run that comes out otherwise."""
-    submit(tmp_path, make_record("hyfreedp", "digits", method_version=methods()["hyfreedp"].cls.version - 1))
-    assert choose(read(tmp_path).runs, 5) == []
-
-
 def test_what_is_another_run_here_is_not_repeated(tmp_path: Path) -> None:
     submit(tmp_path, make_record("auto_clipping", "digits"))
     runs = read(tmp_path).runs

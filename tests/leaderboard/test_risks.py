@@ -43,14 +43,6 @@ def test_a_second_build_changes_nothing(found: Submissions, tmp_path: Path) -> N
     assert content.count("\n") == 4
 
 
-def test_the_file_holds_each_risk_once_and_infinity(found: Submissions, tmp_path: Path) -> None:
-    header, *lines, last = settled(found, tmp_path)[1].split("\n")
-    assert header == "advantage,tpr_at_1pct,tpr_at_01pct,mu,mu_fit"
-    assert len(lines) == len({run.risk for run in found.runs}) == 3
-    assert "1.0,1.0,1.0,inf,0.0" in lines
-    assert last == ""
-
-
 @pytest.mark.parametrize("content", ["", "a,b\n", "advantage,tpr_at_1pct,tpr_at_01pct,mu,mu_fit\n1,2\n"])
 def test_a_damaged_file_is_named(content: str, found: Submissions, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(content)

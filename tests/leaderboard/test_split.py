@@ -26,16 +26,6 @@ def test_effects_that_do_not_depend_on_each_other_are_found(
     assert split.choice == pytest.approx(choice + more / 2, abs=1e-9)
 
 
-def test_tuning_that_was_free_cost_no_noise() -> None:
-    split = Split.of_free_tuning(0.8, 0.9)
-    assert (split.noise, split.choice) == (0, pytest.approx(0.1))
-
-
-def test_without_own_values_the_noise_is_that_at_the_oracles() -> None:
-    split = Split(0.5, 0.9, None, 0.8)
-    assert (split.noise, split.choice) == (pytest.approx(0.1), pytest.approx(0.3))
-
-
 def test_the_counterpart_has_the_same_seed_if_there_is_one() -> None:
     assert counterpart({1: "a", 3: "b"}, 3) == "b"
     assert counterpart({3: "b", 1: "a"}, 7) == "a"

@@ -14,7 +14,7 @@ from dphpo_bench.leaderboard.columns import CSV, CSV_RISK, to_csv
 from dphpo_bench.leaderboard.rows import Row
 from dphpo_bench.leaderboard.values import Estimate
 from dphpo_bench.privacy.risk import CERTAIN, Risk
-from tests.leaderboard.boards import HOSTILE, SETTINGS, board, empty_board, hostile_board, sample_board, table
+from tests.leaderboard.boards import HOSTILE, SETTINGS, board, hostile_board, sample_board, table
 
 
 def read(content: str) -> pd.DataFrame:
@@ -65,10 +65,6 @@ def test_what_is_unknown_is_empty_and_infinity_is_inf() -> None:
     empty = single(utility=None, gap_to_oracle=None, gap_to_untuned=None, seconds=None, ranks=None)
     assert empty[["mean", "mean_low", "gap_to_oracle", "gap_to_untuned", "rank_low", "seconds"]].isna().all()
     assert single(utility=Estimate(0.5))[["mean_low", "mean_high"]].isna().all()
-
-
-def test_an_empty_board_is_a_header() -> None:
-    assert to_csv(empty_board()) == ",".join(CSV | CSV_RISK) + "\n"
 
 
 def test_risks_are_rounded_up_to_four_digits() -> None:

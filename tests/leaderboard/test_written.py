@@ -44,11 +44,8 @@ def test_figures_are_as_exact_as_the_words(words: str, query: str) -> None:
         ("2.6 points", GAP, f"it says '2.6 points', the board gives 2.5: {GAP}"),
         ("nonprivate", "SELECT label FROM board WHERE private", "it says 'nonprivate', the board gives hyfreedp: "),
         ("2.5", "SELECT gap FROM board WHERE label = 'dowg'", "its query gives 0 rows rather than one value"),
-        ("2.5", "SELECT gap FROM board WHERE NOT private", "its query gives 1 rows rather than one value"),
-        ("2.5", "SELECT mean, gap FROM board", "its query gives 2 rows rather than one value"),
         ("2.5", "SELECT lead FROM board", "no such column: lead"),
         ("2.5", "DELETE FROM board", "not authorized"),
-        ("2.5", "ATTACH DATABASE 'file' AS other", "not authorized"),
         ("2.5", "SELECT 1; SELECT 2", "one statement at a time"),
     ],
 )
@@ -59,17 +56,6 @@ def test_a_wrong_figure_is_one_line(words: str, query: str, reason: str) -> None
     assert findings == []
     assert [line.partition(": ")[0] for line in lines] == ["findings.toml, finding 1"]
     assert "\n" not in lines[0]
-
-
-def test_figures_are_in_the_text() -> None:
-    assert wrong_figure(written("It is so.", {"2.5": GAP}), TABLE) == "'2.5' is not in its text"
-
-
-def test_commands_ask_the_same() -> None:
-    command = f'dphpo-bench leaderboard query "{GAP}"'
-    assert written("2.5", {"2.5": GAP}).finding.commands == (command,)
-    odd = written("2.5", {"2.5": 'SELECT "gap" FROM board'}).finding
-    assert odd.commands == ("dphpo-bench leaderboard query 'SELECT \"gap\" FROM board'",)
 
 
 def test_what_is_empty_is_null_and_truths_are_numbers() -> None:

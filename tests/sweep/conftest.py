@@ -75,8 +75,6 @@ class Faulty(AutoClipping):
         match self.fault:
             case "raise":
                 raise ZeroDivisionError("a bug\\nwith a second line")
-            case "hang":
-                time.sleep(1000)
             case "hang deaf":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])

@@ -3,7 +3,7 @@
 import pytest
 
 from dphpo_bench.sweep import display
-from dphpo_bench.sweep.display import SweepDisplay, stock_text
+from dphpo_bench.sweep.display import SweepDisplay
 from dphpo_bench.sweep.driver import Stock
 from tests.records.test_tables import make_record
 
@@ -34,21 +34,6 @@ def test_long_preparations_are_not_silent(clock, capsys) -> None:
         "Preparing the data of cifar10, mnist. 60 s so far.",
         "Preparing the data of cifar10, mnist. 2 min so far.",
     ]
-
-
-def test_damaged_records_are_named_and_counted(clock, capsys) -> None:
-    damaged = [f"record {number} is \x1b[31mno record." for number in range(23)]
-    SweepDisplay(workers=2, quiet=True).stock(Stock(damaged=damaged))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == r"record 0 is \x1b[31mno record. The cell runs again."
-    assert lines[20:] == ["3 more records are damaged."]
-
-
-def test_what_there_is_to_do(blobs) -> None:
-    one, two, three, four = blobs('"auto_clipping", "faulty"')
-    assert stock_text(Stock([one], [two], [three, four])) == "4 cells: 1 finished, 1 failed before, 2 to run."
-    again = stock_text(Stock([one], [], [two, three, four], {two.key: None}))
-    assert again == "4 cells: 1 finished, 3 to run (1 of them failed before)."
 
 
 def test_what_is_left_is_known_from_earlier_runs_and_shrinks_while_others_run(clock, capsys, blobs) -> None:

@@ -1,8 +1,6 @@
 """The driver: what is skipped and what is run, and that every fault costs at most one row."""
 
-import errno
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -12,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dphpo_bench.base.errors import DataError, InvalidValueError, OtherRunError, RecordError, SweepError
+from dphpo_bench.base.errors import DataError, OtherRunError, RecordError, SweepError
 from dphpo_bench.harness.reasons import MAX_REASON
 from dphpo_bench.records.store import RecordStore
-from dphpo_bench.sweep.cells import job_of, prepare_data, run_cell
-from dphpo_bench.sweep.claims import Claims
+from dphpo_bench.sweep.cells import job_of, run_cell
 from dphpo_bench.sweep.driver import START_ATTEMPTS, log_path, sweep, take_stock
 from dphpo_bench.sweep.executors import ProcessExecutor, SerialExecutor
 from dphpo_bench.sweep.processes import Answer, NotStartedError
@@ -110,7 +107,6 @@ def _keys_elsewhere(plugin: Path) -> set[str]:
 
 FAULTS = {
     "raise": "ZeroDivisionError: a bug with a second line",
-    "hang": "Stopped after the time limit of 20 s",
     "kill": "killed by SIGKILL",
     "memory": "MemoryError",
     "exit": "ended without an answer, exit code 0",
@@ -125,7 +121,7 @@ FAULTS = {
 
 def test_every_fault_is_one_failed_row_with_its_reason(blobs, source, store) -> None:
     faulty = ", ".join(f'{{ name = "faulty", parameters = {{ fault = "{fault}" }} }}' for fault in FAULTS)
-    limits = "[resources]\ntime_limit_s = 20\nmemory_gb = 3"
+    limits = "[resources]\ntime_limit_s = 240\nmemory_gb = 3"
     cells = blobs(f'{faulty}, "auto_clipping"', seeds=1, more=limits)
     summary, watcher = run(cells, store, source)
     assert summary.run == len(cells)
@@ -204,19 +200,6 @@ def test_an_executor_that_fails_is_tried_again_once(blobs, source, store) -> Non
     assert summary.failures[0][1].error == "ConnectionError: a node is lost (attempt 2)"
 
 
-def test_a_damaged_record_is_no_record(blobs, source, store) -> None:
-    cells = blobs('"auto_clipping"')
-    run(cells, store, source)
-    before = contents(store)
-    path = store.path_of(cells[0].identity)
-    path.write_bytes(b'{"schema_version": 1, "iden')
-    stock = take_stock(cells, store)
-    assert stock.todo == [cells[0]]
-    assert str(path) in stock.damaged[0]
-    run(cells, store, source)
-    assert contents(store) == before
-
-
 def test_a_record_in_anothers_place_stops_the_sweep_before_any_cell(blobs, source, store) -> None:
     cells = blobs('"auto_clipping"')
     run(cells, store, source)
@@ -225,46 +208,10 @@ def test_a_record_in_anothers_place_stops_the_sweep_before_any_cell(blobs, sourc
         take_stock(cells, store)
 
 
-def test_what_a_killed_writer_left_is_removed_and_never_read(blobs, source, store) -> None:
-    cells = blobs('"auto_clipping"')
-    path = store.path_of(cells[0].identity)
-    path.parent.mkdir(parents=True)
-    torn = [path.with_name(f".{path.name}.{number}.tmp") for number in range(2)]
-    for one in torn:
-        one.write_text('{"schema_version": 1')
-    os.utime(torn[0], (0, 0))
-    assert take_stock(cells, store).damaged == []
-    run(cells, store, source)
-    assert [one.exists() for one in torn] == [False, True]  # the other may be being written
-
-
 def test_data_that_are_missing_stop_the_sweep_before_any_cell(blobs, source, store) -> None:
     cells = blobs('"auto_clipping"', models='["linear", "missing"]')
     with pytest.raises(DataError, match=r"data of task blobs: Dataset blobs is not here.*--only task=NAME"):
         run(cells, store, source)
-    assert list(store.root.rglob("*.json")) == []
-
-
-def test_data_are_prepared_and_then_loaded(blobs, source, store, monkeypatch) -> None:
-    (cell,) = blobs('"auto_clipping"', seeds=1)
-    task, calls = sys.modules["faulty_plugin"].Blobs, []
-    works = {name: getattr(task, name) for name in ("prepare", "load_train", "load_test")}
-    for name in works:
-
-        def called(one, source, name=name):
-            calls.append(name)
-            return works[name](one, source)
-
-        monkeypatch.setattr(task, name, called)
-    assert json.loads(prepare_data(job_of(cell, source))) == {"error": "", "digest": ""}
-    assert calls == ["prepare", "load_train", "load_test"]
-
-    def refused(*_):
-        raise DataError("test.parquet is gone.")
-
-    monkeypatch.setattr(task, "prepare", refused)
-    with pytest.raises(DataError, match=r"Cannot prepare the data of task blobs: test.parquet is gone."):
-        run([cell], store, source, SerialExecutor())
     assert list(store.root.rglob("*.json")) == []
 
 
@@ -303,27 +250,6 @@ def test_a_cell_of_another_sweep_is_waited_for(blobs, source, store) -> None:
     assert summary.run == 2
 
 
-def test_claims_hold_between_processes_and_end_with_them(tmp_path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from dphpo_bench.sweep.claims import Claims; "
-        "claims = Claims(Path(sys.argv[1])); print(*[claims.take(key) for key in sys.argv[2:]])"
-    )
-
-    def elsewhere(*keys: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path), *keys], capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    with Claims(tmp_path) as claims:
-        assert claims.take("f" * 16)
-        assert claims.take("0" * 16)
-        assert claims.take("f" * 16)  # again, by the same process
-        assert elsewhere("f" * 16, "0" * 16, "1" * 16) == "False False True"
-        claims.give_back("f" * 16)
-        assert elsewhere("f" * 16, "0" * 16) == "True False"
-    assert elsewhere("0" * 16) == "True"
-
-
 def test_an_interrupt_ends_what_runs(blobs, source, store, tmp_path) -> None:
     flag = tmp_path / "pid"
     cells = blobs(f'{{ name = "faulty", parameters = {{ fault = "hang deaf", flag = "{flag}" }} }}', seeds=1)
@@ -337,35 +263,6 @@ def test_an_interrupt_ends_what_runs(blobs, source, store, tmp_path) -> None:
         sweep(cells, store, ProcessExecutor(1), source, Interrupting())
     assert wait_for(lambda: gone(int(flag.read_text())))
     assert list(store.root.rglob("*.json")) == []
-
-
-@pytest.mark.slow
-def test_a_full_disk_stops_the_sweep_and_loses_nothing(blobs, source, tmp_path, monkeypatch) -> None:
-    """On a real file system of a few pages, if this machine lets us mount one."""
-    small = tmp_path / "small"
-    small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("needs the right to mount a file system")
-    try:
-        store = RecordStore(small / "results")
-        cells = blobs('"auto_clipping"', seeds=20)
-        kept = tmp_path / "kept"
-        kept.mkdir()
-        monkeypatch.setenv("TMPDIR", str(kept))
-        monkeypatch.setattr("tempfile.tempdir", None)
-        with pytest.raises(RecordError, match=r"No space left on device. It was kept at"):
-            run(cells, store, source)
-        done = contents(store)
-        assert 0 < len(done) < 20
-        assert {record.status for record in done.values()} == {"ok"}
-        assert len(list(kept.rglob("*.json"))) == 1
-        subprocess.run(["mount", "-o", "remount,size=4m", str(small)], check=True)
-        summary, _ = run(cells, store, source)
-        assert summary.run == 20 - len(done)
-        assert len(contents(store)) == 20
-    finally:
-        subprocess.run(["umount", str(small)], check=False)
 
 
 def test_a_machine_that_starts_no_process_stops_the_sweep_and_fails_no_cell(blobs, source, store, monkeypatch) -> None:
@@ -382,19 +279,11 @@ def test_a_machine_that_starts_no_process_stops_the_sweep_and_fails_no_cell(blob
     assert watcher.notes == ["No process could be started: no space. Waiting."] * 2
 
 
-def test_a_full_temporary_folder_stops_the_sweep(blobs, source, store, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", "/proc")
-    with pytest.raises(SweepError, match="No process could be started"):
-        run(blobs('"auto_clipping"'), store, source)
-    assert list(store.root.rglob("*.json")) == []
-
-
-def test_a_full_cache_costs_no_cell(blobs, source, store) -> None:
-    """Where no plan can be kept, each run makes its own."""
-    (source.cache_dir).mkdir()
-    (source.cache_dir / "plans").write_text("a file where a folder should be")
-    summary, _ = run(blobs('"auto_clipping"'), store, source)
-    assert (summary.run, summary.failures) == (2, [])
+def test_a_folder_that_cannot_be_written_stops_the_sweep_at_once(blobs, source) -> None:
+    executor = Answering()
+    with pytest.raises(RecordError, match="--results-dir"):
+        run(blobs('"auto_clipping"'), RecordStore(Path("/proc/none")), source, executor)
+    assert executor.closed
 
 
 def test_one_batch_of_answers_is_drained_on_a_full_disk(blobs, source, store, monkeypatch) -> None:
@@ -411,44 +300,3 @@ def test_one_batch_of_answers_is_drained_on_a_full_disk(blobs, source, store, mo
     with pytest.raises(RecordError, match="kept elsewhere"):
         run(cells, store, source, executor)
     assert sorted(tried) == [0, 1]
-
-
-def test_a_file_system_without_locks_gives_every_claim(tmp_path, monkeypatch) -> None:
-    def unsupported(*_):
-        raise OSError(errno.ENOLCK, "no locks")
-
-    monkeypatch.setattr("fcntl.lockf", unsupported)
-    with Claims(tmp_path) as claims:
-        assert claims.take("0" * 16)
-        claims.give_back("0" * 16)
-
-
-@pytest.mark.parametrize("fault", ["__post_init__", "facts", "fingerprint"])
-def test_a_plug_in_that_raises_early_is_one_line(blobs, source, plugin, fault: str) -> None:
-    code = plugin / "faulty_plugin.py"
-    text = code.read_text()
-    broken = {
-        "__post_init__": (
-            "    def plan(self",
-            '    def __post_init__(self):\n        raise KeyError("x")\n\n    def plan(self',
-        ),
-        "facts": ("return bench.TaskFacts", 'raise KeyError("x")\n        return bench.TaskFacts'),
-        "fingerprint": ('return "blobs-1"', 'raise FileNotFoundError("x")'),
-    }
-    assert broken[fault][0] in text
-    code.write_text(text.replace(*broken[fault]))
-    with pytest.raises(InvalidValueError, match=r"KeyError|FileNotFoundError"):
-        blobs('"faulty"')
-
-
-def test_a_parameter_that_is_not_finite_is_refused(blobs) -> None:
-    for value in ("inf", "nan"):
-        with pytest.raises(InvalidValueError, match=r"methods\[0\].parameters: .*finite"):
-            blobs(f'{{ name = "faulty", parameters = {{ sleep = {value} }} }}')
-
-
-def test_a_folder_that_cannot_be_written_stops_the_sweep_at_once(blobs, source) -> None:
-    executor = Answering()
-    with pytest.raises(RecordError, match="--results-dir"):
-        run(blobs('"auto_clipping"'), RecordStore(Path("/proc/none")), source, executor)
-    assert executor.closed

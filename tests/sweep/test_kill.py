@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from dphpo_bench.data.source import DataSource
 from dphpo_bench.records.store import RecordStore
-from tests.sweep.conftest import contents
+from dphpo_bench.sweep.cells import cells_of
+from dphpo_bench.sweep.driver import sweep
+from dphpo_bench.sweep.executors import SerialExecutor
+from dphpo_bench.sweep.suite import load_suite
+from tests.sweep.conftest import Silent, contents
 
 SUITE = """
 methods = ["auto_clipping", { name = "faulty", parameters = { sleep = 0.2 } }]
@@ -24,29 +29,16 @@ class Sweep:
     """The command, run again and again on one folder of results."""
 
     def __init__(self, folder: Path, suite: Path, results: str) -> None:
-        self._arguments = [
-            sys.executable,
-            "-m",
-            "dphpo_bench",
-            "sweep",
-            str(suite),
-            "--results-dir",
-            results,
-            "--workers=2",
-        ]
+        command = [sys.executable, "-m", "dphpo_bench", "sweep", str(suite)]
+        self._arguments = [*command, "--results-dir", results, "--workers=2"]
         self._folder = folder
         self.log = folder / f"{results}.log"
 
     def start(self, *options: str) -> "subprocess.Popen[bytes]":
         environment = {**os.environ, "DPHPO_BENCH_CACHE": str(self._folder / "cache"), "OMP_NUM_THREADS": "1"}
         with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [*self._arguments, *options],
-                cwd=self._folder,
-                env=environment,
-                stdout=log,
-                stderr=log,
-            )
+            arguments = [*self._arguments, *options]
+            return subprocess.Popen(arguments, cwd=self._folder, env=environment, stdout=log, stderr=log)
 
 
 def descendants(pid: int) -> list[int]:
@@ -60,16 +52,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def kill_at_random(sweep: Sweep, store: RecordStore, kills: int, generator: random.Random) -> dict[str, int]:
+def kill_at_random(command: Sweep, store: RecordStore, kills: int, generator: random.Random) -> dict[str, int]:
     """Kill so many times, starting anew whenever the driver is gone; finished records must not change."""
     killed = {"driver": 0, "other": 0}
     finished: dict[Path, bytes] = {}
-    driver = sweep.start()
+    driver = command.start()
     while sum(killed.values()) < kills:
         time.sleep(generator.uniform(0, 2.5))
         if driver.poll() is not None:
-            assert driver.returncode in (0, 1, -9), sweep.log.read_text()
-            driver = sweep.start("--retry-failed")
+            assert driver.returncode in (0, 1, -9), command.log.read_text()
+            driver = command.start("--retry-failed")
             continue
         others = descendants(driver.pid)
         victim = generator.choice([driver.pid, *others, *others])
@@ -88,19 +80,19 @@ def kill_at_random(sweep: Sweep, store: RecordStore, kills: int, generator: rand
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
-def test_nothing_is_lost_or_doubled(plugin: Path, tmp_path: Path, kills: int) -> None:
+def test_nothing_is_lost_or_doubled(plugin: Path, tmp_path: Path, source: DataSource, kills: int) -> None:
     suite = tmp_path / "suite.toml"
     suite.write_text(SUITE % ", ".join(map(str, range(kills))))
-    disturbed, calm = Sweep(tmp_path, suite, "disturbed"), Sweep(tmp_path, suite, "calm")
-    store = RecordStore(tmp_path / "disturbed")
+    disturbed = Sweep(tmp_path, suite, "disturbed")
+    store, calm = RecordStore(tmp_path / "disturbed"), RecordStore(tmp_path / "calm")
     killed = kill_at_random(disturbed, store, kills, random.Random(kills))
     failed = [record for record in contents(store).values() if record.status != "ok"]
     # A failed row takes two kills of its cell's processes; two of the server fail the two cells that were running.
     assert len(failed) <= kills
     assert all(record.error.endswith("(attempt 2)") for record in failed)
     assert disturbed.start("--retry-failed").wait() == 0, disturbed.log.read_text()
-    assert calm.start().wait() == 0, calm.log.read_text()
-    assert contents(store) == contents(RecordStore(tmp_path / "calm"))
+    sweep(cells_of(load_suite(suite), source), calm, SerialExecutor(), source, Silent())
+    assert contents(store) == contents(calm)
     assert len(contents(store)) == 4 * kills
     if kills >= 50:
         assert min(killed.values()) >= 5  # neither kind was spared

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
     assert json.loads(out)["totals"][0]["releases"] == 2
     code, out, _ = command(monkeypatch, capsys, "account", "results")
     assert "2 runs on these records; both together: ε = " in out
-    assert "│ dp_sgd │ own_rows (Linear) │ " in out
+    assert re.search(r"dp_sgd +own_rows \(Linear\)", out)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,6 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
     [
         (["account", "nowhere"], "Expected a folder of results"),
         (["account", "results", "--open"], "Expected --open with --epsilon and --delta"),
-        (["account", "results", "--epsilon", "3"], "Expected --open with --epsilon and --delta"),
         (["account", "results", "--open", "--epsilon", "-3", "--delta", "1e-5"], "epsilon=-3"),
         (["account", "results", "--account", "../x"], "Expected an account's name"),
         (["run", "-m", "dp_sgd", "-t", "digits", "--account", "x"], "the data of task digits are public"),
@@ -169,13 +169,6 @@ def test_mistakes_with_accounts_are_one_line(arguments, reason, monkeypatch, cap
     assert (code, out) == (2, "")
     assert len(err.strip().splitlines()) == 1
     assert reason in err
-
-
-def test_a_cap_is_opened_by_a_command(monkeypatch, capsys) -> None:
-    code, out, _ = command(monkeypatch, capsys, "account", "new", "--open", "--epsilon", "3", "--delta", "1e-5")
-    assert code == 0
-    assert "Cap: ε = 3 at δ = 1e-05 for all runs together" in out
-    assert "no run on private records is counted" in out
 
 
 def test_explain_on_private_records_is_asked_for_and_counted(monkeypatch, capsys) -> None:

@@ -1,11 +1,9 @@
 """Sweeps on a Ray cluster: two nodes on this machine, of which some are killed."""
 
 import importlib.util
-import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,7 @@ from dphpo_bench.sweep import ray_executor
 from dphpo_bench.sweep.cells import Cell, cells_of, run_cell
 from dphpo_bench.sweep.driver import sweep
 from dphpo_bench.sweep.executors import SerialExecutor
-from dphpo_bench.sweep.processes import Answer, Function, NotStartedError, Processes
+from dphpo_bench.sweep.processes import Answer, Function, Processes
 from dphpo_bench.sweep.ray_executor import RayExecutor
 from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import load_suite
@@ -75,11 +73,6 @@ def sleep_long(path: str) -> str:
     return ""
 
 
-def kill_itself(_: str) -> str:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return ""
-
-
 def kill_worker_once(path: str) -> str:
     """Kill the Ray worker, two levels up; whoever comes second just answers."""
     if Path(path).exists():
@@ -89,21 +82,6 @@ def kill_worker_once(path: str) -> str:
     os.kill(int(worker), signal.SIGKILL)
     time.sleep(600)
     return ""
-
-
-def refuse(function: Function, argument: str, resources: Resources) -> Answer:
-    """Stands in for what Ray workers do where no process can be started."""
-    if argument == "bug":
-        raise ZeroDivisionError("a bug\nwith a second line")
-    raise NotStartedError("No process could be started: no space.")
-
-
-def gpus_and_server(_: str) -> str:
-    return json.dumps([os.environ["CUDA_VISIBLE_DEVICES"], os.getppid()])
-
-
-def main_module(_: str) -> str:
-    return str("ray" in sys.modules)
 
 
 class Killing(Silent):
@@ -257,29 +235,6 @@ class TestCalls:
         assert executor.submit(kill_worker_once, str(path), Resources()).result(240).text == "second"
         assert wait_until(lambda: is_gone(int(path.read_text())))
 
-    def test_a_cell_that_is_killed_may_be_tried_again(self, executor: RayExecutor) -> None:
-        killed = executor.submit(kill_itself, "", Resources(time_limit_s=float("inf"))).result(240)
-        assert killed.text is None
-        assert killed.again
-        assert "SIGKILL" in killed.failure
-
-    def test_a_cell_does_not_load_ray(self, executor: RayExecutor) -> None:
-        assert executor.submit(main_module, "", Resources()).result(240).text == "False"
-
-    @pytest.mark.slow
-    def test_a_node_may_join_later_and_every_call_sees_its_own_gpus(self, cluster: Any, executor: RayExecutor) -> None:
-        before = executor.capacity
-        node = start_node(cluster, "gpus", num_cpus=4, num_gpus=2)  # Ray does not look for them
-        try:
-            assert wait_until(lambda: executor.capacity >= before + 4)
-            needs = [Resources(gpus=1), Resources(gpus=2), Resources(gpus=0.5)]
-            answers = [executor.submit(gpus_and_server, "", need).result(240) for need in needs]
-            seen, servers = zip(*(json.loads(answer.text or "") for answer in answers), strict=True)
-            assert [len(one.split(",")) for one in seen] == [1, 2, 1]
-            assert len(set(servers)) == 1  # one worker for all, as starting one costs seconds
-        finally:
-            cluster.remove_node(node)
-
     def test_closing_kills_what_runs(self, executor: RayExecutor, tmp_path: Path) -> None:
         """The last one, therefore."""
         path = tmp_path / "pid"
@@ -294,7 +249,6 @@ class TestCalls:
 @pytest.mark.parametrize(
     ("need", "asked", "has"),
     [
-        (Resources(gpus=1), "1 CPUs, 1 GPUs", "1 CPUs, 0 GPUs"),
         (Resources(threads=64), "64 CPUs", "1 CPUs"),
         (Resources(memory_gb=1e6), "1e+06 GB", "GB of memory"),
     ],
@@ -307,53 +261,10 @@ def test_what_no_node_has_is_refused(cluster: Any, need: Resources, asked: str, 
     assert has in after
 
 
-def test_a_part_of_a_gpu_beyond_one_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match=r"gpus=1\.5"):
-        RayExecutor(None, [Resources(gpus=1.5)])
-
-
-@pytest.mark.slow
-def test_a_node_that_cannot_import_the_package_is_refused(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "dphpo_bench.py").write_text("raise ModuleNotFoundError(\"No module named 'dphpo_bench'\")")
-    monkeypatch.chdir(tmp_path)  # Ray has workers look where the driver is
-    node = cluster.add_node(env_vars={"PYTHONPATH": str(tmp_path)})
-    try:
-        with pytest.raises(InvalidValueError, match="No module named 'dphpo_bench'") as caught:
-            RayExecutor(cluster.address, [Resources()])
-        assert "\n" not in str(caught.value)
-    finally:
-        cluster.remove_node(node)
-
-
 def test_a_node_with_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_executor, "version", lambda _: "0.0.1")
     with pytest.raises(InvalidValueError, match=r"Expected dphpo-bench 0\.0\.1 on node .*, got"):
         RayExecutor(cluster.address, [Resources()])
-
-
-@pytest.mark.slow
-def test_what_goes_wrong_outside_the_cell_is_told_in_a_line(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_executor, "_call", refuse)
-    with closing(RayExecutor(cluster.address, [Resources()])) as executor:
-        with pytest.raises(NotStartedError, match=r"^No process could be started: no space\.?$"):
-            executor.submit(echo, "", Resources()).result(240)
-        answer = executor.submit(echo, "bug", Resources()).result(240)
-    assert answer.again
-    assert answer.failure == "Ray: ZeroDivisionError: a bug"
-
-
-@pytest.mark.slow
-def test_a_cluster_that_does_not_answer_is_given_up(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_executor, "JOIN_SECONDS", 4.0)
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(InvalidValueError, match=f"{address}.*time limit of 4 s") as caught:
-            RayExecutor(address, [Resources()])
-    assert "\n" not in str(caught.value)
 
 
 OWN_RAY = """

@@ -59,21 +59,14 @@ def test_cells_are_the_product_and_seeds_vary_slowest(load, tmp_path) -> None:
     ("old", "new", "key", "reason"),
     [
         ("mean = 5", "meen = 5", "methods[1].parameters", "Did you mean 'mean'?"),
-        ("mean = 5", 'mean = "x"', "methods[1].parameters", "valid number"),
-        ("layer_cake", "rdp", "methods[2].parameters", "accounting=tightest"),
         ('"auto_clipping"', '"auto_cliping"', "methods[0].name", "Did you mean 'auto_clipping'?"),
         ('{ name = "liu_talwar", parameters = { mean = 5 } }', '"auto_clipping"', "methods[1]", "twice"),
-        ('name = "mnist"', 'nam = "mnist"', "tasks[1].nam", "Did you mean 'name'?"),
         ('"digits"', '"digit"', "tasks[0].name", "Did you mean 'digits'?"),
         ('"digits"', '"mnist"', "tasks[1].models[0]", "mnist (linear) is there twice"),
         ('"cnn"', '"cmm"', "tasks[1].models[1]", "Unknown model 'cmm'"),
         ("threads = 2", "threads = 0", "resources.threads", "greater than or equal to 1, got '0'"),
-        ("seeds", "sedes", "sedes", "Did you mean 'seeds'?"),
-        ("  1, 2]", "  1, 1]", "seeds[2]", "seed 1 is there twice"),
         ("[0,\n  1, 2]", "[]", "seeds", "at least one value, got none"),
-        ("[0,\n  1, 2]", "[0, -1]", "seeds[1]", "greater than or equal to 0"),
         ("[1, 3]", "[1, -3]", "epsilons[1]", "epsilon=-3.0"),
-        ("[1, 3]", "[1, 1.0]", "epsilons[1]", "epsilon 1 is there twice"),
         ("[1, 3]", "3", "epsilons", "Expected a list, got '3'"),
         ("epsilons = [1, 3]", "delta = 2.0\nepsilons = [1, 3]", "delta", "0 < delta < 1"),
     ],
@@ -120,12 +113,9 @@ def test_a_task_may_go_without_some_methods(load, tmp_path) -> None:
         cells_of(suite, DataSource.resolve(tmp_path, tmp_path), ["task=mnist,method=liu_talwar"])
 
 
-@pytest.mark.parametrize("missing", ["methods", "tasks", "epsilons", "seeds"])
-def test_a_missing_key_is_named(load, missing: str) -> None:
-    rest = {"methods": '["dp_sgd"]', "tasks": '["digits"]', "epsilons": "[1]", "seeds": "[0]"}
-    del rest[missing]
-    with pytest.raises(InvalidValueError, match=f", {missing}: This key is missing"):
-        load("\n".join(f"{key} = {value}" for key, value in rest.items()))
+def test_a_missing_key_is_named(load) -> None:
+    with pytest.raises(InvalidValueError, match=", seeds: This key is missing"):
+        load('methods = ["dp_sgd"]\ntasks = ["digits"]\nepsilons = [1]')
 
 
 def test_a_file_that_is_not_toml_names_the_line(load, tmp_path) -> None:
@@ -151,27 +141,3 @@ def test_the_suites_of_the_leaderboard(name: str, cells: int, tmp_path) -> None:
     suite = load_suite(SUITES / f"{name}.toml")
     assert len(cells_of(suite, DataSource.resolve(tmp_path, tmp_path))) == cells
     assert suite.description
-
-
-def test_core_has_what_the_board_is_about() -> None:
-    suite = load_suite(SUITES / "core.toml")
-    methods = {entry.name for entry in suite.methods}
-    tuned = {
-        "hyfreedp",
-        "hyfreedp_paper",
-        "liu_talwar",
-        "papernot_steinke",
-        "linear_scaling",
-        "propose_test",
-        "auto_clipping",
-        "subsampled_tuning",
-        "adaptive_clipping",
-        "mechanic",
-        "prodigy",
-        "recommended",
-    }
-    assert methods == tuned | {"grid_oracle", "nonprivate", "dp_sgd"}
-    assert suite.epsilons == (1, 3, 8)
-    assert len({(task.name, task.models) for task in suite.tasks}) == 10
-    seeds = [seed for task in suite.tasks for seed in task.seeds or suite.seeds]
-    assert len(seeds) == len(set(seeds)) == 40  # equal seeds draw equal trials: tasks would not be independent
