@@ -79,6 +79,10 @@ def _ledger(*entries: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
     return _set("privacy", "ledger", "entries", to=list(entries))
 
 
+def _part(event: dict[str, Any], part: str) -> dict[str, Any]:
+    return {"type": "part", "partition": "p", "part": part, "event": event}
+
+
 RISK = {"advantage": 0.107, "tpr_at_1pct": 0.0198, "tpr_at_01pct": 0.0024, "mu": 0.268, "mu_fit": 0.0}
 """A little above that of the ledger."""
 
@@ -90,8 +94,25 @@ BAD: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
         _ledger({"count": 1, "event": to_json(gaussian(8.0))}),
         "auto_clipping releases all of the 0.99608 that it plans",
     ),
+    "parts that no session makes": (
+        _ledger(*({"count": 1, "event": _part(to_json(gaussian(3.744)), f"part {part}")} for part in range(9))),
+        "no session divides records into parts 'p', 'part 0'",
+    ),
+    "for nobody": (
+        _ledger(
+            {"count": 1, "event": to_json(gaussian(3.75))},
+            {"count": 1, "event": _part(_part({"type": "non_private"}, "a"), "b")},
+        ),
+        "within one part of a partition",
+    ),
     "claims more than its target": (_claims(1.5), "claims ε = 1.5, above its target 1"),
+    "ledger above target and claim": (
+        _ledger({"count": 9, "event": to_json(gaussian(3.75))}),
+        "its ledger costs ε = 3.38",
+    ),
+    "unknown event": (_ledger({"count": 1, "event": {"type": "os.system"}}), "os.system"),
     "no release although it trained": (_ledger(), "its ledger costs nothing"),
+    "releases that never happened": (_ledger({"count": 0, "event": to_json(gaussian(3.75))}), "costs nothing"),
     "asked for more than planned": (_set("privacy", "ledger", "refused", to="more"), "more than its plan"),
     "unknown accountant": (_set("privacy", "recomputed", "accountant", to="guess"), "Expected an accountant in"),
     "accountant that does not support it": (
