@@ -1,5 +1,5 @@
 """Types of a method's parameters, checked when an instance is made."""
 
-import lazy_loader
+from dphpo_bench.base.namespaces import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub("dphpo_bench", __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -79,3 +79,10 @@ def test_a_metric() -> None:
     assert [metric.name for metric in names["task"].metrics] == ["top3_accuracy", "accuracy"]
     outputs = torch.tensor([[5.0, 4, 3, 2, 1], [5.0, 4, 3, 2, 1]])
     assert names["TOP3"].of(outputs, torch.tensor([2, 3])) == 0.5
+
+
+def test_a_clipping_rule(module: types.ModuleType) -> None:
+    exec(compile(recipe("A clipping rule"), "plugins.md", "exec"), vars(module))
+    assert bench.clipping.parse_clipping("soft:0.5") == module.Soft(0.5)
+    method = bench.make_method("dp_sgd", {"clipping": "soft"})
+    assert bench.run(method, Blobs(), bench.PrivacyBudget(4.0, 1e-4), seed=0).record.status == "ok"

@@ -25,6 +25,12 @@ def test_every_public_name_loads_and_a_strange_one_does_not(name: str) -> None:
     assert not hasattr(module, "nothing_of_this_name")
 
 
+def test_a_name_of_a_namespace_says_where_it_is() -> None:
+    assert dphpo_bench.events.gaussian  # its use puts no name at the top
+    with pytest.raises(AttributeError, match=r"No dphpo_bench attribute gaussian; it is in bench\.events\."):
+        dphpo_bench.gaussian  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_a_name_has_one_place() -> None:
     spaces = [getattr(dphpo_bench, name) for name in NAMESPACES]
     counts = Counter(public for module in (dphpo_bench, *spaces) for public in module.__all__)

@@ -26,8 +26,8 @@ SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """Shares of the canaries that are guessed about, half as in and half as out; fixed before any run."""
 
 LARGE_DELTA = 0.1
-"""Of 2 m δ: from there on, only one number of guesses is tried. The p-value has a term of 2 m δ / i, which is small
-only with many more right guesses than expected, so each further test costs more than it may show."""
+"""Value of 2 m δ from which on an audit tries a single number of guesses. The p-value has a term of 2 m δ / i, which
+is small only with many more right guesses than expected, so each further test costs more than it may show."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Records:
 
     Attributes:
         inputs: shape (n, ...); by name where the model takes several, such as token ids and a mask.
-        targets: shape (n, ...), likewise.
+        targets: shape (n, ...), in the order of the inputs.
         units: whose records they are: equal integers for records of one person, int64 of shape (n,). They are as
             private as the records. None: each record is a unit of its own.
 

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from dphpo_bench.base.meter import Meter
@@ -172,5 +172,7 @@ def _nothing(amount: int = 1) -> None:
 
 
 def _write(line: str) -> None:
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    """Write a line to the log. A log that is closed or full ends no run, whose budget is spent by then."""
+    with suppress(OSError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

@@ -16,8 +16,8 @@ def account_command(
     open_: Annotated[
         bool, typer.Option("--open", help="Open the account with a cap on all runs together: --epsilon, --delta.")
     ] = False,
-    epsilon: Annotated[float | None, typer.Option(help="Of the cap.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Of the cap.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε of the cap.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ of the cap.")] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Show what has been released from private records across runs, and ε of all of it together.

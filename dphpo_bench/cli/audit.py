@@ -33,7 +33,8 @@ def audit_command(
         int | None,
         typer.Option(
             min=1,
-            help="Runs for each attack; all their canaries count together. Default: 1; without --canaries, likewise.",
+            help="Runs for each attack; all their canaries count together. Default: 1; without --canaries, as many as "
+            "can refute the claim.",
         ),
     ] = None,
     confidence: Annotated[float, typer.Option(help="Confidence that the lower bound is right.")] = 0.95,

@@ -21,7 +21,7 @@ def check_command(
             metavar="PLUGIN...", help="A method, a task, MODULE:CLASS, FILE.py:CLASS, or an installed distribution."
         ),
     ],
-    model: Annotated[str | None, typer.Option(help="Of tasks, this model alone; default: all.")] = None,
+    model: Annotated[str | None, typer.Option(help="Check tasks with this model only; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Run the contract tests on a plug-in: a line for each test, with the reason if it fails.

@@ -78,16 +78,16 @@ def summary_table(splits: Sequence[tuple[Question, Split]]) -> "Table":
     for (task, epsilon, label), same in groupby(sorted(splits, key=_setting), key=_setting):
         group = list(same)
         measure = _measure(group[0][0])
-        means = {
-            name: fmean(getattr(split, name) for _, split in group)
-            for name in ("oracle", "own", "loss", "noise", "choice")
-        }
-        values = [measure.text(measure.value(means[name])) for name in ("oracle", "own")]
-        parts = [difference_text(means[name], measure) for name in ("loss", "noise", "choice")]
-        rows.append((task, f"{epsilon:g}", label, str(len(group)), *values, *parts))
+        oracle, run = (measure.text(measure.value(_mean(group, name))) for name in ("oracle", "run"))
+        parts = [difference_text(_mean(group, name), measure) for name in ("loss", "noise", "choice")]
+        rows.append((task, f"{epsilon:g}", label, str(len(group)), oracle, run, *parts))
     headers = "task", "ε", "method", ">seeds", ">oracle", ">own", ">lost", ">to noise", ">to choice"
     columns: Columns = [(header, itemgetter(place)) for place, header in enumerate(headers)]
     return table(columns, rows, title="Why they lost against the oracle, means over seeds", caption=_CAPTION)
+
+
+def _mean(group: Sequence[tuple[Question, Split]], name: str) -> float:
+    return fmean(getattr(split, name) for _, split in group)
 
 
 _CAPTION = "Differences of shares are in points, of perplexities in nats. A negative loss is a gain."

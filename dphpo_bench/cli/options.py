@@ -81,10 +81,10 @@ DataDirOption = Annotated[
     typer.Option(help="Local mirror with <dataset>/<split>.parquet; default: $DPHPO_BENCH_DATA, else the hub."),
 ]
 AccountOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of private data: the account that counts; default: main.")
+    str | None, typer.Option(metavar="NAME", help="Account that counts runs on private data; default: main.")
 ]
 NotPrivateOption = Annotated[
-    bool, typer.Option("--not-private", help="Of private data: let methods with ε = ∞ run, whose output stays inside.")
+    bool, typer.Option("--not-private", help="Let methods with ε = ∞ run on private data; their output stays inside.")
 ]
 PrivateRecordsOption = Annotated[
     bool, typer.Option("--private-records", help="Run on private records, too: each run is a release, and counted.")
@@ -93,8 +93,8 @@ CheckpointOption = Annotated[
     int | None,
     typer.Option(
         metavar="STEPS",
-        help="Of a single training run: after a kill, the same command goes on from the last checkpoint. Its file in "
-        "RESULTS/.unfinished holds weights and noise, so keep it private; it is removed at the end.",
+        help="Write a checkpoint every so many steps of a single training run. After a kill, the same command "
+        "continues from the last one. Keep its file private: see docs/commands.md.",
     ),
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 ...")]

@@ -14,7 +14,7 @@ from dphpo_bench.cli.options import JsonOption, OnlyRunsOption
 from dphpo_bench.cli.output import complain
 
 SUFFIXES = {"csv": "csv", "parquet": "parquet", "json": "json", "txt": "table", "": "table"}
-"""What a file holds, by its ending."""
+"""Formats by the ending of a file."""
 
 
 def results_command(

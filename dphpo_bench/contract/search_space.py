@@ -25,12 +25,18 @@ SCHEDULE = frozenset({"batch_size", "epochs"})
 """Hyperparameters that change what a run costs: searched at few values, each planned with noise of its own."""
 
 MOST_VALUES = 3
-"""How many values a numeric range of these has: the ends and the middle, in the logarithm where the range says so."""
+"""Number of values in the grid of a numeric range: its ends and its middle, logarithmic if the range is."""
 
 Extent = Literal["full", "fixed_schedule", "grid", "learning_rate", "wide"]
-"""How much a search varies: all of the space; all but batch size and epochs, so that every run costs the same; learning
-rate, optimiser and clipping, which a grid can hold; the learning rate alone; the learning rate alone, over twice as
-many decades where the task states no space, as a reference should whose grid must not end where it is best."""
+"""Parts of the space that a search varies.
+
+- full: all of it.
+- fixed_schedule: all but batch size and epochs, so that every run costs the same.
+- grid: learning rate, optimiser and clipping, few enough for a grid.
+- learning_rate: the learning rate alone.
+- wide: the learning rate alone, over twice as many decades if the task states no space. A reference needs that: its
+  grid must not end where it is best.
+"""
 
 ALONE = frozenset({"learning_rate", "wide"})
 """The extents that vary nothing but the learning rate: that of the optimiser which trains."""

@@ -149,7 +149,7 @@ def account(folder: Path | str, name: str = DEFAULT) -> AccountReport:
     """
     if not isinstance(folder, Path | str) or not Path(folder).is_dir():
         raise InvalidValueError(
-            f"Expected a folder of results, got {shown(folder, form=repr)}. Name the --results-dir of earlier runs."
+            f"Expected a folder of results, got {shown(folder)}. Name the --results-dir of earlier runs."
         )
     book = Account(Path(folder), name)
     if name != DEFAULT and not book.path.exists():

@@ -303,7 +303,7 @@ def mean_of(entries: Sequence[Entry], others: Sequence[Entry], column: str = "sc
 
     Args:
         entries: of one contestant, one in each table.
-        others: likewise in the same tables; empty for none.
+        others: of another contestant, in the same tables; empty: subtract nothing.
         column: as `Entry.by_seed` knows it.
 
     Returns:

@@ -29,7 +29,7 @@ TEMPLATES: dict[str, Any] = {
     "trim_blocks": True,
     "lstrip_blocks": True,
 }
-"""How templates are found and read."""
+"""Loader and parser of templates."""
 
 MOST_REFUSED = 100
 

@@ -34,7 +34,7 @@ from dphpo_bench.sweep.resources import Resources
 from dphpo_bench.sweep.suite import TaskMaker
 
 SAME = ("task", "task_version", "facts", "model", "model_fingerprint", "data_fingerprint", "epsilon", "delta")
-"""What a run and its oracle have in common."""
+"""Fields in which a run and its oracle agree."""
 
 NO_WINNER = "its search found nothing, so it has no values; the noise is that at the oracle's values"
 FREE = "nothing was paid for tuning, so no extra run is needed"

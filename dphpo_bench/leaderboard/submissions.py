@@ -50,7 +50,7 @@ VECTORS = {
         "pictures from features",
     ),
 }
-"""What the numbers of a record are made from, in this project's tasks: facts tell their count only."""
+"""Sources of a record's numbers in this project's tasks; facts tell only how many there are."""
 
 LINEAR = frozenset({"linear", "pretrained", "vit_head"})
 """Models that are linear in the numbers of a record."""

@@ -21,7 +21,7 @@ MAX_ENTRIES = 10_000
 MAX_REFUSED = 1000
 
 LOCKED = "an account that is locked"
-"""What a refusal says of a ledger that is locked."""
+"""Reason of a refusal by a locked ledger."""
 
 Scope = tuple[tuple[str, str], ...]
 """The parts, outermost first, to whose records a release is confined; empty for all records."""

@@ -14,7 +14,7 @@ from dphpo_bench.data.weights import Weights, weights_folder
 Network = TypeVar("Network", bound=nn.Module)
 
 Which = Literal["all", "bitfit", "lora"]
-"""What of a pretrained network is trained, beside a head: everything; the biases (Ben Zaken et al., ACL 2022); or a
+"""Weights of a pretrained network that are trained beside a head: all; the biases (Ben Zaken et al., ACL 2022); or a
 product of two thin matrices, zero at first, that is added to some weights (Hu et al., ICLR 2022)."""
 
 

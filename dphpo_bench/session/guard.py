@@ -1,7 +1,7 @@
-"""One query at a time, in the process and the thread of the run, in full precision, with nobody watching.
+"""A guard that lets one query at a time run, in the process and thread of the run, in full precision, without hooks.
 
-What a query reveals is bounded, and charged, as if it ran alone. A second one that runs meanwhile could get the same
-noise, overwrite what the first has gathered, or take what the other has been charged for.
+The ledger charges a query as if it ran alone. A second query at the same time could draw the same noise, overwrite the
+sums of the first, or spend its charge.
 """
 
 import os

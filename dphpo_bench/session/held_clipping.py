@@ -29,7 +29,7 @@ class HeldRule(Clipping):
                 f"Expected a built-in clipping rule, or one that derives from Clipping and sets interpolated = True, "
                 f"got {type(rule).__name__}: a session asks it about norms in advance, never about those of records."
             )
-        self.sensitivity = bound("sensitivity", rule.sensitivity)
+        self.sensitivity = bound("sensitivity", getattr(rule, "sensitivity", None))
         # A new rule: a plug-in may have attached functions to the other.
         self._factors = _interpolated(rule, self.sensitivity) if interpolated else replace(rule).factors  # type: ignore[type-var]
 

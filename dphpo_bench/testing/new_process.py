@@ -23,7 +23,7 @@ SLOW = (
 )
 """Packages whose import takes long enough to notice; `dphpo-bench list` imports all plug-ins."""
 
-CODE = (".py", ".pyc", ".so", ".pyd", ".dll", ".dylib")
+CODE = (".py", ".pyi", ".pyc", ".so", ".pyd", ".dll", ".dylib")
 """Suffixes of files that imports open."""
 
 SYSTEM = ("/proc", "/sys", "/dev", "/etc", "/usr")

@@ -19,7 +19,7 @@ _TILE = 2**18
 _TILE_COLUMNS = 2**12
 _GPU_TILE = 2**25
 _LOST = 2.0**-510
-"""What the underflow of squares takes from the norm of a row of one number, at most."""
+"""Largest loss of a row's norm to the underflow of squares, for a row of a single number."""
 
 
 def row_norms(rows: Tensor) -> Tensor:

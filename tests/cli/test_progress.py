@@ -1,6 +1,7 @@
 """Progress for people: bars inside bars on a terminal, few lines in a log."""
 
 import io
+import sys
 import time
 from typing import Any
 
@@ -110,6 +111,20 @@ def test_a_log_names_a_phase_that_takes_long(
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == ["Planning", "Planning: 0 s so far"]
     assert next(line for line in lines if line.startswith("Decoding")) == "Decoding: 2"
+
+
+def test_a_log_that_nobody_reads_any_more_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Private records have been paid for by then."""
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    progress = TerminalProgress()
+    progress.note("a line")
+    with progress.track("Training", 3) as advance:
+        advance()
 
 
 def test_python_shows_long_work_unless_told_not_to(

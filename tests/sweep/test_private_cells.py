@@ -156,7 +156,7 @@ def test_a_suite_numbers_its_runs_on_private_records(monkeypatch, capsys) -> Non
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["account", "nowhere"], "Expected a folder of results"),
+        (["account", "nowhere"], "Expected a folder of results, got nowhere."),
         (["account", "results", "--open"], "Expected --open with --epsilon and --delta"),
         (["account", "results", "--open", "--epsilon", "-3", "--delta", "1e-5"], "epsilon=-3"),
         (["account", "results", "--account", "../x"], "Expected an account's name"),

@@ -60,6 +60,7 @@ def test_a_written_method_is_private_and_keeps_its_contract(installed: Any) -> N
         "source_keeps_out_of_the_private_parts_of_others",
         "importing_the_module_is_cheap",
         "plan_is_made_from_public_facts_alone",
+        "plan_depends_on_no_file",
         "run_releases_only_what_the_plan_says",
     ):
         getattr(contract, f"test_{test}")(method)

@@ -26,7 +26,7 @@ FEW_ORDERS = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0, 32.0)
 """Orders that are fast to compute."""
 _WHOLE_ORDERS = np.arange(2.0, 13.0)
 _OTHER_ORDERS = (4.0, 6.0, 8.0, 12.0, 20.0, 32.0, 48.0, 96.0, 192.0)
-"""Of these and the one that is asked, theorems for private selection take the best."""
+"""Further orders for events with a private selection, whose theorems take the best of all."""
 
 # A logarithm of moments is a sum of up to thousands of terms in floating point, and can come out too small by
 # this much for each composed event. Without the allowance, RDP near zero can turn negative: ε would read 0.
