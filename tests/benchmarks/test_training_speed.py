@@ -19,8 +19,6 @@ from dphpo_bench.recipes import networks
 from dphpo_bench.training import engine as any_engine
 from dphpo_bench.training import linear as closed_form
 from dphpo_bench.training.clipping import AutoS
-from dphpo_bench.training.gradients import gradient_engine
-from dphpo_bench.training.linear import StackedLinear
 from dphpo_bench.training.units import Units
 from tests.training.models import BACKENDS, engine_by, linear, pictures, tanh_cnn
 
@@ -91,20 +89,6 @@ def test_sums_in_float64(benchmark, threads, kind):
 
     runs = {"float32": in_float32, "float64": lambda: engine.clipped_sum(inputs, targets, AutoS(), indices)}
     record(benchmark, interleaved(runs), "float32")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_ten_linear_models_on_a_full_batch(benchmark, threads, dtype):
-    inputs, targets = torch.randn(8192, 4096).to(dtype), torch.randint(0, 10, (8192,))
-    models = [linear(4096, 10) for _ in range(10)]
-    engines, stack = [gradient_engine(model) for model in models], StackedLinear(models)
-    runs = {
-        "stacked": lambda: stack.clipped_sums(inputs, targets, [AutoS()] * 10),
-        "one after the other": lambda: [engine.clipped_sum(inputs, targets, AutoS()) for engine in engines],
-    }
-    ratios = record(benchmark, interleaved(runs, 7), "stacked")
-    if threads == 1:
-        assert ratios["one after the other"] > 1
 
 
 class Logits(nn.Module):
