@@ -177,14 +177,6 @@ class TestWhileAQueryLasts:
         assert found == pytest.approx(plain, rel=1e-4)
         assert len({round(loss, 3) for loss in plain}) == 3
 
-    def test_a_direction_is_copied_and_has_values(self, session) -> None:
-        model, kind = session.build_model(), bench.events.poisson_sampled(1.0, bench.events.gaussian(1000.0))
-        direction = [torch.ones_like(weight, device="meta") for weight in model.parameters()]
-        with pytest.raises(InvalidValueError, match="tensors with values"):
-            session.sample(kind).losses(model, direction, (0.0,), 1.0, 1000.0)
-        direction = [torch.ones_like(weight, dtype=torch.float64) for weight in model.parameters()]
-        assert len(session.sample(kind).losses(model, direction, (0.0,), 1.0, 1000.0)) == 1
-
     def test_a_training_on_parts_that_is_interrupted_ends_the_run(self, session) -> None:
         """It is charged to nobody: whoever swallowed the error could try again until something came of it."""
         candidates = [bench.recipes.DpSgd(1.0, 1, 50.0, 0.1, clipping="abadi:1e31")]
