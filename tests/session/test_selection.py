@@ -136,16 +136,6 @@ def test_a_holdout_of_a_holdout_divides_again_and_is_charged(open_session) -> No
     assert report.epsilon == pytest.approx(bench.events.epsilon(gaussian(2.0), 1e-5).epsilon)
 
 
-def test_holdouts_of_different_fractions_are_different_partitions(open_session) -> None:
-    """A record may be in both parts that are named here, and pays for both."""
-    session = open_session()
-    model = session.build_model()
-    session.holdout(0.9)[1].score(model, 2.0)
-    session.holdout(0.1)[0].score(model, 2.0)
-    both = bench.events.epsilon(repeat(gaussian(2.0), 2), 1e-5).epsilon
-    assert bench.events.epsilon(session._access.ledger.event, 1e-5).epsilon == pytest.approx(both)
-
-
 def test_a_scope_in_two_parts_of_one_partition_is_refused() -> None:
     with pytest.raises(InvalidValueError, match="each partition once"):
         Ledger().charge(gaussian(1.0), (("halves", "left"), ("halves", "right")))
@@ -225,16 +215,6 @@ def test_a_record_that_is_no_number_changes_the_count_by_half(tiny_task, tmp_pat
         shares.append(batch.gradient_and_quantile(session.build_model(), 1.0, NO_NOISE, NO_NOISE)[1])
     for one, other in itertools.combinations(shares, 2):
         assert abs(one - other) * len(clean) <= 1 + 1e-6  # one record removed, another added
-
-
-def test_quantile_is_charged_at_half_its_sensitivity(open_session) -> None:
-    session = open_session()
-    kind = poisson_sampled(0.5, compose(gaussian(2.0), gaussian(20.0)))
-    batch = session.sample(kind)
-    batch.gradient_and_quantile(session.build_model(), 1.0, 2.0, 10.0)
-    with pytest.raises(OverBudgetError, match="may still be asked is nothing"):
-        batch.gradient(session.build_model(), bench.clipping.AutoS(), 20.0)
-    assert spent(session) == multiset(kind)
 
 
 # -------------------------------------------------------------------------------------------------- selection
@@ -440,16 +420,6 @@ def test_an_adaptive_search_is_held_to_its_bounds(open_session, here) -> None:
     assert spent(session).keys() == {best_of(gaussian(9.0), runs, 0.5, 1.5)}
 
 
-@pytest.mark.parametrize("weights", [[1.0], [float("nan")] * 4, None])
-def test_weights_that_are_none_are_the_prior(open_session, weights: Any) -> None:
-    prior = tuple({"learning_rate": 0.1 * (i + 1)} for i in range(4))
-    proposals = bench.search.Proposals(prior, lambda *_: weights, 0.5, 1.5)
-    found = open_session().best_of(
-        lambda own: TrialResult(own.candidate(), 0.0), RUNS, gaussian(9.0), proposals=proposals
-    )
-    assert found in prior
-
-
 @pytest.mark.parametrize(
     "ask",
     [lambda own: own.score(own.build_model(), 9.0) + own.score(own.build_model(), 9.0), lambda own: own.nonprivate()],
@@ -461,12 +431,6 @@ def test_a_trial_beyond_its_base_event_is_refused(open_session, ask: Any, sample
     with pytest.raises(OverBudgetError):
         searched.best_of(lambda own: TrialResult(ask(own), 0.0), RUNS, gaussian(9.0))
     assert session._access.ledger.refused  # the harness sees it even if the method swallows the error
-
-
-def test_a_selection_that_the_plan_does_not_cover_runs_no_trial(open_session) -> None:
-    session = open_session(Ledger(allowance=best_of(gaussian(9.0), geometric(3))))
-    with pytest.raises(OverBudgetError):
-        session.best_of(lambda _: pytest.fail("ran"), geometric(4), gaussian(9.0))
 
 
 def test_no_trial_no_winner(open_session) -> None:

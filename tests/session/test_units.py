@@ -86,20 +86,6 @@ def test_gradient_is_the_sum_over_drawn_units_by_the_expected_number(model_name:
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_the_count_of_what_is_not_clipped_counts_units() -> None:
-    records = visits()
-    session = open_on(records)
-    model = session.build_model()
-    kind = asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE))
-    norms = sorted(float(clipped_gradient(model, unit, 1e9).norm()) for unit in of_units(records))
-    bound = (norms[39] + norms[40]) / 2
-    gradient, share = session.sample(kind).gradient_and_quantile(model, bound, NO_NOISE, NO_NOISE)
-    assert share == pytest.approx(40 / N_UNITS, abs=1e-9)
-    found = torch.cat([part.flatten() for part in gradient]).double()
-    expected = sum(clipped_gradient(model, unit, bound) for unit in of_units(records)) / N_UNITS
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_losses_and_changes_are_means_of_units_means_of_clipped_values(rate: float) -> None:
     records = visits()
