@@ -1,5 +1,6 @@
 """The contracts catch what they are for: each of their tests fails on a plug-in with that one mistake."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -172,10 +173,12 @@ class TestCheck:
 
     def test_what_could_not_be_checked_is_said(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         checked = [check.Checked("a", "A.", None, 0.0), check.Checked(NO_TABLE, "B.", None, 0.0, "no table")]
-        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: checked)
+        monkeypatch.setattr(check, "run_contract", lambda _: checked)
         code, out, _ = main("check", "tests.security.wrong.tasks:Sound")
         assert (code, out.splitlines()[1:4]) == (0, ["  ✓ A.", "  ? B.", "    not checked: no table"])
         assert out.splitlines()[-1].startswith("All 1 tests pass, 1 could not tell (1 plug-in")
+        (plug_in,) = json.loads(main("check", "tests.security.wrong.tasks:Sound", "--json")[1])["plug_ins"]
+        assert [test["unchecked"] for test in plug_in["tests"]] == [None, "no table"]
 
     def test_a_wrong_method_fails_with_reasons(self, main: Any) -> None:
         code, out, _ = main("check", "tests.security.wrong.methods:PlansFromData")
