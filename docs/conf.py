@@ -6,6 +6,7 @@ docs/command_line.md gets the help of every command.
 """
 
 import ast
+import functools
 import html
 import importlib
 import inspect
@@ -75,6 +76,7 @@ BRANCHES = ("README", "docs/howto", "docs/reference")
 """Pages whose lists of links are the navigation."""
 
 
+@functools.cache
 def public_names() -> dict[str, str]:
     """Return the module that defines each public name, of the package and of its namespaces."""
     modules = {}

@@ -32,14 +32,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_the_rate_is_that_since_the_first_report(clock: list[float]) -> None:
-    meter = Meter(1000)
-    assert meter.seconds_left() is None
-    for clock[0], examples in ((60, 300), (80, 100)):
-        meter.advance(examples)
-    assert meter.seconds_left() == 600 / (100 / 20)
-
-
 @pytest.mark.parametrize(
     ("method", "settings"),
     [

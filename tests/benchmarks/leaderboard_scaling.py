@@ -43,7 +43,6 @@ def settings_of(folder: Path) -> list[RunRecord]:
 
 
 def fill(folder: Path, templates: Sequence[RunRecord], count: int) -> None:
-    """Write so many records, seed after seed."""
     rng = random.Random(0)
     for number in range(count):
         template = templates[number % len(templates)]
@@ -57,7 +56,6 @@ def fill(folder: Path, templates: Sequence[RunRecord], count: int) -> None:
 
 
 def measure(count: int, templates: Sequence[RunRecord]) -> None:
-    """Build twice and print."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         fill(root / "leaderboard" / "results", templates, count)
@@ -82,7 +80,6 @@ def measure(count: int, templates: Sequence[RunRecord]) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("records", type=int, nargs="*", default=[10_000, 100_000])
     parser.add_argument("--templates", type=Path, default=RESULTS)

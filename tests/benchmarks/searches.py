@@ -99,7 +99,6 @@ def candidates(facts: bench.TaskFacts, draws: int, rates: int) -> list[dict[str,
 
 
 def train(task: bench.Task, epsilon: float, draws: int, rates: int, table: Path) -> None:
-    """Train all candidates at all levels, and write which test records they get right."""
     facts = replace(task.facts, search_space=lambda: wide(task.facts))
     budget, source = bench.PrivacyBudget(epsilon, facts.default_delta), bench.DataSource.resolve()
     single = bench.recipes.DpSgd.of(facts)
@@ -133,13 +132,7 @@ def train(task: bench.Task, epsilon: float, draws: int, rates: int, table: Path)
 
 @dataclass(frozen=True)
 class Table:
-    """What `train` wrote.
-
-    Attributes:
-        right: whether a test record is predicted rightly, by candidate, level of noise and record.
-        about: what was trained.
-        prices: noise of trials and of scores by what is searched with, kept beside the table.
-    """
+    """What `train` wrote."""
 
     right: np.ndarray
     about: dict[str, Any]
@@ -147,7 +140,6 @@ class Table:
 
     @classmethod
     def load(cls, path: Path) -> "Table":
-        """Read it."""
         with np.load(path) as found:
             return cls(found["right"], json.loads(str(found["about"])), path.with_suffix(".prices.json"))
 
@@ -160,7 +152,6 @@ class Table:
         return list(known[name])
 
     def run(self, share: float = 1.0) -> bench.recipes.DpSgd:
-        """A run with this share of ε to itself."""
         budget = bench.PrivacyBudget(share * self.about["epsilon"], self.about["delta"])
         return bench.recipes.DpSgd(self.about["q"], self.about["steps"], 1.0, 1.0).calibrated(budget)
 
@@ -172,14 +163,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Search:
-    """A way to search.
-
-    Attributes:
-        runs: distribution of K.
-        validation: share of the records that score.
-        final: ε of a final run on all records, as a share of the whole; 0: the best trial is released.
-        sample: share of the records that are searched on.
-    """
+    """A way to search."""
 
     runs: RunCount
     validation: float
@@ -187,13 +171,7 @@ class Search:
     sample: float = 1.0
 
     def simulated(self, table: Table, rows: np.ndarray, searches: int = 1000) -> np.ndarray:
-        """The accuracies that many searches end with.
-
-        Args:
-            table: of trained candidates.
-            rows: of the candidates in the space.
-            searches: how many.
-        """
+        """The accuracies that many searches end with."""
         random, about = np.random.default_rng(0), table.about
         noise, last_noise, score_noise = self.noise(table)
         noise /= self.sample * (1 - self.validation)  # of a mean over fewer records
@@ -277,7 +255,6 @@ COUNTS: tuple[RunCount, ...] = (
 
 
 def main() -> None:
-    """Train a table, or search it and print a row for each distribution of K."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["train", "search"])
     parser.add_argument("--table", type=Path, required=True)

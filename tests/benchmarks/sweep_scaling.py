@@ -44,7 +44,6 @@ class Inline:
     capacity = 2
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
-        """Answer."""
         del resources
         future: Future[Answer] = Future()
         future.set_result(Answer(no_op(argument) if function is run_cell else ""))
@@ -62,20 +61,16 @@ class NoOp:
 
     @property
     def capacity(self) -> int:
-        """As of the real one."""
         return self._inner.capacity
 
     def submit(self, function: Function, argument: str, resources: Resources) -> "Future[Answer]":
-        """Call the function that does nothing."""
         return self._inner.submit(no_op if function is run_cell else function, argument, resources)
 
     def close(self) -> None:
-        """Close the real one."""
         self._inner.close()
 
 
 def executor_of(name: str, cells: list[Cell]) -> Executor:
-    """The executor of this name."""
     if name == "inline":
         return Inline()
     if name == "process":
@@ -133,7 +128,6 @@ def measure(count: int, name: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cells", type=int, nargs="*", default=[1000, 10000, 100000])
     parser.add_argument("--executor", default="inline", choices=["inline", "process", "ray"])

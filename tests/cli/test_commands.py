@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from dphpo_bench import read_record
-from dphpo_bench.cli import entry
 from dphpo_bench.contract import registry
 
 COMMAND = [sys.executable, "-m", "dphpo_bench"]
-BOARD = Path(__file__).parents[2] / "leaderboard" / "results"
 FAST = ("--set", "epochs=2")
 
 
@@ -114,29 +112,19 @@ def test_plan_of_a_reference_bounds_no_risk(main_here: Any) -> None:
     assert plan["risk"] == {"advantage": 1, "tpr_at_1pct": 1, "tpr_at_01pct": 1, "mu": "Infinity", "mu_fit": 0}
 
 
-def test_help_breaks_lines_only_where_the_terminal_ends(tmp_path: Path) -> None:
-    told = dphpo_bench("explain", "--help", cwd=tmp_path, COLUMNS="1000").stdout
-    (extra,) = [line for line in told.splitlines() if "Two extra runs tell" in line]
-    assert extra.strip().endswith("must lie in the same folder of results.")
-
-
-def test_list_names_public_models_and_the_records_that_they_have_seen(tmp_path: Path) -> None:
-    lines = [line.strip() for line in dphpo_bench("list", cwd=tmp_path).stdout.splitlines()]
+def test_list_names_public_models_and_the_records_that_they_have_seen(main_here: Any) -> None:
+    lines = [line.strip() for line in main_here("list")[1].splitlines()]
     qqp = next(n for n, line in enumerate(lines) if line.startswith("qqp "))
     assert lines[qqp + 1] == "models: linear, roberta, roberta_bitfit, roberta_lora"
     assert lines[qqp + 2] == "linear: on all-minilm-l6-v2, which has seen the task's records"
-    assert "linear, bitfit, lora: on all-minilm-l6-v2" in lines
-    told = {task["name"]: task for task in json.loads(dphpo_bench("list", "--json", cwd=tmp_path).stdout)["tasks"]}
+    told = {task["name"]: task for task in json.loads(main_here("list", "--json")[1])["tasks"]}
     assert [one["has_seen_records"] for one in told["qqp"]["pretrained"]] == [True, False]
-    assert "Quora Question Pairs" in told["qqp"]["pretrained"][0]["trained_on"]
     assert told["mnist"]["pretrained"] == []
-    assert told["digits"]["models"] == ["linear", "mlp"]
 
 
-def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
-    done = dphpo_bench("data", "--json", cwd=tmp_path, DPHPO_BENCH_DATA="")
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+def test_data_says_what_is_missing_and_how_to_get_it(main_here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPHPO_BENCH_DATA", "")
+    rows = json.loads(main_here("data", "--json")[1])
     assert {row["task"] for row in rows} == set(registry.tasks())
     assert {row["state"] for row in rows if row["task"] == "cifar10"} == {"missing"}
     assert all(row["where"] for row in rows)
@@ -147,9 +135,7 @@ def test_data_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     [
         (("run", "--nonsense"), "No such option: --nonsense"),
         (("run", "-m", "hyfree", "-t", "digits"), "Did you mean 'hyfreedp'?"),
-        (("run", "-m", "hyfreedp", "-t", "cifar"), "Did you mean 'cifar10'?"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--model", "cnn"), "Unknown model 'cnn'"),
-        (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "-1"), "epsilon=-1.0"),
         (("run", "-m", "hyfreedp", "-t", "digits", "--epsilon", "nan"), "epsilon=nan"),
         (("plan", "-m", "hyfreedp", "-t", "digits", "--delta", "1"), "delta=1.0"),
         (("plan", "-m", "hyfreedp", "-t", "digits", "--epsilon", "1e-7", "--delta", "1e-9"), "Raise epsilon or delta"),
@@ -172,25 +158,14 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert not list((tmp_path / "results").rglob("*.json"))
 
 
-@pytest.mark.parametrize(
-    ("task", "file", "missing"),
-    [
-        ("mnist", "train.parquet", "test.parquet"),
-        ("adult", "adult.data", "test.parquet"),
-    ],
-)
-def test_a_missing_test_file_stops_the_run_before_it_trains(
-    tmp_path: Path, main_here: Any, task: str, file: str, missing: str
-) -> None:
-    path = tmp_path / "mirror" / task / file
+def test_a_missing_test_file_stops_the_run_before_it_trains(tmp_path: Path, main_here: Any) -> None:
+    path = tmp_path / "mirror" / "mnist" / "train.parquet"
     path.parent.mkdir(parents=True)
     path.touch()
-    code, out, err = main_here("run", "-m", "dp_sgd", "-t", task, "--data-dir", "mirror")
-    assert code == 2
-    assert missing in err
+    code, out, err = main_here("run", "-m", "dp_sgd", "-t", "mnist", "--data-dir", "mirror")
+    assert (code, out) == (2, "")
+    assert "test.parquet" in err
     assert "does not exist" in err
-    assert len(err.strip().splitlines()) == 1
-    assert out == ""
     assert not list((tmp_path / "results").rglob("*.json"))
 
 
@@ -198,54 +173,23 @@ def test_a_missing_test_file_stops_the_run_before_it_trains(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("-m", "dp_sgd", "--set", "optimizer=Foo"), "Unknown optimizer 'Foo'. Available: adadelta"),
         (("-m", "hyfreedp_paper", "--set", "optimizer=LBFGS"), "'LBFGS' cannot be used here"),
-        (("-m", "adaptive_clipping", "--set", "optimizer=task"), "Unknown optimizer 'task'"),
         (("-m", "dp_sgd", "--set", "clipping=Foo"), "Unknown clipping 'foo'"),
-        (("-m", "dp_sgd", "--model", ""), "Unknown model ''"),
     ],
 )
-def test_a_plan_refuses_what_a_run_refuses(
-    tmp_path: Path, main_here: Any, command: str, args: tuple[str, ...], message: str
-) -> None:
+def test_a_plan_refuses_what_a_run_refuses(main_here: Any, command: str, args: tuple[str, ...], message: str) -> None:
     code, out, err = main_here(command, "-t", "digits", *args)
     assert (code, out) == (2, "")
     assert message in err
-    assert len(err.strip().splitlines()) == 1
-    assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("command", ["list", "data"])
-def test_a_full_disk_is_one_line(tmp_path: Path, command: str) -> None:
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*COMMAND, command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=240
+            [*COMMAND, "list"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=240
         )
     assert done.returncode == 2
     assert done.stderr == "Cannot write the output: No space left on device.\n"
-
-
-def test_who_closes_the_output_hears_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {sys.executable} -m dphpo_bench list | head -c 5"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    assert (done.stdout, done.stderr) == ("Metho", "")
-
-
-def test_files_that_cannot_be_the_dataset_are_told(tmp_path: Path, main_here: Any) -> None:
-    for task, name in (("mnist", "train.parquet"), ("adult", "adult.data")):
-        (tmp_path / "mirror" / task).mkdir(parents=True)
-        (tmp_path / "mirror" / task / name).write_bytes(b"ab")
-    rows = json.loads(main_here("data", "--data-dir", "mirror", "--json")[1])
-    states = {(row["task"], row["split"]): row["state"] for row in rows}
-    assert states["mnist", "train"] == "damaged: train.parquet is no parquet file"
-    assert states["adult", "train"] == "damaged: 2 bytes cannot hold 32,561 rows"
-    assert states["mnist", "test"] == "missing"
 
 
 @pytest.mark.parametrize(
@@ -286,63 +230,15 @@ def test_interrupt_leaves_no_record(tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "results").rglob("*") if path.is_file()] == []
 
 
-GREEDY = """
-import dphpo_bench as bench
-from dphpo_bench.methods.auto_clipping import AutoClipping
-
-class Greedy(AutoClipping):
-    name = "greedy"
-    summary = "Takes one gradient more than it planned."
-
-    def run(self, plan, session):
-        outcome = super().run(plan, session)
-        noise = plan.parameters.noise_multiplier
-        batch = session.sample(bench.events.poisson_sampled(plan.parameters.sample_rate, bench.events.gaussian(noise)))
-        batch.gradient(outcome.model, bench.clipping.AutoS(), noise)
-        return outcome
-"""
-
-
 def test_a_method_that_exceeds_its_plan_is_recorded_and_exits_with_3(
-    tmp_path: Path, main_here: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, main_here: Any, monkeypatch: pytest.MonkeyPatch, fixed_noise: Any
 ) -> None:
-    info = tmp_path / "greedy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[dphpo_bench.methods]\ngreedy = greedy_method:Greedy\n")
-    (tmp_path / "greedy_method.py").write_text(GREEDY)
-    monkeypatch.syspath_prepend(tmp_path)
-    code, _, err = main_here("run", "-m", "greedy", "-t", "digits", *FAST, "--quiet")
+    greedy = registry.Registered(fixed_noise, "a test")
+    monkeypatch.setattr(registry, "methods", lambda: {"fixed_noise": greedy})
+    greed = ("-m", "fixed_noise", "--set", "extra_steps=1")
+    code, _, err = main_here("run", *greed, "-t", "digits", "--quiet")
     assert code == 3
     assert err.startswith("Run over_budget: The plan does not cover the release")
     (path,) = (tmp_path / "results").rglob("*.json")
     record = read_record(path)
     assert (record.status, record.metrics) == ("over_budget", {})
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1 and then nothing of use"])
-def test_a_damaged_file_is_one_line_that_names_it(tmp_path: Path, main_here: Any, content: bytes) -> None:
-    folder = tmp_path / "mirror" / "mnist"
-    folder.mkdir(parents=True)
-    for name in ("train", "test"):
-        (folder / f"{name}.parquet").write_bytes(content)
-    code, _, err = main_here("run", "-m", "dp_sgd", "-t", "mnist", "--data-dir", "mirror", "--quiet")
-    assert code == 2
-    assert "train.parquet" in err
-    assert len(err.strip().splitlines()) == 1
-
-
-def test_an_interrupt_while_modules_are_imported_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Interrupting:
-        def find_spec(self, name: str, *_: object) -> None:
-            if name == "dphpo_bench.cli.commands":
-                raise KeyboardInterrupt
-
-    monkeypatch.delitem(sys.modules, "dphpo_bench.cli.commands", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
-    with pytest.raises(SystemExit) as ended:
-        entry.main()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "Interrupted.\n"

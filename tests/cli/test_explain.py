@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dphpo_bench import read_record
-from dphpo_bench.leaderboard.questions import final_run
+from dphpo_bench.leaderboard.questions import final_run, values_of
 from dphpo_bench.recipes import DpSgd
 from dphpo_bench.recipes.searched_run import Combination, SearchedRun
 from dphpo_bench.records.record import RunRecord
@@ -44,6 +44,11 @@ def _planned(parameters: Any) -> Any:
 )
 def test_the_run_that_trained_what_was_released(parameters: Any, released: dict[str, Any], expected: Any) -> None:
     assert final_run(_planned(parameters), released) == expected
+
+
+def test_an_extra_run_is_handed_all_of_a_run_but_its_noise() -> None:
+    assert "noise_multiplier" not in values_of(RUN)
+    assert DpSgd(**values_of(RUN), noise_multiplier=RUN.noise_multiplier) == RUN
 
 
 @pytest.fixture
@@ -121,19 +126,6 @@ def test_runs_without_tuning_need_no_extra_runs_and_many_are_a_table(
     assert "grid_oracle" not in out
     _, out, _ = main_here("explain", "results", "--only", "method=dp_sgd", "-q")
     assert "Nothing was paid for tuning" in out
-
-
-def test_a_run_that_found_nothing_is_told_by_the_oracles_values(records: Any, main_here: Any, tmp_path: Path) -> None:
-    path = records(*SEARCH)
-    records("-m", "grid_oracle")
-    RecordStore(tmp_path / "results").write(read_record(path).model_copy(update={"released": {"winner": None}}))
-    code, out, err = main_here("explain", str(path), "--json", "-q", "--executor", "serial")
-    assert code == 0, err
-    (told,) = json.loads(out)
-    assert told["results"]["at_full"] is told["extra_runs"]["at_full"] is None
-    assert told["noise"] == pytest.approx(told["results"]["oracle"] - told["results"]["at_left"])
-    assert "found nothing" in told["note"]
-    assert "winner=null" in main_here("explain", str(path), "-q")[1]
 
 
 def test_mistakes_are_one_line(records: Any, main_here: Any, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -45,22 +44,6 @@ def test_a_log_shows_the_outermost_work(capsys: pytest.CaptureFixture[str]) -> N
     assert [line.partition(" done")[0] for line in lines] == ["Trials: 2", "Trials:", "Final run: 1", "Final run:"]
 
 
-def test_long_work_inside_other_work_reports_to_the_log(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(display, "LOG_SECONDS", 0.0)
-    nested(TerminalProgress())
-    assert "Training: 3 of 3" in capsys.readouterr().err
-
-
-def test_a_display_ends_with_the_work_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stderr", Terminal())
-    progress = TerminalProgress()
-    with pytest.raises(ZeroDivisionError), progress.track("Trials", 2), progress.track("Training", 3):
-        raise ZeroDivisionError
-    nested(progress)
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which passes as the test says."""
@@ -81,36 +64,6 @@ def test_a_log_says_how_long_the_rest_takes(clock: list[float], capsys: pytest.C
         "Extracting: 1,000 of 1,000 after 180 s",
         "Extracting: done in 180.0 s",
     ]
-
-
-def test_a_bar_says_the_same(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a report takes longer than the half minute that Rich looks back."""
-    monkeypatch.setattr("sys.stderr", Terminal())
-    progress = TerminalProgress()
-    with progress.track("Extracting", 1000) as advance:
-        assert progress._bars is not None
-        monkeypatch.setattr(progress._bars, "get_time", lambda: clock[0])
-        for clock[0], amount in ((60, 300), (100, 50), (140, 50)):
-            advance(amount)
-        assert progress._bars.tasks[0].time_remaining == 600 / (100 / 80)
-
-
-def test_a_log_names_a_phase_that_takes_long(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    progress = TerminalProgress()
-    with progress.track("Planning", 0):
-        pass
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(display, "SHORT_SECONDS", 0.01)
-    monkeypatch.setattr(display, "PHASE_SECONDS", 0.2)
-    with progress.track("Planning", 0):
-        time.sleep(0.5)
-        with progress.track("Decoding", 2) as advance:  # stands for itself, as without the phase
-            advance(2)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["Planning", "Planning: 0 s so far"]
-    assert next(line for line in lines if line.startswith("Decoding")) == "Decoding: 2"
 
 
 def test_a_log_that_nobody_reads_any_more_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:

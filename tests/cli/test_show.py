@@ -2,8 +2,6 @@
 
 import json
 import shlex
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 
 from dphpo_bench import read_record
 from dphpo_bench.cli.plots import bar, step_plot
-from dphpo_bench.records.choices import chosen, series, tried
 from tests.sweep.conftest import plugin  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.usefixtures("plugin")
@@ -70,13 +67,6 @@ def test_a_run_beside_the_oracle(made: Any, main_here: Any, tmp_path: Path) -> N
     assert told["risk"] == read_record(path).privacy.risk.model_dump()
 
 
-def test_a_record_may_lie_in_a_top_level_folder(made: Any, main_here: Any) -> None:
-    path = made("-m", "hyfreedp")
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="") as folder:
-        copy = Path(shutil.copy(path, folder))
-        assert main_here("show", str(copy))[0] == 0
-
-
 def test_a_reference_and_its_candidates(made: Any, main_here: Any) -> None:
     code, out, err = main_here("show", str(made("-m", "grid_oracle")))
     assert (code, err) == (0, "")
@@ -92,37 +82,10 @@ def test_a_run_without_a_seed(made: Any, main_here: Any) -> None:
     assert ": all for training" in out
 
 
-def test_what_is_no_record_is_one_line(main_here: Any, tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text("{}")
-    for name, message in (("x.json", "x.json is not a valid record"), ("y.json", "Cannot read the record y.json")):
-        code, out, err = main_here("show", name)
-        assert (code, out) == (2, "")
-        assert err.startswith(message)
-        assert len(err.splitlines()) == 1
-
-
-def test_what_was_released_is_sorted() -> None:
-    released: dict[str, Any] = {
-        "learning_rate": 0.1,
-        "winner": None,
-        "path": [{"step": 5, "learning_rate": 0.1, "odd": "x"}, {"step": 2, "learning_rate": 0.3}],
-        "norms": [1, 2.5, 10**400, True],
-        "candidates": [{"learning_rate": 1.0, "score": 0.5}, "odd", {}],
-        "empty": [],
-    }
-    assert chosen(released) == {"learning_rate": 0.1, "winner": None}
-    assert [(one.name, one.points) for one in series(released)] == [
-        ("learning_rate", ((2, 0.3), (5, 0.1))),
-        ("norms", ((1, 1), (2, 2.5))),
-    ]
-    assert tried(released) == [{"learning_rate": 1.0, "score": 0.5}]
-
-
 @pytest.mark.parametrize(
     "points",
     [
         [(1, 0.001), (50, 1.0)],
-        [(3, 2.0)],
         [(0, 1e-299), (1, 1e299)],
         [(step, step % 7 + 1) for step in range(1000)],
     ],
@@ -133,13 +96,6 @@ def test_a_plot_keeps_to_its_size(points: list[tuple[float, float]]) -> None:
     assert max(map(len, lines)) <= 60
     assert any(0x2800 < ord(letter) < 0x2900 for letter in lines[0] + lines[3])
     assert lines[-1].split()[0] == f"{points[0][0]:g}"
-
-
-def test_a_plot_has_its_ends_where_they_belong() -> None:
-    first, *_, low, _, steps = step_plot([(1, 0.001), (50, 1.0), (100, 1.0)], 40, 6)
-    assert first.startswith("     1 ┤")
-    assert low.startswith(" 0.001 ┤⣀")
-    assert steps.split() == ["1", "100"]
 
 
 @pytest.mark.parametrize(("share", "full"), [(0, 0), (1e-9, 1), (0.5, 5), (1 - 1e-9, 9), (1, 10)])

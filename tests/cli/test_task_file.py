@@ -82,35 +82,11 @@ def test_what_it_is_and_the_command_that_repeats_a_run(main_with_file: Any, tmp_
     assert " -t file_rows --model Net --task-file rows_in_a_file.py --epsilon 3 " in out
 
 
-def test_the_command_that_repeats_a_failed_cell(main_with_file: Any, tmp_path: Path) -> None:
-    (tmp_path / "suite.toml").write_text(
-        'methods = [{ name = "dp_sgd", parameters = { optimizer = "SGD", learning_rate = 1e300 } }]\n'
-        'tasks = ["file_rows"]\nepsilons = [3]\nseeds = [0]\n'
-    )
-    code, out, err = main_with_file("sweep", "suite.toml", "--task-file", "rows_in_a_file.py", "--executor", "serial")
-    assert code == 1, err
-    assert "-t file_rows --model Net --task-file rows_in_a_file.py" in out
-
-
-@pytest.mark.slow
-def test_why_a_run_lost(main_with_file: Any, tmp_path: Path) -> None:
-    (tmp_path / "suite.toml").write_text(
-        'methods = ["dp_hyper", "grid_oracle"]\ntasks = ["file_rows"]\nepsilons = [3]\nseeds = [0]\n'
-    )
-    own = ("--task-file", "rows_in_a_file.py", "--quiet")
-    assert main_with_file("sweep", "suite.toml", *own)[0] == 0
-    code, out, err = main_with_file("explain", "results/file_rows/dp_hyper", *own)
-    assert code == 0, err
-    assert "to a worse choice" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (("run", "-m", "dp_sgd"), "Missing option --task NAME, or --task-file FILE"),
         (("run", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py", "-t", "other"), "Unknown task 'other'"),
-        (("audit", "-m", "dp_sgd", "--task-file", "rows_in_a_file.py:rows"), "to be a task, got Tensor"),
-        (("describe",), "Missing argument METHOD|TASK, or --task-file FILE"),
         (("describe", "dp_sgd", "--task-file", "none.py"), "no such file"),
         (
             ("sweep", "suite.toml", "--task-file", "rows_in_a_file.py", "--executor", "ray"),

@@ -14,7 +14,7 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
 from dphpo_bench.base.text import one_line
-from tests.conftest import FixedNoise
+from tests.conftest import FixedNoise, TinyTask
 
 SVG = "{http://www.w3.org/2000/svg}"
 generator = np.random.default_rng(0)
@@ -78,26 +78,8 @@ def test_own_methods_on_an_own_task(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_method_that_opens_records_is_stopped_though_its_class_is_a_copy() -> None:
-    class Own(bench.Task):
+    class Own(TinyTask):
         name = "own"
-        summary = "Twos and zeros."
-        models = ("linear",)
-        public = True
-
-        @property
-        def facts(self) -> bench.TaskFacts:
-            return bench.TaskFacts("own", "linear", 100, bench.recipes.Input((2,)), 50, 1, "SGD", 0.1, n_classes=2)
-
-        def load_train(self, source: bench.DataSource) -> bench.Records:
-            return bench.Records(torch.ones(100, 2), torch.arange(100) % 2)
-
-        load_test = load_train
-
-        def build_model(self) -> nn.Module:
-            return nn.Linear(2, 2)
-
-        def fingerprint(self, source: bench.DataSource) -> str:
-            return "1"
 
     @dataclasses.dataclass(frozen=True)
     class Nosy(FixedNoise):
@@ -148,9 +130,7 @@ def test_a_plot_and_a_board() -> None:
     ("changes", "reason"),
     [
         ({"methods": "hyfreedp"}, "Expected methods as a list"),
-        ({"methods": []}, "at least one of methods"),
         ({"methods": [Louder(), Louder()]}, "Expected each method once"),
-        ({"epsilons": 3}, "Expected epsilons as a list"),
         ({"epsilons": iter([3, 3.0])}, "Expected each epsilon once"),
         ({"epsilons": [-1]}, "epsilon"),
         ({"seeds": [0, 0]}, "Expected each seed once"),

@@ -1,10 +1,9 @@
 """What methods and tasks say of themselves."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import pytest
-from annotated_types import Interval
 
 import dphpo_bench as bench
 from dphpo_bench.contract import descriptions, registry
@@ -58,20 +57,6 @@ def test_parameters_are_told_by_declarations_and_docstrings() -> None:
 def test_the_docstring_above_its_sections() -> None:
     expected = ["A child: does this, too.", "It says more: of this, and of that.", "- An item.", "- Another."]
     assert descriptions.explanation(Child) == expected
-
-
-@pytest.mark.parametrize(
-    ("annotation", "text"),
-    [
-        (bool, "True or False"),
-        (Annotated[float, Interval(ge=0, le=1)], "0 ≤ number ≤ 1"),
-        (Annotated[int, Interval(lt=7)], "whole number < 7"),
-        (Annotated[str, print], "text"),
-        (tuple[int, ...], "tuple"),
-    ],
-)
-def test_what_an_annotation_allows(annotation: object, text: str) -> None:
-    assert descriptions.kind_text(annotation) == text
 
 
 @pytest.mark.parametrize("name", registry.methods())

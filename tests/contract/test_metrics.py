@@ -26,7 +26,6 @@ MARGINS, LABELS = torch.tensor([-1.0, 2.0, 0.5, -0.2]), torch.tensor([0.0, 1.0, 
         (bench.metrics.ACCURACY, {"logits": LOGITS}, CLASSES, 3 / 4),
         (bench.metrics.ACCURACY, MARGINS, LABELS, 2 / 4),
         (bench.metrics.ACCURACY, MARGINS[:, None], LABELS, 2 / 4),
-        (bench.metrics.ACCURACY, MARGINS.view(2, 2), LABELS.view(2, 2), 2 / 4),
         (bench.metrics.ACCURACY, torch.full((4, 3), math.nan), CLASSES, 0.0),
         (bench.metrics.BALANCED_ACCURACY, LOGITS[1:], CLASSES[1:], (1 / 2 + 1) / 2),
         (bench.metrics.F1, MARGINS, LABELS, 2 * 1 / (2 * 1 + 1 + 1)),
@@ -55,8 +54,6 @@ def test_values(metric: bench.metrics.Metric, outputs: torch.Tensor, targets: to
         (bench.metrics.ROC_AUC, MARGINS, torch.ones(4)),
         (bench.metrics.F1, -MARGINS.abs(), torch.zeros(4)),
         (bench.metrics.R2, MARGINS, torch.ones(4)),
-        (bench.metrics.R2, MARGINS[:1], LABELS[:1]),
-        (bench.metrics.R2, MARGINS * math.nan, LABELS),
         (bench.metrics.MEAN_SQUARED_ERROR, LOGITS, CLASSES),
         (bench.metrics.ACCURACY, LOGITS[0], CLASSES),
         (bench.metrics.ACCURACY, torch.zeros(1, 2, 3), torch.full((1, 2), -100)),
@@ -183,13 +180,3 @@ def test_a_metric_of_the_model_that_is_undefined_is_refused(value: Any) -> None:
     metric = bench.metrics.ModelMetric("odd", True, lambda _model, _test: value)
     with pytest.raises(bench.errors.InvalidValueError, match=r"The metric odd (is no number|cannot)"):
         metric.of(nn.Linear(1, 1), bench.Records(torch.zeros(1), torch.zeros(1)))
-
-
-def test_a_metric_of_the_model_opens_no_data() -> None:
-    """Models run in it, and a model's code may be the method's."""
-    inputs, labels = torch.zeros(40, 2), torch.arange(40) % 2
-    metric = bench.metrics.ModelMetric("nosy", True, lambda _model, _test: float(len(task.load_train(None))))
-    data: dict[str, Any] = {"test": (inputs, labels), "metrics": [metric], "public": True, "epochs": 2}
-    task = bench.ArrayTask("blobs", (inputs, labels), nn.Linear(2, 2), **data)
-    with pytest.raises(bench.errors.RunFailedError, match="load_train of task blobs was called"):
-        bench.run("dp_sgd", task, bench.PrivacyBudget(8, 1e-3), seed=0)

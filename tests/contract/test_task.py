@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import optuna
 import pytest
 
 from dphpo_bench.base.errors import InvalidValueError
@@ -28,10 +27,3 @@ def test_default_delta_is_below_one_over_n(tiny_task) -> None:
 def test_facts_out_of_range(tiny_task, change: dict[str, float]) -> None:
     with pytest.raises(InvalidValueError, match=r"batch_size|epochs|n_records"):
         replace(tiny_task.facts, **change)
-
-
-def test_search_space_serves_an_optuna_sampler(tiny_task) -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    rates = [study.ask(tiny_task.facts.search_space()).params["learning_rate"] for _ in range(50)]
-    assert all(1e-4 <= rate <= 1 for rate in rates)
-    assert min(rates) < 1e-3 < 0.1 < max(rates)

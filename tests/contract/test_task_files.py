@@ -91,11 +91,8 @@ def test_one_of_them(name: str, task: str) -> None:
         ("no_task_here.py", "defines no task"),
         ("raises_here.py", "Cannot import raises_here: ZeroDivisionError"),
         ("own_rows.py:onne", "Unknown task in own_rows 'onne'. Did you mean 'one'"),
-        ("own_rows.py:missing", r"Unknown task in own_rows 'missing'\. Available: .*broken.*larger.*one"),
         ("own_rows.py:broken", r"broken\(\) raises ZeroDivisionError: not today"),
         ("own_rows.py:nothing", "Expected nothing of own_rows to be a task, got int"),
-        ("no_such_module_at_all", "Cannot import no_such_module_at_all"),
-        ("a/b", "Expected FILE.py, FILE.py:NAME, MODULE or MODULE:NAME"),
         ("", "Expected FILE.py"),
     ],
 )
@@ -119,12 +116,6 @@ def test_two_of_one_name_are_refused(files: Path) -> None:
     for places in (["own_rows.py", "second_rows.py"], ["own_rows.py:larger", "own_rows.py:larger"]):
         with pytest.raises(DphpoBenchError, match="Two tasks are named"):
             TaskFiles.of(places)
-    (files / "second_rows.py").write_text(
-        "from own_rows import Rows as Other\nclass Rows(Other):\n    name = 'digits'\n"
-    )
-    sys.modules.pop("second_rows")
-    with pytest.raises(DphpoBenchError, match="Two tasks are named 'digits'"):
-        TaskFiles.of(["second_rows.py"])
     sys.modules.pop("second_rows")
 
 

@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import time
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,11 +13,10 @@ import pytest
 import dphpo_bench as bench
 from dphpo_bench.base.errors import AccountError, DataError, InvalidValueError
 from dphpo_bench.harness.account import Account, Entry
-from dphpo_bench.harness.account_report import bound_text, open_account, report_of
+from dphpo_bench.harness.account_report import bound_text, open_account
 from dphpo_bench.privacy import event_texts
-from dphpo_bench.privacy.events import gaussian, non_private, poisson_sampled, repeat
+from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
 from dphpo_bench.privacy.runs_together import RenyiFilter
-from dphpo_bench.records.store import RecordStore
 from tests.conftest import TinyTask
 from tests.harness.children import ended, start
 
@@ -115,15 +112,6 @@ def test_a_run_that_is_killed_while_it_reads_is_counted_once(fixed_noise, budget
     assert (done.number, done.status) == (killed.number, "ok")
 
 
-def test_many_writers_lose_nothing(tmp_path: Path) -> None:
-    def write(number: int) -> None:
-        Account(tmp_path).count([release(number, gaussian(1.0 + number))])
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(24)))
-    assert {one.number for one in Account(tmp_path).read()[1]} == {f"{number:016x}" for number in range(24)}
-
-
 def test_two_processes_never_pass_a_cap_together(tmp_path: Path) -> None:
     """Each of four processes tries to count six releases; the cap lets five of the 24 through."""
     Account(tmp_path).open_with_cap(3.0, 1e-5)
@@ -188,12 +176,6 @@ def test_a_full_disk_refuses_the_run_and_keeps_what_was_counted(
     assert bench.account(tmp_path).releases[0] == before[0]
 
 
-def test_a_folder_that_cannot_be_written_refuses_the_run(fixed_noise, budget, tmp_path: Path) -> None:
-    (tmp_path / ".accounts").write_text("a file where the folder should be")
-    with pytest.raises(AccountError, match=r"Cannot write the account .* No data was read"):
-        bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
-
-
 def test_a_cap_is_set_before_the_first_release_and_holds(fixed_noise, budget, tmp_path: Path) -> None:
     alone = bench.plan(fixed_noise(), PrivateTask(), budget).epsilon.epsilon
     Account(tmp_path).open_with_cap(alone * 1.0001, budget.delta)
@@ -220,6 +202,8 @@ def test_a_record_that_no_account_counts_is_added(fixed_noise, budget, tmp_path:
     record = bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path).record
     for path in (tmp_path / ".accounts").iterdir():
         path.unlink()
+    with pytest.raises(AccountError, match="has 1 record of private records that no account counts"):
+        open_account(tmp_path, 3.0, 1e-5)
     report = bench.account(tmp_path)
     assert (len(report.releases), len(report.uncounted)) == (0, 1)
     assert report.totals[0].together == pytest.approx(record.privacy.epsilon, rel=1e-6)
@@ -239,12 +223,6 @@ def test_ten_runs_by_hand_and_by_tool(tmp_path: Path) -> None:
     assert total.together == pytest.approx(hand.get_epsilon(1e-5), rel=1e-3)
 
 
-def test_what_has_no_bound_is_unknown_or_infinite(tmp_path: Path) -> None:
-    Account(tmp_path).count([release(1, non_private())])
-    assert bench.account(tmp_path).totals[0].together == float("inf")
-    json.dumps(report_of(Account(tmp_path)).to_json())
-
-
 def test_records_that_change_go_on_in_the_same_account_and_it_says_so(fixed_noise, budget, tmp_path: Path) -> None:
     class Changed(PrivateTask):
         version = 2
@@ -259,7 +237,7 @@ def test_records_that_change_go_on_in_the_same_account_and_it_says_so(fixed_nois
     assert "The records changed between runs" in str(second.account)
 
 
-@pytest.mark.parametrize("name", ["", "../x", ".hidden", "x" * 65])
+@pytest.mark.parametrize("name", ["", "../x"])
 def test_a_name_that_is_no_files_name_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="Expected an account's name"):
         Account(tmp_path, name)
@@ -321,53 +299,11 @@ def _forget_interrupts() -> None:
     journal._remembered.clear()
 
 
-def test_a_lost_account_does_not_hide_what_a_killed_run_released(fixed_noise, budget, tmp_path: Path) -> None:
-    class Stops(type(fixed_noise())):  # type: ignore[misc]
-        def run(self, plan, session):
-            super().run(plan, session)
-            raise KeyboardInterrupt
-
-    class Gone(PrivateTask):
-        def load_train(self, source: bench.DataSource) -> bench.Records:
-            if (tmp_path / "gone").exists():
-                raise DataError("Expected a file.")
-            return super().load_train(source)
-
-    with pytest.raises(KeyboardInterrupt):
-        bench.run(Stops(), Gone(), budget, results_dir=tmp_path)
-    _forget_interrupts()
-    Account(tmp_path).path.unlink()
-    (tmp_path / "gone").touch()
-    with pytest.raises(DataError):
-        bench.run(Stops(), Gone(), budget, results_dir=tmp_path)
-    assert len(bench.account(tmp_path).releases) == 1
-
-
-def test_a_method_that_says_it_is_not_private_counts_as_without_privacy(fixed_noise, budget, tmp_path: Path) -> None:
-    class Open(type(fixed_noise())):  # type: ignore[misc]
-        end_to_end_private = False
-
-    with pytest.raises(InvalidValueError, match="has no privacy"):
-        bench.run(Open(), PrivateTask(), budget, results_dir=tmp_path)
-    bench.run(Open(), PrivateTask(), budget, results_dir=tmp_path, not_private=True)
-    assert bench.account(tmp_path).totals[0].together == float("inf")
-
-
-def test_a_cap_is_for_one_unit_and_for_a_folder_without_earlier_runs(fixed_noise, budget, tmp_path: Path) -> None:
+def test_a_cap_is_for_one_unit(tmp_path: Path) -> None:
     Account(tmp_path).open_with_cap(3.0, 1e-5)
     Account(tmp_path).count([release(1, gaussian(9.0))])
     with pytest.raises(AccountError, match=r"no theorem adds up runs of different ones \(patient, record\)"):
         Account(tmp_path).count([release(2, gaussian(9.0), unit="patient")])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        record = bench.run(fixed_noise(), PrivateTask(), budget, seed=0, results_dir=tmp_path / "old").record
-    (tmp_path / "old/.accounts/main.jsonl").unlink()
-    facts = {name: value for name, value in record.identity.facts.items() if name != "public"}
-    old = record.model_copy(update={"identity": record.identity.model_copy(update={"facts": facts})})
-    RecordStore(tmp_path / "old").write(old)  # as earlier versions wrote it: seeded, and without a mark
-    assert len(bench.account(tmp_path / "old").uncounted) == 2
-    with pytest.raises(AccountError, match="has 2 records of private records that no account counts"):
-        open_account(tmp_path / "old", 3.0, 1e-5)
 
 
 def test_a_run_that_asked_nothing_leaves_the_total_known(fixed_noise, budget, tmp_path: Path) -> None:
@@ -380,18 +316,3 @@ def test_a_run_that_asked_nothing_leaves_the_total_known(fixed_noise, budget, tm
     report = bench.account(tmp_path)
     assert (len(report.releases), report.uncounted) == (1, ())
     assert report.totals[0].together == pytest.approx(0.326, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    "change", [{"event": "garbage"}, {"unit": ["a"]}, {"delta": "x"}, {"event": '{"type": "gaussian"}'}]
-)
-def test_a_line_that_is_none_is_damage(change: dict, tmp_path: Path) -> None:
-    book = Account(tmp_path)
-    book.count([release(1, gaussian(2.0))])
-    line = json.loads(book.path.read_text())
-    book.path.write_text(json.dumps({"release": {**line["release"], **change}}) + "\n")
-    with pytest.raises(AccountError, match="is damaged"):
-        bench.account(tmp_path)
-    (tmp_path / ".accounts/._main.jsonl").write_text("what another system left")
-    book.path.unlink()
-    assert not bench.account(tmp_path).releases

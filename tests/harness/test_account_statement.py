@@ -33,15 +33,6 @@ def test_two_gaussians_have_the_risk_of_one(tmp_path: Path) -> None:
     assert "1. 2026-01-01, run: m on t (o), ε = 1.000, δ = 1e-05, per record; not ended, or killed." in text
 
 
-def test_a_cap_is_the_guarantee_for_whoever_looks(tmp_path: Path) -> None:
-    Account(tmp_path).open_with_cap(3.0, 1e-5)
-    assert "Nothing has been released." in text_of(tmp_path)
-    Account(tmp_path).count([release(1, gaussian(8.0))])
-    assert "whatever runs are chosen by, all of them together are (ε, δ)-differentially private with ε = 3" in text_of(
-        tmp_path
-    )
-
-
 def test_what_has_no_guarantee_says_so(tmp_path: Path) -> None:
     Account(tmp_path).count([release(1, gaussian(2.0)), release(2, non_private(), float("inf"))])
     assert "For one record: none. Some run had no privacy" in text_of(tmp_path)

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from dphpo_bench.session.session import Session
 from tests.harness.children import ended, start
 
 BUDGET = bench.PrivacyBudget(3.0, 1e-3)
-STEPS = 24
-"""6 batches an epoch, 4 epochs."""
-
 SINGLE_RUNS = (
     *("dp_sgd", "hyfreedp", "hyfreedp_paper", "adaptive_clipping", "dp_adam_wosm", "dp_zo", "random_search"),
     *("prodigy", "dadaptation", "dog", "ldog", "dowg", "mechanic", "schedule_free"),
@@ -75,7 +71,7 @@ def test_a_killed_run_ends_with_the_record_and_model_of_one_that_was_not(
 ) -> None:
     whole = bits(run(tmp_path / "whole", method, checkpoint_every=None))
     # Before the first checkpoint, and after each of three.
-    for step in (3, 7, 12, 20) if method in ("dp_sgd", "hyfreedp", "prodigy") else (12,):
+    for step in (3, 7, 20) if method == "hyfreedp" else (12,):
         killed_at(step, monkeypatch, tmp_path / "killed", method)
     assert (checkpoint_in(tmp_path / "killed").stat().st_mode & 0o777) == 0o600
     path = checkpoint_in(tmp_path / "killed")
@@ -103,51 +99,7 @@ class Forgetful(bench.recipes.SingleRun):
         return bench.Outcome(model, {})
 
 
-@dataclass(frozen=True)
-class AsksFirst(Forgetful):
-    """A method that asks before its loop."""
-
-    name = "asks_first"
-
-    def run(self, plan: bench.Plan[bench.recipes.DpSgd], session: bench.Session) -> bench.Outcome:
-        """Ask one batch."""
-        plan.parameters.gradient(session, session.build_model())
-        raise AssertionError
-
-
 class TestGoingOn:
-    def test_the_display_goes_on_from_the_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        reports: list[Any] = []
-
-        class Seen(bench.NullProgress):
-            @contextmanager
-            def track(self, description: str, total: int) -> Iterator[Any]:
-                yield lambda amount=1: reports.append(amount) if description == "Training" else None
-
-            def note(self, text: str) -> None:
-                reports.append(text)
-
-        killed_at(12, monkeypatch, tmp_path, "dp_sgd")
-        run(tmp_path, "dp_sgd", progress=Seen())
-        assert reports[0] == "Going on after step 10, from the checkpoint of an earlier process."
-        assert reports[1:] == [10] + [1] * (STEPS - 10)
-
-    def test_another_seed_starts_from_its_first_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        killed_at(12, monkeypatch, tmp_path, "dp_sgd")
-        other = run(tmp_path, "dp_sgd", seed=1)
-        assert bits(other) == bits(run(tmp_path / "new", "dp_sgd", seed=1))
-        assert checkpoint_in(tmp_path)  # that of seed 0
-
-    def test_a_finished_run_starts_anew(self, tmp_path: Path) -> None:
-        assert bits(run(tmp_path, "dp_sgd")) == bits(run(tmp_path, "dp_sgd"))
-
-    def test_a_run_without_checkpoints_removes_an_earlier_one(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        killed_at(12, monkeypatch, tmp_path, "dp_sgd")
-        run(tmp_path, "dp_sgd", checkpoint_every=None)
-        assert list((tmp_path / ".unfinished").iterdir()) == []
-
     def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -159,7 +111,7 @@ class TestGoingOn:
 
 
 class TestRefused:
-    @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?", lambda _: b""])
+    @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: data[:-1] + b"?"])
     def test_a_damaged_checkpoint(
         self, damage: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -172,21 +124,14 @@ class TestRefused:
         path.unlink()
         assert run(tmp_path, "dp_sgd").record.status == "ok"
 
-    def test_other_conditions(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        killed_at(7, monkeypatch, tmp_path, "dp_sgd")
-        monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-        with pytest.raises(bench.errors.DphpoBenchError, match="of a run with another number of threads"):
-            run(tmp_path, "dp_sgd")
-
-    @pytest.mark.parametrize("method", ["dp_hyper", "grid_composed", "nonprivate"])
+    @pytest.mark.parametrize("method", ["dp_hyper", "nonprivate"])
     def test_more_than_one_training_run(self, method: str, tmp_path: Path) -> None:
         with pytest.raises(bench.errors.InvalidValueError, match="does more than one training run"):
             run(tmp_path, method)
 
-    @pytest.mark.parametrize("method", [Forgetful(), AsksFirst()])
-    def test_a_method_that_does_not_name_its_state(self, method: bench.Method, tmp_path: Path) -> None:
+    def test_a_method_that_does_not_name_its_state(self, tmp_path: Path) -> None:
         with pytest.raises(bench.errors.InvalidValueError, match="cannot go on from a checkpoint"):
-            run(tmp_path, method)
+            run(tmp_path, Forgetful())
         assert not list(tmp_path.rglob("*.json"))
 
     @pytest.mark.parametrize(
@@ -246,9 +191,3 @@ class TestPrivateRecords:
         journal.unlink()
         with pytest.raises(bench.errors.DphpoBenchError, match="of a run with another seed"):
             run(tmp_path, "dp_sgd", toy(public=False), seed=None)
-
-    @pytest.mark.filterwarnings("ignore:Task toy has private data")
-    def test_a_seeded_run_is_counted_once_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        killed_at(7, monkeypatch, tmp_path, "dp_sgd", toy(public=False))
-        run(tmp_path, "dp_sgd", toy(public=False))
-        assert len(self.account(tmp_path)) == 1

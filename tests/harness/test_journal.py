@@ -49,25 +49,7 @@ def test_a_torn_line_is_drawn_again(tmp_path: Path) -> None:
     assert [json.loads(line) for line in path.read_text().splitlines()] == [["a", 1], ["b", 3]]
 
 
-def test_discarded_when_the_run_is_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    journal = Journal(path)
-    journal.once("a", lambda: 1)
-    journal.discard()
-    assert not path.exists()
-    journal.discard()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_journal_is_one_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_text("")
-    path.chmod(0)
-    with pytest.raises(RecordError, match="Cannot read the journal"):
-        Journal(path)
-
-
-@pytest.mark.parametrize("text", ["not json\n", '{"a": 1}\n', '["a", "b"]\n', '["a"]\n'])
+@pytest.mark.parametrize("text", ["not json\n", '["a", "b"]\n'])
 def test_a_journal_of_anything_else_is_one_clear_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(text)

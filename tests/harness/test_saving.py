@@ -59,16 +59,6 @@ def test_weights_that_layers_share_are_written_for_both(result: Any, tmp_path: P
     assert torch.equal(other.second.weight, model.first.weight)
 
 
-def test_an_own_network(tmp_path: Path, budget: bench.PrivacyBudget, fixed_noise: Any) -> None:
-    x = torch.randn(400, 5, generator=torch.Generator().manual_seed(0))
-    task = bench.ArrayTask("own", (x, (x[:, 0] > 0).long()), nn.Linear(5, 2), batch_size=100, epochs=2)
-    with pytest.warns(UserWarning, match="private data"):
-        result = bench.run(fixed_noise(), task, budget, seed=1)
-    path = result.save(tmp_path / "own.safetensors")
-    with torch.no_grad():
-        assert torch.equal(bench.load_model(path, task)(x), result.model(x))  # type: ignore[misc]
-
-
 def test_a_model_is_kept_when_the_disk_is_full(result: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has been paid for."""
 
@@ -102,15 +92,6 @@ def test_what_is_unfit_is_refused(result: Any, tmp_path: Path, tiny_task: TinyTa
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(bench.errors.DataError, match="Cannot read the model"):
         bench.load_model(path, tiny_task)
-
-
-def test_a_network_of_another_structure_is_refused(result: Any, tmp_path: Path) -> None:
-    class Wider(TinyTask):
-        def build_model(self) -> nn.Module:
-            return nn.Linear(7, 3)
-
-    with pytest.raises(bench.errors.DataError, match="another structure than linear"):
-        bench.load_model(result.save(tmp_path / "model.safetensors"), Wider())
 
 
 def test_a_failed_run_has_no_model(plain_run: Any, fixed_noise: Any, tmp_path: Path) -> None:

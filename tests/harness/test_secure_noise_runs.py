@@ -9,7 +9,7 @@ import torch
 
 from dphpo_bench.base.errors import InvalidValueError, RecordError
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.privacy.events import gaussian, poisson_sampled, pure_dp, repeat
+from dphpo_bench.privacy.events import gaussian, pure_dp, repeat
 from dphpo_bench.privacy.ledger import Ledger
 from dphpo_bench.privacy.run_counts import UniformCount
 from dphpo_bench.session.scored import TrialResult
@@ -75,26 +75,6 @@ class TestSecondChances:
         with pytest.raises(KeyboardInterrupt):
             self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)
 
-    def test_nor_is_one_that_had_other_noise(self, fixed_noise, plain_run, tmp_path) -> None:
-        with pytest.raises(KeyboardInterrupt):
-            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path, secure_noise=False)
-        with pytest.raises(RecordError, match="second release"):
-            self.run(plain_run, fixed_noise(fault="interrupt"), tmp_path)
-
-    def test_a_finished_run_leaves_nothing_behind(self, fixed_noise, plain_run, tmp_path) -> None:
-        for _ in range(2):
-            assert self.run(plain_run, fixed_noise(), tmp_path).record.status == "ok"
-            assert not list((tmp_path / ".unfinished").iterdir())
-
-    def test_a_mistake_before_any_release_does_not_count(self, fixed_noise, plain_run, tmp_path) -> None:
-        class Mistaken(fixed_noise):
-            def run(self, plan, session):
-                session.sample(poisson_sampled(0.0, gaussian(1.0)))
-
-        for _ in range(2):
-            with pytest.raises(InvalidValueError, match="rate"):
-                self.run(plain_run, Mistaken(), tmp_path)
-
     def test_copies_of_the_process_draw_noise_of_their_own(self, open_session) -> None:
         """Trials run in copies. Were the state of a generator copied with them, all would have the same noise.
 
@@ -129,19 +109,3 @@ class TestSession:
         sealed = SealedUtilities(open_session()._access, [0.2, 0.9], 0.01)
         assert sealed.open_test(5.0).first(0.5) == 1  # false alarm below e^-30
         assert sealed._access.ledger.event == pure_dp(5.0)
-
-    def test_parts_fit_together_wherever_they_are_made(self, open_session, tiny_task, only_secure) -> None:
-        session = open_session(seed=2**255 + 1)
-        training, validation = session.holdout(0.25)
-        rows = torch.cat([training._access.rows, validation._access.rows]).sort().values
-        assert torch.equal(rows, torch.arange(tiny_task.n_records))
-        inner = session.subsample(asking(0.5, gaussian(1.0)))
-        assert set(inner.holdout(0.25)[0]._access.rows.tolist()) <= set(training._access.rows.tolist())
-        assert set(inner.holdout(0.25)[1]._access.rows.tolist()) <= set(validation._access.rows.tolist())
-
-    def test_batches_of_one_stream_differ(self, open_session) -> None:
-        session, kind = open_session(), asking(0.5, gaussian(1.0))
-        one, two = session.sample(kind)._indices, session.sample(kind)._indices
-        assert one.tolist() != two.tolist()
-        assert one.tolist() == open_session().sample(kind)._indices.tolist()
-        assert one.tolist() != open_session(seed=1).sample(kind)._indices.tolist()

@@ -9,8 +9,6 @@ import pytest
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.cli.options import parse_seed
-from dphpo_bench.harness.journal import Journal
-from dphpo_bench.harness.seeds import default_seed, told_apart
 from dphpo_bench.records.reading import read_results
 from dphpo_bench.records.record import Identity
 from tests.conftest import TinyTask
@@ -20,11 +18,6 @@ class PrivateTask(TinyTask):
     """The same records, as if nobody else had them."""
 
     public = False
-
-
-def test_only_public_data_have_a_default_seed() -> None:
-    assert default_seed(TinyTask()) == 0
-    assert default_seed(PrivateTask()) is None
 
 
 @pytest.mark.parametrize(("task", "seed", "told"), [(PrivateTask, 3, 1), (PrivateTask, None, 0), (TinyTask, 3, 0)])
@@ -46,14 +39,6 @@ def test_two_runs_without_a_seed_have_a_record_each(fixed_noise, budget, tmp_pat
     assert first.run != second.run
     assert first.model_copy(update={"run": None}) == second.model_copy(update={"run": None})
     assert not list((tmp_path / ".unfinished").iterdir())
-
-
-def test_an_interrupted_run_goes_on_under_its_own_number(fixed_noise, budget, tmp_path: Path) -> None:
-    done = bench.run(fixed_noise(), PrivateTask(), budget, results_dir=tmp_path)
-    plain = done.record.identity.model_copy(update={"run": None})
-    journal = Journal(tmp_path / "journal")
-    assert told_apart(plain, journal) == told_apart(plain, Journal(tmp_path / "journal"))
-    assert told_apart(plain, journal) != told_apart(plain, Journal())
 
 
 def test_a_record_with_a_seed_has_no_number_and_its_old_name(fixed_noise, budget, tmp_path: Path) -> None:

@@ -18,11 +18,6 @@ def task(model: nn.Module, **options: object) -> bench.ArrayTask:
     return bench.ArrayTask("own", data, model, batch_size=100, epochs=2, public=True, **options)
 
 
-def test_a_layer_that_mixes_records_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="BatchNorm1d"):
-        task(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)))
-
-
 def test_losses_that_are_never_finite_are_refused() -> None:
     def losses(outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.log(-torch.ones(len(targets))) * outputs.sum(-1)
@@ -37,18 +32,6 @@ def test_scores_that_raise_are_refused() -> None:
 
     with pytest.raises(InvalidValueError, match="No score can be computed from the model's outputs: not yet written"):
         task(nn.Linear(4, 2), scores=scores)
-
-
-def test_making_a_task_draws_none_of_the_callers_random_numbers() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2))
-    before = torch.get_rng_state()
-    task(model)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_bound_of_the_error_is_positive() -> None:
-    with pytest.raises(InvalidValueError, match="Expected error_bound > 0, got -1"):
-        task(nn.Linear(4, 1), kind="regression", error_bound=-1.0)
 
 
 def test_a_number_is_no_budget() -> None:

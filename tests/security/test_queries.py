@@ -1,7 +1,6 @@
 """Mistakes in queries: bounds, threads, processes, precision, interrupts."""
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from torch import nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError, OverBudgetError, RecordError
-from dphpo_bench.session.guard import Guard
-from dphpo_bench.session.held_clipping import CountingRule
 from tests.conftest import TinyTask, session_on
 from tests.security.test_sealing import Built, finish, run
 
@@ -38,7 +35,7 @@ def changed(model: nn.Module) -> nn.Module:
 class TestBounds:
     """Where a sum overflows, or its noise underflows, an answer counts records, whatever noise is charged."""
 
-    @pytest.mark.parametrize("bound", [5e-324, 1e-31, 1e31, 1e306])
+    @pytest.mark.parametrize("bound", [0.0, 1e-31, 1e31, float("nan")])
     @pytest.mark.parametrize("query", ["losses", "loss_changes"])
     def test_of_losses_are_neither_tiny_nor_huge(self, session, query: str, bound: float) -> None:
         model, batch = session.build_model(), session.sample(BATCH)
@@ -77,9 +74,7 @@ class TestOtherProcessesAndThreads:
             lambda: session.sample(BATCH),
             lambda: session.score(model, 1000.0),
             lambda: session.uniform("a"),
-            lambda: session.holdout(0.5),
             lambda: session.best_of(print, bench.search.UniformCount(1, 2), QUERY),
-            lambda: session.sealed_utilities([], 4, 0.5),
         ]
         spent = session._access.ledger.entries
         with ThreadPoolExecutor(1) as pool:
@@ -117,27 +112,15 @@ class TestOtherProcessesAndThreads:
         session.score(Asking(5, 3), 1000.0)
         assert found
 
-    def test_a_session_belongs_to_the_thread_that_opened_it(self) -> None:
-        task, found = TinyTask(), []
-
-        def work() -> None:
-            own = session_on(task, task.load_train(bench.DataSource.resolve()))
-            found.append(own.score(own.build_model(), 1000.0))
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        assert len(found) == 1
-
 
 class TestStreams:
     """A stream that starts twice gives the same noise twice, and a difference without any."""
 
-    @pytest.mark.parametrize("names", [("\N{GRINNING FACE}", "\ud83d\ude00"), (float("nan"), float("nan")), ([1], [1])])
-    def test_a_name_is_a_text(self, session, names: tuple[Any, Any]) -> None:
+    @pytest.mark.parametrize("name", ["\ud83d\ude00", float("nan")])
+    def test_a_name_is_a_text(self, session, name: Any) -> None:
         for ask in (session.fork, session.uniform, lambda name: session.sample(BATCH, name)):
             with pytest.raises(InvalidValueError, match="to be a text of 1 to 64 printable"):
-                [ask(name) for name in names]
+                ask(name)
 
 
 class Acting(nn.Sequential):
@@ -194,14 +177,6 @@ class TestWhileAQueryLasts:
         assert found == pytest.approx(plain, rel=1e-4)
         assert len({round(loss, 3) for loss in plain}) == 3
 
-    def test_a_direction_is_copied_and_has_values(self, session) -> None:
-        model, kind = session.build_model(), bench.events.poisson_sampled(1.0, bench.events.gaussian(1000.0))
-        direction = [torch.ones_like(weight, device="meta") for weight in model.parameters()]
-        with pytest.raises(InvalidValueError, match="tensors with values"):
-            session.sample(kind).losses(model, direction, (0.0,), 1.0, 1000.0)
-        direction = [torch.ones_like(weight, dtype=torch.float64) for weight in model.parameters()]
-        assert len(session.sample(kind).losses(model, direction, (0.0,), 1.0, 1000.0)) == 1
-
     def test_a_training_on_parts_that_is_interrupted_ends_the_run(self, session) -> None:
         """It is charged to nobody: whoever swallowed the error could try again until something came of it."""
         candidates = [bench.recipes.DpSgd(1.0, 1, 50.0, 0.1, clipping="abadi:1e31")]
@@ -209,30 +184,6 @@ class TestWhileAQueryLasts:
             session.sealed_utilities(candidates, 4, 0.5)
         with pytest.raises(bench.errors.DphpoBenchError):
             session.score(session.build_model(), 1000.0)
-
-
-def test_two_runs_in_two_threads_leave_torch_as_it_was() -> None:
-    """The one that ended first put back what it had seen, in the midst of the other's query."""
-    product: Any = torch.backends.mkldnn.matmul
-    before, product.fp32_precision = product.fp32_precision, "bf16"
-    entered, leave = threading.Event(), threading.Event()
-
-    def other() -> None:
-        with Guard().alone():
-            entered.set()
-            leave.wait(60)
-
-    thread = threading.Thread(target=other)
-    try:
-        with Guard().alone():
-            thread.start()
-            assert entered.wait(60)
-        assert product.fp32_precision == "ieee"
-        leave.set()
-        thread.join()
-        assert product.fp32_precision == "bf16"
-    finally:
-        product.fp32_precision = before
 
 
 def test_an_interrupt_in_the_midst_of_a_query_ends_the_run(monkeypatch) -> None:
@@ -307,19 +258,3 @@ class TestInterrupted:
         (journal,) = (one for one in tmp_path.rglob("*") if one.is_file())
         journal.unlink()
         assert run(self.body(kept), **options).status == "ok"
-
-    def test_one_that_had_released_nothing_is(self, tmp_path: Path) -> None:
-        options = {"event": QUERY, "seed": None, "results_dir": tmp_path}
-
-        def nothing(session: bench.Session) -> bench.Outcome:
-            raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            run(nothing, **options)
-        assert run(self.body([], interrupt=False), **options).status == "ok"
-
-
-def test_a_rule_that_counts_is_refused(session) -> None:
-    """The session makes its own."""
-    with pytest.raises(InvalidValueError, match="got CountingRule: a session asks it about norms in advance"):
-        session.sample(BATCH).gradient(session.build_model(), CountingRule(1.0), 1.0)

@@ -14,9 +14,7 @@ import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.base.tensors import Records
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.events import gaussian, poisson_sampled, repeat
-from dphpo_bench.session.batch import gradients_together
 from dphpo_bench.session.session import Session
 from dphpo_bench.training.randomness import Streams
 from tests.conftest import TinyTask, asking, session_on
@@ -88,20 +86,6 @@ def test_gradient_is_the_sum_over_drawn_units_by_the_expected_number(model_name:
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_the_count_of_what_is_not_clipped_counts_units() -> None:
-    records = visits()
-    session = open_on(records)
-    model = session.build_model()
-    kind = asking(1.0, gaussian(NO_NOISE), gaussian(2 * NO_NOISE))
-    norms = sorted(float(clipped_gradient(model, unit, 1e9).norm()) for unit in of_units(records))
-    bound = (norms[39] + norms[40]) / 2
-    gradient, share = session.sample(kind).gradient_and_quantile(model, bound, NO_NOISE, NO_NOISE)
-    assert share == pytest.approx(40 / N_UNITS, abs=1e-9)
-    found = torch.cat([part.flatten() for part in gradient]).double()
-    expected = sum(clipped_gradient(model, unit, bound) for unit in of_units(records)) / N_UNITS
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_losses_and_changes_are_means_of_units_means_of_clipped_values(rate: float) -> None:
     records = visits()
@@ -134,24 +118,6 @@ def test_score_is_the_mean_over_units() -> None:
     assert session.score(model, NO_NOISE) == pytest.approx(float(sum(shares)) / N_UNITS, abs=1e-9)
 
 
-def test_models_together_have_the_gradients_that_each_has_alone() -> None:
-    records = visits()
-    session = open_on(records)
-    models = [session.fork(name).build_model() for name in ("a", "b")]
-    with torch.no_grad():
-        models[1].weight += 1
-    batches = [session.sample(asking(1.0, gaussian(NO_NOISE))) for _ in models]
-    found = gradients_together(
-        batches, models, [bench.clipping.Abadi(0.3), bench.clipping.AutoS()], [NO_NOISE, NO_NOISE]
-    )
-    alone = [
-        open_on(records).sample(EVERYBODY).gradient(model, clipping, NO_NOISE)
-        for model, clipping in zip(models, [bench.clipping.Abadi(0.3), bench.clipping.AutoS()], strict=True)
-    ]
-    for ours, theirs in zip(found, alone, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
-
-
 def test_parts_and_samples_hold_all_records_of_a_unit_or_none() -> None:
     records = visits()
     session = open_on(records)
@@ -168,15 +134,6 @@ def test_parts_and_samples_hold_all_records_of_a_unit_or_none() -> None:
         ids, counts = torch.unique(records.units[rows], return_counts=True)  # type: ignore[index]
         assert {one: whole[one] for one in ids.tolist()} == dict(zip(ids.tolist(), counts.tolist(), strict=True))
         assert len(ids) == len(part._access.rows)  # type: ignore[attr-defined]
-
-
-def test_each_unit_is_drawn_with_the_rate_however_many_records_it_has() -> None:
-    """A right sampler fails with probability below 1e-6: 120 two-sided tests at six standard deviations, 2e-9 each."""
-    session, n, rate = open_on(visits()), 4000, 0.25
-    counts = torch.zeros(N_UNITS)
-    for _ in range(n):
-        counts[session.sample(asking(rate, gaussian(1.0)))._indices] += 1  # type: ignore[attr-defined]
-    assert float((counts - n * rate).abs().max()) < 6 * (n * rate * (1 - rate)) ** 0.5
 
 
 def test_units_of_one_record_are_the_run_without_units_bit_for_bit() -> None:
@@ -202,10 +159,6 @@ Query = Callable[[Session], list[Tensor]]
 
 def _gradient(session: Session) -> list[Tensor]:
     return session.sample(EVERYBODY).gradient(_model(session), bench.clipping.Abadi(0.7), NO_NOISE)
-
-
-def _automatic(session: Session) -> list[Tensor]:
-    return session.sample(EVERYBODY).gradient(_model(session), bench.clipping.AutoS(), NO_NOISE)
 
 
 def _count(session: Session) -> list[Tensor]:
@@ -238,11 +191,17 @@ def _model(session: Session) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("query", "bound"),
-    [(_gradient, 0.7), (_automatic, 1.0), (_count, 0.5), (_losses, 0.9), (_changes, 0.2), (_score, 1.0)],
+    ("query", "bound", "model_name"),
+    [
+        (_gradient, 0.7, "linear"),
+        (_gradient, 0.7, "mlp"),
+        (_count, 0.5, "mlp"),
+        (_losses, 0.9, "linear"),
+        (_changes, 0.2, "mlp"),
+        (_score, 1.0, "linear"),
+    ],
 )
-@pytest.mark.parametrize("model_name", ["linear", "mlp"])
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(size=st.integers(1, 60), seed=st.integers(0, 2**20), scale=st.sampled_from([1e-3, 1.0, 1e3]))
 def test_a_unit_of_any_number_of_records_moves_no_query_by_more_than_its_sensitivity(
     query: Query, bound: float, model_name: str, size: int, seed: int, scale: float
@@ -260,69 +219,9 @@ def test_a_unit_of_any_number_of_records_moves_no_query_by_more_than_its_sensiti
     assert float(moved.norm()) <= bound * (1 + 1e-4)  # results are rounded to float32, once each
 
 
-def test_raw_records_are_lent_as_they_are() -> None:
-    records = visits()
-    session = open_on(records)
-    lent = session.nonprivate()
-    assert len(lent) == len(records)
-    assert sorted(lent.inputs.flatten().tolist()) == sorted(records.inputs.flatten().tolist())  # type: ignore[union-attr]
-    session.close()  # type: ignore[attr-defined]
-    assert records.units is not None
-    assert (len(records.inputs), len(records.units)) == (len(records.targets),) * 2  # what was lent were copies
-
-
 def test_records_without_the_declared_units_are_refused() -> None:
     records = visits()
     with pytest.raises(DataError, match="task's unit is 'patient', got none"):
         open_on(Records(records.inputs, records.targets))
     with pytest.raises(DataError, match="set unit of the facts"):
         session_on(TinyTask(), records)
-
-
-def shown_epsilon(by_unit: bool, noise: float, releases: int = 500) -> tuple[float, float]:
-    """ε that a likelihood ratio test shows for a person with 30 equal records, and the claimed one, of one gradient.
-
-    The attacker knows all other records and sees many releases with the person and many without, each in noise of its
-    own. Along the person's gradient they differ by a mean shift: in units of the noise it is the μ of a Gaussian
-    mechanism. What is shown is the ε of that shift minus five standard errors: more than the true ε with probability
-    3e-7 at most.
-    """
-    records, n_patients = visits(), 4
-    assert records.units is not None
-    others = records.rows((records.units < records.units.unique()[n_patients]).nonzero()[:, 0])
-    assert isinstance(others.inputs, Tensor)
-    assert isinstance(others.targets, Tensor)
-    assert others.units is not None
-    inputs = torch.cat([others.inputs * torch.tensor([1.0, 1, 1, 1, 0]), 10 * torch.eye(5)[4].expand(30, 5)])
-    joined = Records(
-        inputs,
-        torch.cat([others.targets, others.targets.new_zeros(30)]),
-        units=torch.cat([others.units, others.units.new_full((30,), 9999)]),
-    )
-    means = []
-    for seed, train in enumerate((joined, joined.rows(slice(len(others))))):
-        if by_unit:
-            session = open_on(train, seed=seed)
-        else:
-            session = session_on(TinyTask(), Records(train.inputs, train.targets), streams=Streams(seed))
-        model = session.build_model()
-        with torch.no_grad():
-            model.weight.zero_()
-            model.bias.zero_()
-            slope = torch.tensor([1 / 3 - 1, 1 / 3, 1 / 3])  # of the logits, for class 0
-        batch = session.sample(asking(1.0, repeat(gaussian(noise), releases)))
-        along = [
-            float(batch.gradient(model, bench.clipping.Abadi(0.5), noise)[0][:, 4] @ (slope / slope.norm()))
-            for _ in range(releases)
-        ]
-        means.append(sum(along) / releases * session.expected_records / (noise * 0.5))
-    shift = means[0] - means[1] - 5 * (2 / releases) ** 0.5
-    return epsilon(gaussian(1 / shift), 1e-3).epsilon, epsilon(gaussian(noise), 1e-3).epsilon
-
-
-def test_an_attack_on_a_person_of_thirty_records_stays_within_the_claim_by_unit_only() -> None:
-    """A right engine fails with probability 3e-7 on either side: the attack is at most five standard errors off."""
-    shown, claimed = shown_epsilon(by_unit=True, noise=1.0)
-    assert 0.25 * claimed < shown <= claimed
-    shown, claimed = shown_epsilon(by_unit=False, noise=10.0)
-    assert shown > 20 * claimed

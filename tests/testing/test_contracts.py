@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,6 @@ from unittest import SkipTest
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import RegistryError, UnknownNameError
 from dphpo_bench.contract import registry
 from dphpo_bench.testing import ContractError, MethodContract, TaskContract, check
 from dphpo_bench.testing.new_process import ask_new_process
@@ -21,7 +19,6 @@ from tests.security.wrong.nosy import CountsTheRecords
 from tests.security.wrong.slow_import import ImportsNumpy
 
 NO_TABLE = "test_other_rows_of_a_table_change_no_record"
-EVERY_PLAN = {name for name in dir(MethodContract) if name.startswith("test_")}
 
 W = wrong_methods
 METHODS: list[tuple[str, Any, str]] = [
@@ -176,18 +173,12 @@ class TestCheck:
 
     def test_what_could_not_be_checked_is_said(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         checked = [check.Checked("a", "A.", None, 0.0), check.Checked(NO_TABLE, "B.", None, 0.0, "no table")]
-        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: checked)
+        monkeypatch.setattr(check, "run_contract", lambda _: checked)
         code, out, _ = main("check", "tests.security.wrong.tasks:Sound")
         assert (code, out.splitlines()[1:4]) == (0, ["  ✓ A.", "  ? B.", "    not checked: no table"])
         assert out.splitlines()[-1].startswith("All 1 tests pass, 1 could not tell (1 plug-in")
-
-    def test_json_says_what_could_not_be_checked(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        checked = check.Checked(NO_TABLE, "", None, 0.0, "no table")
-        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: [checked])
-        code, out, _ = main("check", "tests.security.wrong.tasks:Sound", "--json")
-        (plug_in,) = json.loads(out)["plug_ins"]
-        (test,) = plug_in["tests"]
-        assert (code, test["passed"], test["reason"], test["unchecked"]) == (0, False, None, "no table")
+        (plug_in,) = json.loads(main("check", "tests.security.wrong.tasks:Sound", "--json")[1])["plug_ins"]
+        assert [test["unchecked"] for test in plug_in["tests"]] == [None, "no table"]
 
     def test_a_wrong_method_fails_with_reasons(self, main: Any) -> None:
         code, out, _ = main("check", "tests.security.wrong.methods:PlansFromData")
@@ -196,30 +187,15 @@ class TestCheck:
         assert "  ✗ A seed repeats a run exactly.\n    test_seed_repeats_a_run: load_train of task" in out
         assert re.search(r"^\d+ of 22 tests fail \(1 plug-in", out.splitlines()[-1])
 
-    def test_json(self, main: Any) -> None:
-        code, out, _ = main("check", "tests.security.wrong.methods:PlansFromData", "--json")
-        found = json.loads(out)
-        (plug_in,) = found["plug_ins"]
-        assert code == 1
-        assert plug_in["class"] == "tests.security.wrong.methods:PlansFromData"
-        assert found["failed"] == sum(not test["passed"] for test in plug_in["tests"]) > 5
-        assert {test["name"] for test in plug_in["tests"]} == EVERY_PLAN
-
     @pytest.mark.parametrize(
         ("plug_in", "message"),
         [
             ("hyfreedb", "Unknown plug-in 'hyfreedb'. Did you mean 'hyfreedp'?"),
-            ("dphpo-bunch", "Did you mean 'dphpo-bench'?"),
             ("numpy", "The distribution 'numpy' has no plug-in"),
             ("tests.security.wrong.methods:Sund", "has no attribute 'Sund'"),
-            (
-                "tests.security.wrong.nothing:Sound",
-                "Cannot load tests.security.wrong.nothing:Sound: ModuleNotFoundError",
-            ),
             ("tests.security.wrong.methods:REMEMBERED", "is neither a subclass of dphpo_bench.Method"),
             ("dphpo_bench:Method", "lacks plan, run"),
             ("tests:", "Expected module:Class"),
-            ("../x", "Unknown plug-in"),
             ("", "Unknown plug-in"),
         ],
     )
@@ -228,36 +204,12 @@ class TestCheck:
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert message in err
 
-    def test_one_model_alone(self, main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where the others need weights that are not there."""
-        monkeypatch.setattr("dphpo_bench.cli.check.run_contract", lambda _: [])
-        _, out, _ = main("check", "e2e", "hyfreedp", "--model", "small_gpt2", "--json")
-        assert [(one["name"], one["model"]) for one in json.loads(out)["plug_ins"]] == [
-            ("e2e", "small_gpt2"),
-            ("hyfreedp", None),
-        ]
-        code, out, err = main("check", "digits", "--model", "mpl")
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "Unknown model 'mpl'. Did you mean 'mlp'?" in err
-
     def test_a_distribution_stands_for_all_of_its_plug_ins(self) -> None:
         found = check.subjects("dphpo_bench")
         assert {subject.cls.name for subject in found if subject.kind == "method"} == set(registry.methods())
         digits = [subject.model for subject in found if getattr(subject.cls, "name", "") == "digits"]
         assert digits == ["linear", "mlp"]
         assert [subject.model for subject in check.subjects("digits")] == digits
-
-    def test_an_entry_point_of_another_name_is_refused(self, tmp_path, monkeypatch) -> None:
-        info = tmp_path / "misnamed-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: misnamed\nVersion: 1.0\n")
-        points = "[dphpo_bench.methods]\nright = tests.security.wrong.methods:Sound\n"
-        (info / "entry_points.txt").write_text(points)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        with pytest.raises(RegistryError, match=r"right = tests.*`name` is 'wrong'"):
-            check.subjects("misnamed")
-        with pytest.raises(UnknownNameError):
-            check.subjects("absent")
 
     def test_a_class_in_the_working_directory(self, main: Any, tmp_path, monkeypatch) -> None:
         (tmp_path / "lying_here.py").write_text("from tests.security.wrong.methods import PlansFromData as Mine\n")
@@ -275,10 +227,3 @@ class TestCheck:
         assert str(tmp_path) not in sys.path
         with pytest.raises(ContractError, match="No module named 'here'"):
             ask_new_process(type("Mine", (), {"__module__": "here"}), "import")
-
-    def test_neither_pytest_nor_torch_is_needed_to_import_the_kit(self) -> None:
-        code = (
-            "import sys; sys.modules['pytest'] = None; import dphpo_bench.testing.check, dphpo_bench.cli.commands\n"
-            "assert 'torch' not in sys.modules"
-        )
-        subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,18 +1,14 @@
 """What `dphpo-bench new` writes: packages that are complete, keep their contracts, and overwrite nothing."""
 
 import re
-import shlex
 import subprocess
 import sys
-import tomllib
 import zipfile
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
@@ -82,19 +78,6 @@ def test_a_written_task_keeps_its_contract(installed: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["method", "task"])
-def test_the_package_declares_what_it_holds(kind: scaffold.Kind, tmp_path: Path) -> None:
-    folder = scaffold.write_package(kind, "a1_b2", tmp_path)
-    declared = tomllib.loads((folder / "pyproject.toml").read_text())
-    assert declared["project"]["name"] == "a1-b2"
-    assert declared["project"]["entry-points"] == {f"dphpo_bench.{kind}s": {"a1_b2": "a1_b2:A1B2"}}
-    assert declared["tool"]["setuptools"]["py-modules"] == ["a1_b2"]
-    for path in [*folder.glob("*.*"), *folder.glob("src/*")]:
-        text = path.read_text()
-        assert "$" not in text
-        assert max(map(len, text.splitlines())) <= 120
-
-
-@pytest.mark.parametrize("kind", ["method", "task"])
 def test_python_finds_an_editable_package_beside_its_folder(kind: scaffold.Kind, tmp_path: Path) -> None:
     """Where the command was run lies a folder of the module's name, which Python must not take for the module."""
     pytest.importorskip("setuptools", minversion="77")
@@ -110,38 +93,17 @@ def test_python_finds_an_editable_package_beside_its_folder(kind: scaffold.Kind,
     assert done.stdout.strip() == str(folder / "src" / "fresh_one.py")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["method", "task"])
-def test_a_written_package_is_installed_by_pip_and_passes_pytest(kind: scaffold.Kind, tmp_path: Path) -> None:
-    folder = scaffold.write_package(kind, "fresh_one", tmp_path)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", tmp_path / "site", folder], check=True)
-    (folder / "src" / "fresh_one.py").unlink()  # so that the installed one is tested
-    environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", folder], env=environment, cwd=folder, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("Two-Rates", r"got 'Two-Rates'\. Try 'two_rates'\."),
-        ("TwoRates", "Try 'two_rates'"),
         ("2rates", "lower-case letters.*Try 'my_method'"),
-        ("two__rates", "Try 'two_rates'"),
-        ("two_rates_", "Try 'two_rates'"),
         ("", "got ''"),
         ("a\nb", r"got 'a\\nb'"),
         ("../escape", "Try 'escape'"),
-        ("größe", "lower-case letters"),
         ("x" * 51, "at most 50"),
         ("class", "reserved by Python. Try 'my_class'"),
-        ("none", "reserved by Python"),
         ("json", "A module 'json' is installed already"),
-        ("numpy", "A module 'numpy' is installed already"),
-        ("dphpo_bench", "A module 'dphpo_bench' is installed already"),
         ("test_me", "collect a module 'test_me' as tests"),
         ("hyfreedp", "A method 'hyfreedp' is installed already. Try 'my_hyfreedp'"),
     ],
@@ -185,17 +147,3 @@ def test_the_page_shows_the_method_that_is_written(tmp_path: Path) -> None:
     head, body = written[written.index("@dataclass") :], written[written.index("    def plan(") :]
     assert shown.endswith("\n\n" + body)
     assert set(shown.splitlines()) <= set(head.splitlines())  # without its docstring and its checks
-
-
-def test_every_command_on_the_page_exists() -> None:
-    shown = re.findall(r"^    dphpo-bench (.*)$", PAGE, flags=re.MULTILINE)
-    assert len(shown) >= 8
-    for line in shown:
-        command, *arguments = shlex.split(line, comments=True)
-        found = typer.main.get_command(cli.app).commands[command]
-        known = found
-        while getattr(known, "commands", None):
-            known, arguments = known.commands[arguments[0]], arguments[1:]
-        options = {name for parameter in known.params for name in parameter.opts}
-        assert {word for word in arguments if word.startswith("-")} <= options
-        assert dict(pairwise(arguments)).get("--task", "digits") in ("digits", "cells")

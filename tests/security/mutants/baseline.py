@@ -23,12 +23,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Training(bench.Method[Planned]):
-    """DP-SGD (Abadi et al. 2016, Algorithm 1), with nothing wrong.
-
-    Attributes:
-        max_grad_norm: clipping threshold C.
-        learning_rate: η.
-    """
+    """DP-SGD (Abadi et al. 2016, Algorithm 1), with nothing wrong."""
 
     name = "training"
     summary = "DP-SGD with nothing wrong."
@@ -40,7 +35,6 @@ class Training(bench.Method[Planned]):
     learning_rate: float = 0.5
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        """T steps at the least noise that meets the budget."""
         rate, steps = facts.sample_rate, facts.steps
         noise = calibrated_noise(rate, steps, budget)
         event = self.event(rate, steps, noise)
@@ -54,11 +48,9 @@ class Training(bench.Method[Planned]):
         )
 
     def event(self, rate: float, steps: int, noise: float) -> "DpEvent":
-        """T × Poisson(q; Gaussian σ)."""
         return bench.recipes.dp_sgd_event(rate, steps, noise)
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """T steps."""
         model = session.build_model()
         for _ in range(plan.parameters.steps):
             gradient = self.planned_gradient(plan, session, model)
@@ -66,11 +58,9 @@ class Training(bench.Method[Planned]):
         return bench.Outcome(model, {"learning_rate": self.learning_rate})
 
     def planned_gradient(self, plan: bench.Plan, session: "bench.Session", model: "nn.Module") -> "list[Tensor]":
-        """With what the plan says."""
         return self.gradient(session, model, plan.parameters.sample_rate, plan.parameters.noise_multiplier)
 
     def gradient(self, session: "bench.Session", model: "nn.Module", rate: float, noise: float) -> "list[Tensor]":
-        """The noisy mean gradient of one Poisson batch."""
         return self.asked(session, model, rate, noise, bench.clipping.Abadi(self.max_grad_norm))
 
     def asked(
@@ -101,7 +91,6 @@ class Search(bench.Method):
 
     @property
     def runs(self) -> "bench.search.RunCount":
-        """Distribution of the number of trials."""
         return bench.search.UniformCount(3, 6)
 
     @property
@@ -111,7 +100,6 @@ class Search(bench.Method):
         return bench.events.held_out(training, bench.events.gaussian(self.score_noise), self.validation)
 
     def plan(self, facts: bench.TaskFacts, budget: bench.PrivacyBudget) -> bench.Plan:
-        """Noise is fixed: a budget that it does not meet is refused."""
         event = self.event()
         if bench.events.epsilon(event, budget.delta).epsilon > budget.epsilon:
             raise BudgetTooSmallError(f"Expected a budget that the noise of {self.name} meets, got {budget}.")
@@ -125,22 +113,18 @@ class Search(bench.Method):
         )
 
     def event(self) -> "DpEvent":
-        """Of the whole procedure."""
         return bench.events.best_of(self.trial_event, self.runs)
 
     def run(self, plan: bench.Plan, session: "bench.Session") -> bench.Outcome:
-        """Search and release the winner."""
         best = session.best_of(self.trial, self.runs, self.trial_event)
         return self.outcome(best, session)
 
     def trial(self, session: "bench.Session") -> "bench.search.TrialResult":
-        """Train on one part, score on the other."""
         training, validation = session.holdout(self.validation)
         model, rate = self.train(training, session.candidate())
         return bench.search.TrialResult((model, rate), validation.score(model, self.score_noise))
 
     def train(self, session: "bench.Session", candidate: Any) -> "tuple[nn.Module, float]":
-        """Two full-batch steps."""
         model, rate = session.build_model(), candidate["learning_rate"]
         everybody = bench.events.poisson_sampled(1.0, bench.events.gaussian(self.noise))
         for _ in range(self.steps):
@@ -148,13 +132,11 @@ class Search(bench.Method):
         return model, rate
 
     def outcome(self, best: "tuple[nn.Module, float] | None", session: "bench.Session") -> bench.Outcome:
-        """The winner; the initial weights if there is none."""
         model, rate = best or (session.build_model(), None)
         return bench.Outcome(model, {"learning_rate": rate})
 
 
 def descend(model: "nn.Module", gradient: "list[Tensor]", learning_rate: float) -> None:
-    """One step of plain gradient descent."""
     import torch
 
     with torch.no_grad():
