@@ -16,16 +16,13 @@ from dphpo_bench.methods.hyfreedp import (
     HEAD,
     LARGEST,
     LEAST,
-    LOOKERS,
     LOOKS,
-    PASSES,
     QUIETEST,
     SMALLEST,
     WARM,
     HyFreeDP,
     VotingRule,
     bearable,
-    is_head,
 )
 from tests.conftest import TinyTask, session_on
 
@@ -41,25 +38,6 @@ def test_a_handful_of_voters_leaves_a_plan_and_takes_little(probe_size: int) -> 
     assert planned.noise(planned.vote_rate) == pytest.approx(QUIETEST)
     assert planned.blur(planned.vote_rate) == pytest.approx(QUIETEST / probe_size)
     assert planned.blur(planned.look_rate) == planned.deviation < 0.05
-
-
-@pytest.mark.parametrize(
-    ("n_records", "batch_size", "epochs", "voters"),
-    [(60_000, 4096, 20, 2048), (40_000, 512, 1, LOOKERS), (1_500, 128, 40, 128)],
-)
-def test_probes_take_a_share_of_the_forward_passes(n_records: int, batch_size: int, epochs: float, voters: int) -> None:
-    """Records pass forward five times a look, three times a vote; not fewer than 256 vote, of a batch of more."""
-    facts = bench.TaskFacts(
-        "table", "none", n_records, bench.recipes.Input((1,)), batch_size, epochs, "SGD", learning_rate=1.0, n_classes=2
-    )
-    plan = HyFreeDP().plan(facts, bench.PrivacyBudget(3, 1e-5))
-    planned, trained_on = plan.parameters, batch_size * facts.steps
-    assert planned.vote_rate * n_records == pytest.approx(voters, rel=0.01)
-    forward = (5 * LOOKS * planned.look_rate + 3 * len(planned.probes) * planned.vote_rate) * n_records
-    assert plan.cost is not None
-    assert plan.cost.examples == pytest.approx(trained_on + forward)
-    if voters > LOOKERS:
-        assert forward <= PASSES * trained_on * (1 + 1e-9)
 
 
 def test_it_learns_where_the_untuned_rate_does_not(plain_run) -> None:
@@ -189,25 +167,6 @@ class TwoLayers(TinyTask):
 
     def build_model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3))
-
-
-def frozen(layer: nn.Module) -> nn.Module:
-    """The layer, of which nothing is trained."""
-    return layer.requires_grad_(requires_grad=False)
-
-
-@pytest.mark.parametrize(
-    ("model", "head"),
-    [
-        (nn.Linear(5, 3), True),
-        (nn.Sequential(frozen(nn.Linear(5, 5)), nn.Tanh(), nn.Linear(5, 3)), True),
-        (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), False),
-        (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), frozen(nn.Linear(5, 3))), False),
-        (nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3)), False),
-    ],
-)
-def test_a_head_is_the_last_layer_if_nothing_else_is_trained(model: nn.Module, *, head: bool) -> None:
-    assert is_head(model) == head
 
 
 def scaled(sure: float, deviation: float) -> float:

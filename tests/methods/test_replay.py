@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import dphpo_bench as bench
-from dphpo_bench.methods.grid_oracle import GridOracle
 from dphpo_bench.methods.hyfreedp_paper import HyFreeDPPaper
 from dphpo_bench.methods.replay import Replay
 from tests.conftest import TinyTask
@@ -29,11 +28,6 @@ def test_the_training_has_its_share_of_the_budget(share: float, budget) -> None:
     plan = Replay(share=share).plan(TinyTask().facts, budget)
     assert 0.99 * share * 3 <= bench.events.epsilon(plan.training_event, budget.delta).epsilon <= share * 3
     assert bench.events.epsilon(plan.event, budget.delta).epsilon == math.inf
-
-
-def test_with_all_of_the_budget_it_is_the_oracles_last_run(budget) -> None:
-    facts = TinyTask().facts
-    assert Replay().plan(facts, budget).parameters.training == GridOracle().plan(facts, budget).parameters
 
 
 def test_the_values_are_those_that_it_is_given(budget) -> None:

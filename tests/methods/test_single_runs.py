@@ -59,23 +59,6 @@ def test_recommended_is_plain_sgd_at_one_rate_on_every_task(tiny_task: TinyTask,
         assert (run.sample_rate, run.steps) == (facts.sample_rate, facts.steps)
 
 
-def test_recommended_steps_by_the_gradient_itself(tiny_task: TinyTask, budget) -> None:
-    method = Recommended(epochs=0.5, averaging=0.0)  # three steps
-    plan = method.plan(tiny_task.facts, budget)
-    noise = plan.parameters.noise_multiplier
-    model = method.run(plan, session_on(tiny_task, tiny_task.load_train(None))).model
-    session = session_on(tiny_task, tiny_task.load_train(None))
-    expected = session.build_model()
-    for _ in range(3):
-        gradient = session.sample(asking(1 / 6, bench.events.gaussian(noise))).gradient(
-            expected, bench.clipping.Abadi(1.0), noise
-        )
-        with torch.no_grad():
-            for weight, value in zip(expected.parameters(), gradient, strict=True):
-                weight -= 2 * value
-    torch.testing.assert_close(list(model.parameters()), list(expected.parameters()))
-
-
 # ----------------------------------------------------------------------------------------------- random search
 
 
@@ -121,23 +104,6 @@ def test_wosm_follows_its_formula(tiny_task: TinyTask, budget) -> None:
 
 
 # ------------------------------------------------------------------------------------------ adaptive clipping
-
-
-@pytest.mark.parametrize(
-    ("joint", "count_noise", "gradient_noise"),
-    [(1.0, 50, 1.000050004), (1.0, 5, 1.005037815), (0.9639, 50, 0.9639447812)],
-)
-def test_centred_count_costs_what_theorem_1_says(joint: float, count_noise: float, gradient_noise: float) -> None:
-    """z_Δ of Theorem 1, computed independently; and the joint event against a single Gaussian."""
-
-    def report(*noises: float) -> float:
-        step = bench.events.compose(*(bench.events.gaussian(noise) for noise in noises))
-        return bench.events.epsilon(
-            bench.events.repeat(bench.events.poisson_sampled(0.02, step), 50), 1e-5, coarseness=4
-        ).epsilon
-
-    assert (joint**-2 - (2 * count_noise) ** -2) ** -0.5 == pytest.approx(gradient_noise, rel=1e-9)
-    assert report(gradient_noise, 2 * count_noise) == pytest.approx(report(joint), rel=1e-6)
 
 
 def test_adaptive_clipping_pays_for_the_counts_with_a_little_more_noise(tiny_task: TinyTask, budget) -> None:

@@ -32,7 +32,7 @@ class TestCalibrate:
             (0.05, 1e-12, 1.0, 50),
             (1.0, 1e-3, 0.3, 2000),
             (8.0, 1e-12, 0.02, 500),
-            (3.0, 1e-12, 0.01, 100_000),
+            pytest.param(3.0, 1e-12, 0.01, 100_000, marks=pytest.mark.slow),
             *(
                 pytest.param(target, delta, rate, steps, marks=pytest.mark.slow)
                 for target in (0.05, 1.0, 8.0, 100.0)

@@ -34,8 +34,7 @@ def sgd(case: dict[str, Any]) -> DpEvent:
 
 
 def hyfreedp(case: dict[str, Any], *, joint: bool) -> DpEvent:
-    """Gradients at every step and three losses at every K-th, on one batch or, as the paper counts, on
-    many."""
+    """Gradients at every step and three losses at every K-th, on one batch or, as the paper counts, on many."""
     steps, rate = case["T"], case["B"] / case["N"]
     loss_steps = -(-steps // case["K"])
     gradient, loss = gaussian(case["sigma_g"]), gaussian(case["sigma_l"])
