@@ -123,8 +123,8 @@ class TestFixedLists:
         assert found.quoted == ("pld" if count == 20 else "rdp")
         assert exact.get_epsilon(DELTA) * (1 - 2e-3) <= found.epsilon <= exact.get_epsilon(DELTA) * 1.15
 
-    def test_hundreds_of_different_runs(self) -> None:
-        runs = [sgd(5 + index / 100, 0.001 + index / 1e5, 100) for index in range(300)]
+    def test_a_thousand_different_runs(self) -> None:
+        runs = [sgd(5 + index / 100, 0.001 + index / 1e5, 100) for index in range(1000)]
         found = together(runs, DELTA)
         other = rdp.RdpAccountant(renyi.FEW_ORDERS)
         for run in runs:
