@@ -72,7 +72,9 @@ def sampled_risk(rate: float, noise: float, steps: int) -> Risk:
     return risk(events.repeat(events.poisson_sampled(rate, events.gaussian(noise)), steps), DELTA)
 
 
-@pytest.mark.parametrize(("rate", "noise", "steps"), SAMPLED)
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps"), [SAMPLED[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in SAMPLED[1:])]
+)
 def test_agrees_with_the_least_line_on_a_fine_grid(rate: float, noise: float, steps: int) -> None:
     at = np.linspace(0, 8, 1601)
     deltas = np.array(distribution_of(rate, noise, steps, 1e-4).get_delta_for_epsilon(at))

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -47,6 +47,7 @@ points = st.lists(st.tuples(st.floats(0, 20), st.floats(0, 1)), min_size=1, max_
 
 
 @given(points)
+@settings(max_examples=40)
 def test_gaussian_dp_of_mu_allows_all_that_the_curve_allows(given_points: list[tuple[float, float]]) -> None:
     epsilons, deltas = np.array(given_points).T
     curve, smallest = TradeOff.of(epsilons, deltas), 1e-6
@@ -60,6 +61,7 @@ def test_gaussian_dp_of_mu_allows_all_that_the_curve_allows(given_points: list[t
 
 
 @given(points)
+@settings(max_examples=30)
 def test_regret_is_the_distance_along_the_diagonal(given_points: list[tuple[float, float]]) -> None:
     epsilons, deltas = np.array(given_points).T
     curve = TradeOff.of(epsilons, deltas)

@@ -190,7 +190,7 @@ SIDES = ("with_record", "without")
 
 
 class TestFirstAbove:
-    @pytest.mark.parametrize("stop", [0.5, 0.1, 0.01])
+    @pytest.mark.parametrize("stop", [0.5, pytest.param(0.1, marks=pytest.mark.slow), 0.01])
     @pytest.mark.parametrize("threshold", [pytest.param(1, marks=pytest.mark.slow), 2])
     def test_bounds_are_never_exceeded(self, stop: float, threshold: int) -> None:
         select = brute_force.threshold_search(stop, threshold)
