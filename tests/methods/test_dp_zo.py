@@ -7,7 +7,6 @@ from torch.nn.functional import cross_entropy
 import dphpo_bench as bench
 from dphpo_bench.methods.dp_zo import DpZo, ZerothOrder
 from dphpo_bench.session.batch import Batch
-from dphpo_bench.session.session import Session
 from tests.conftest import TinyTask, session_on
 
 
@@ -46,7 +45,7 @@ def test_a_step_is_a_clipped_two_point_difference(model: str) -> None:
     assert torch.allclose(step, -3.0 / z.numel() * clipped.mean() * z, atol=2e-4 * float(step.abs().max()))
 
 
-@pytest.mark.parametrize("outlier", [1.0, 1e6, torch.nan])
+@pytest.mark.parametrize("outlier", [1e6, torch.nan])
 def test_one_record_moves_a_step_by_what_was_charged(outlier: float) -> None:
     """Add a record as bad as can be: the released mean moves by C/N at most."""
     task, method = TinyTask(), DpZo()
@@ -80,17 +79,3 @@ def test_it_learns_without_a_gradient(plain_run, monkeypatch: pytest.MonkeyPatch
     assert record.status == "ok", record.error
     assert record.metrics["accuracy"] > 0.75
     assert record.privacy.recomputed == record.privacy.planned
-
-
-def test_directions_do_not_depend_on_records(tiny_task: TinyTask) -> None:
-    """On other records the weights move along the same line."""
-    records = tiny_task.load_train(None)  # type: ignore[arg-type]
-    other = bench.Records(-records.inputs, records.targets)
-
-    def first_step(session: Session) -> torch.Tensor:
-        start = vector(session.build_model())
-        return vector(DpZo().run(plan_of(1, 4.0), session).model) - start
-
-    one, two = (first_step(session_on(tiny_task, data)) for data in (records, other))
-    assert abs(float(torch.cosine_similarity(one, two, dim=0))) == pytest.approx(1, abs=1e-4)
-    assert not torch.allclose(one, two)

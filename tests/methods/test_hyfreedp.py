@@ -1,7 +1,6 @@
 """HyFreeDP with votes: what it releases, where it starts, and how its rule follows exact parabolas."""
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -13,35 +12,21 @@ from torch import nn
 import dphpo_bench as bench
 from dphpo_bench.methods.hyfreedp import (
     BOLD,
-    CURVED,
     FALLBACK,
     HEAD,
     LARGEST,
     LEAST,
-    LOOKERS,
     LOOKS,
-    PASSES,
     QUIETEST,
     SMALLEST,
     WARM,
     HyFreeDP,
     VotingRule,
     bearable,
-    descent,
-    is_head,
-    root_mean_square,
 )
 from tests.conftest import TinyTask, session_on
 
 LIMITS = (1e-3, 1.0)
-
-
-@pytest.mark.parametrize("epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 3])
-@pytest.mark.parametrize("task", ["digits", pytest.param("cifar10", marks=pytest.mark.slow)])
-def test_plans_spend_the_budget_and_little_of_it_on_votes(task: str, epsilon: float) -> None:
-    checked = bench.plan(HyFreeDP(), task, bench.PrivacyBudget(epsilon, 1e-5))
-    assert 0.99 * epsilon <= checked.epsilon.epsilon <= epsilon
-    assert 0 < checked.tuning_share < 0.02
 
 
 @pytest.mark.parametrize("probe_size", [1, 20])
@@ -55,80 +40,21 @@ def test_a_handful_of_voters_leaves_a_plan_and_takes_little(probe_size: int) -> 
     assert planned.blur(planned.look_rate) == planned.deviation < 0.05
 
 
-@pytest.mark.parametrize(
-    ("n_records", "batch_size", "epochs", "voters"),
-    [(60_000, 4096, 20, 2048), (60_000, 1024, 2, 338), (40_000, 512, 1, LOOKERS), (1_500, 128, 40, 128)],
-)
-def test_probes_take_a_share_of_the_forward_passes(n_records: int, batch_size: int, epochs: float, voters: int) -> None:
-    """Records pass forward five times a look, three times a vote; not fewer than 256 vote, of a batch of more."""
-    facts = bench.TaskFacts(
-        "table", "none", n_records, bench.recipes.Input((1,)), batch_size, epochs, "SGD", learning_rate=1.0, n_classes=2
-    )
-    plan = HyFreeDP().plan(facts, bench.PrivacyBudget(3, 1e-5))
-    planned, trained_on = plan.parameters, batch_size * facts.steps
-    assert planned.vote_rate * n_records == pytest.approx(voters, rel=0.01)
-    forward = (5 * LOOKS * planned.look_rate + 3 * len(planned.probes) * planned.vote_rate) * n_records
-    assert plan.cost is not None
-    assert plan.cost.examples == pytest.approx(trained_on + forward)
-    if voters > LOOKERS:
-        assert forward <= PASSES * trained_on * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
-def test_runs_release_exactly_what_is_planned(plain_run, optimizer: str) -> None:
-    record = plain_run(HyFreeDP(optimizer=optimizer)).record
-    assert record.status == "ok", record.error
-    assert record.privacy.recomputed == record.privacy.planned
-    path = record.released["path"]
-    assert all(math.isfinite(value) for row in path for value in row.values())
-    assert record.released["learning_rate"] == path[-1]["learning_rate"] > 0
-
-
-def test_steps_grow_up_to_the_rate(plain_run, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates, apply = [], bench.recipes.UpdateRule.apply
-
-    def noted(self: bench.recipes.UpdateRule, direction: list[torch.Tensor], learning_rate: float) -> None:
-        rates.append(learning_rate)
-        apply(self, direction, learning_rate)
-
-    monkeypatch.setattr(bench.recipes.UpdateRule, "apply", noted)
-    path = plain_run(HyFreeDP()).record.released["path"]
-    warm = WARM * len(rates)
-    assert path[0]["step"] > 1
-    assert warm > 2
-    assert rates[1] == pytest.approx(2 * rates[0])
-    for row in path:
-        assert rates[row["step"]] == pytest.approx(row["learning_rate"] * min(1, (row["step"] + 1) / warm))
-
-
 def test_it_learns_where_the_untuned_rate_does_not(plain_run) -> None:
     tuned = plain_run(HyFreeDP()).record.metrics["accuracy"]
     untuned = plain_run(bench.make_method("auto_clipping", {"learning_rate": "1e-4"})).record.metrics["accuracy"]
     assert tuned > 0.75 > untuned
 
 
-def settled(best: float, wanted: float, deviation: float, seed: int = 0) -> VotingRule:
-    """The rule after many probes of stretches whose best multiple is best / (learning rate)."""
-    generator, rule = random.Random(seed), VotingRule(0.1, LIMITS, deviation)
-    done = 8 / (8 + wanted)
-    for _ in range(200):
-        slope = 0.8
-        curvature = slope * rule.learning_rate / best
-        last, following = slope + curvature / 2, slope - curvature / 2
-        rule.observe(last + generator.gauss(0, deviation), following + generator.gauss(0, deviation), done)
-    return rule
-
-
 @pytest.mark.parametrize("best", [0.01, 0.3, 0.9])
 @pytest.mark.parametrize("wanted", [1.0, 2.0, 8.0])
 def test_the_rate_goes_only_as_far_as_it_must(best: float, wanted: float) -> None:
-    rule = settled(best, wanted, 1e-6)
+    """After many probes of stretches whose best multiple is best / (learning rate)."""
+    rule = VotingRule(0.1, LIMITS, 1e-6)
+    for _ in range(200):
+        curvature = 0.8 * rule.learning_rate / best
+        rule.observe(0.8 + curvature / 2, 0.8 - curvature / 2, 8 / (8 + wanted))
     assert rule.learning_rate == pytest.approx(bench.recipes.clamp((best / wanted, best / LEAST), 0.1), rel=0.02)
-
-
-def test_noise_moves_it_little() -> None:
-    rates = [math.log(settled(0.3, 1.0, 0.02, seed).learning_rate / 0.3) for seed in range(20)]
-    assert max(map(abs, rates)) < math.log(2)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +67,6 @@ def test_noise_moves_it_little() -> None:
         # The best place lies at least 3.5 stretches ahead, and one is enough: what is found in the noise counts.
         (0.09, 0.9, 0.9, 0.9, 0.0, math.sqrt(0.9 / (2 * math.sqrt(2) * 0.09))),
         # The direction was wrong and not the length: one class is rare, or a run goes astray, and gradients point back.
-        (0.02, -0.3, -0.32, 0.5, 9.0, 1.0),
         (0.02, -0.6, -0.7, 0.5, 1.0, 1.0),
         (0.02, -0.9, -1.0, 0.5, -9.0, 1.0),
         (0.02, -0.6, -0.7, 0.5, 3.0, math.sqrt(BOLD)),  # most lose, but the gradients point on
@@ -152,57 +77,6 @@ def test_one_probe(deviation: float, last: float, following: float, done: float,
     rule = VotingRule(0.1, LIMITS, deviation)
     rule.observe(last, following, done, onward)
     assert rule.learning_rate == pytest.approx(0.1 * factor)
-
-
-def test_it_grows_the_less_the_more_noise_hides_the_curvature() -> None:
-    grown = []
-    for deviation in (0.01, 0.03, 0.06, 0.12):
-        rule = VotingRule(0.1, LIMITS, deviation)
-        rule.observe(0.4, 0.4, 0.5)
-        grown.append(math.log(rule.learning_rate / 0.1))
-    assert grown[0] == grown[1] == pytest.approx(math.log(3) / 2)
-    assert grown[2:] == pytest.approx([grown[0] * CURVED / (2 * math.sqrt(2) * noise) for noise in (0.06, 0.12)])
-
-
-def test_a_step_against_the_gradient_descends_by_its_length() -> None:
-    generator = torch.Generator().manual_seed(0)
-    gradient = [torch.randn(3, 4, generator=generator), torch.randn(5, generator=generator)]
-    length = math.sqrt(sum(one.square().sum().item() for one in gradient))
-    assert descent(gradient, [-3 * one for one in gradient]) == pytest.approx(length, rel=1e-6)
-    assert descent(gradient, gradient) == pytest.approx(-length, rel=1e-6)
-    assert descent(gradient, [torch.zeros_like(one) for one in gradient]) == 0
-
-
-class FlatTask(TinyTask):
-    """Inputs of zeros and no bias: the gradients are noise."""
-
-    def load_train(self, source: bench.DataSource) -> bench.Records:
-        records = super().load_train(source)
-        return bench.Records(torch.zeros_like(records.named()["inputs"]), records.named()["targets"])
-
-    def build_model(self) -> nn.Module:
-        return nn.Linear(5, 3, bias=False)
-
-
-@pytest.mark.parametrize("clipping", ["auto_s", "abadi:3"])
-def test_gradients_of_noise_point_nowhere_by_one_deviation(monkeypatch: pytest.MonkeyPatch, clipping: str) -> None:
-    """The noise on a run's gradients, as released, against its own way: mean 0, standard deviation 1."""
-    seen: list[float] = []
-    observe = VotingRule.observe
-
-    def noted(self: VotingRule, last: float, next_one: float, done: float, onward: float) -> None:
-        seen.append(onward)
-        observe(self, last, next_one, done, onward)
-
-    monkeypatch.setattr(VotingRule, "observe", noted)
-    budget = bench.PrivacyBudget(1.0, 1e-5)
-    for seed in range(25):
-        record = bench.run(HyFreeDP(clipping=clipping), FlatTask(), budget, seed=seed, check=False).record
-        assert record.status == "ok", record.error
-    assert len(seen) == 25 * 9
-    assert abs(sum(seen)) < 5.5 * math.sqrt(len(seen))  # false alarms: 4e-8
-    # Those of the first probe are smaller, as there is no way yet at the first two steps. False alarms: below 1e-4.
-    assert 0.6 < sum(value**2 for value in seen) / len(seen) < 1.4
 
 
 def looked_for(threshold: float, wrong: int | None = None) -> float:
@@ -219,13 +93,6 @@ def test_looks_find_the_noise_that_weights_can_bear(threshold: float) -> None:
 @given(st.floats(2e-3, 1.5), st.integers(0, LOOKS - 1))
 def test_no_look_decides_alone(threshold: float, wrong: int) -> None:
     assert abs(math.log(looked_for(threshold, wrong) / threshold)) < 0.75
-
-
-def test_it_stays_where_nothing_is_seen() -> None:
-    rule, generator = VotingRule(0.1, LIMITS, 0.5), random.Random(0)
-    for step in range(1, 20):
-        rule.observe(generator.uniform(-0.5, 0.5), generator.uniform(-0.5, 0.5), step / 20)
-    assert rule.learning_rate == 0.1
 
 
 @given(
@@ -302,27 +169,6 @@ class TwoLayers(TinyTask):
         return nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3))
 
 
-def frozen(layer: nn.Module) -> nn.Module:
-    """The layer, of which nothing is trained."""
-    return layer.requires_grad_(requires_grad=False)
-
-
-@pytest.mark.parametrize(
-    ("model", "head"),
-    [
-        (nn.Linear(5, 3), True),
-        (nn.Sequential(frozen(nn.Linear(5, 5)), nn.Tanh(), nn.Linear(5, 3)), True),
-        (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3)), False),
-        (nn.Sequential(nn.Linear(5, 5), nn.Tanh(), frozen(nn.Linear(5, 3))), False),
-        (nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 3)), False),
-        (nn.LSTM(5, 3), False),
-        (nn.ParameterList([torch.zeros(5, 5), torch.zeros(5, 3)]), False),
-    ],
-)
-def test_a_head_is_the_last_layer_if_nothing_else_is_trained(model: nn.Module, *, head: bool) -> None:
-    assert is_head(model) == head
-
-
 def scaled(sure: float, deviation: float) -> float:
     """The scale that is found for the Bayes-optimal classifier with margins so many times too large."""
     method, task = HyFreeDP(), TwoLayers()
@@ -341,29 +187,10 @@ def scaled(sure: float, deviation: float) -> float:
     return scale
 
 
-@pytest.mark.parametrize("sure", [0.3, 1.0, 5.0, 20.0])
+@pytest.mark.parametrize("sure", [0.3, 20.0])
 def test_the_last_layer_is_scaled_until_it_is_as_sure_as_it_is_right(sure: float) -> None:
     assert abs(math.log(scaled(sure, 1e-4) * sure)) < 0.35
 
 
 def test_where_the_budget_buys_no_look_it_is_not_scaled() -> None:
     assert scaled(20.0, 1e2) == 1
-
-
-def test_root_mean_square_is_of_all_entries() -> None:
-    assert root_mean_square([torch.full((3,), 2.0), torch.zeros(1)]) == pytest.approx(math.sqrt(3))
-    assert root_mean_square([torch.zeros(2)]) > 0
-    assert LARGEST > 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"share": 0.0}, "0 < share < 1"),
-        ({"probe_size": 0}, "probe_size >= 1"),
-        ({"clipping": "auto_x"}, "Did you mean 'auto_"),
-    ],
-)
-def test_parameters_out_of_range(options: dict[str, object], message: str) -> None:
-    with pytest.raises(bench.errors.DphpoBenchError, match=message):
-        HyFreeDP(**options)  # type: ignore[arg-type]

@@ -24,12 +24,8 @@ FACTS = bench.TaskFacts(
 @pytest.mark.parametrize(
     ("epsilon", "interval", "loss_batch", "loss_noise"),
     [
-        pytest.param(1, 5, "same", 10.479, marks=pytest.mark.slow),
-        pytest.param(1, 10, "fresh", 5.983, marks=pytest.mark.slow),
         (3, 5, "same", 5.592),
-        pytest.param(3, 10, "same", 4.180, marks=pytest.mark.slow),
-        pytest.param(3, 5, "fresh", 2.635, marks=pytest.mark.slow),
-        pytest.param(8, 5, "same", 3.848, marks=pytest.mark.slow),
+        pytest.param(1, 10, "fresh", 5.983, marks=pytest.mark.slow),
         (8, 5, "fresh", 1.397),
     ],
 )
@@ -44,58 +40,6 @@ def test_loss_noise_of_the_joint_analysis(epsilon: float, interval: int, loss_ba
     assert FACTS.steps == 500
     assert plan.parameters.probes == 500 // interval
     assert plan.parameters.loss_noise_multiplier == pytest.approx(loss_noise, rel=0.02)
-
-
-SLOW = [pytest.param(task, marks=pytest.mark.slow) for task in ("mnist", "cifar10")]
-
-
-@pytest.mark.parametrize("task", ["digits", *SLOW])
-@pytest.mark.parametrize(
-    "epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 3, pytest.param(8, marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("rule", list(RULES))
-def test_plans_spend_the_budget_and_no_more(task: str, epsilon: float, rule: str) -> None:
-    method = HyFreeDPPaper(rule=rule, loss_batch="same" if epsilon == 3 else "fresh")
-    checked = bench.plan(method, task, bench.PrivacyBudget(epsilon, 1e-5))
-    assert 0.99 * epsilon <= checked.epsilon.epsilon <= epsilon
-    assert 0 < checked.tuning_share < 0.3
-    assert checked.plan.parameters.noise_inflation <= 1.05
-
-
-@pytest.mark.parametrize("rule", list(RULES))
-@pytest.mark.parametrize("loss_batch", ["fresh", "same"])
-@pytest.mark.parametrize("optimizer", ["SGD", pytest.param("AdamW", marks=pytest.mark.slow)])
-def test_runs_release_exactly_what_is_planned(plain_run, rule: str, loss_batch: str, optimizer: str) -> None:
-    method = HyFreeDPPaper(rule=rule, loss_batch=loss_batch, optimizer=optimizer, initial_learning_rate=0.01)
-    record = plain_run(method).record
-    assert record.status == "ok", record.error
-    assert record.privacy.recomputed == record.privacy.planned
-    path = record.released["path"]
-    assert all(math.isfinite(value) for row in path for value in row.values())
-    assert record.released["learning_rate"] == path[-1]["learning_rate"] > 0
-
-
-def test_paper_rule_is_the_vertex_of_the_parabola() -> None:
-    rule = RULES["paper"](0.5, 1.0)
-    rule.observe([2.0 + 3.0 * 0.5 + 4.0 * 0.125, 2.0, 2.0 - 3.0 * 0.5 + 4.0 * 0.125], 0.1)
-    assert rule.learning_rate == pytest.approx(3 / 4)
-    assert rule.bound == pytest.approx(2.0 + 2.0 + 2.0 + 2 * 4.0 * 0.125)
-
-
-def test_the_papers_default_is_its_authors() -> None:
-    """docs/hyfreedp.md says from where each comes; nothing of ours is among them."""
-    theirs = {
-        "rule": "gen",
-        "loss_batch": "fresh",
-        "update_interval": 5,
-        "noise_inflation": 1.01,
-        "initial_learning_rate": 1e-4,
-        "initial_loss_bound": 1.0,
-        "clipping": "auto_s",
-        "optimizer": "AdamW",
-        "averaging": 0.0,
-    }
-    assert theirs.items() <= HyFreeDPPaper().parameters.items()
 
 
 @pytest.mark.parametrize(("rule", "interval"), [("paper", 1), ("paper", 2), ("gen", 2)])
@@ -139,14 +83,6 @@ def test_the_paper_is_algorithm_1(rule: str, interval: int) -> None:
     end = torch.cat([outcome.model.weight, outcome.model.bias[:, None]], dim=1).detach().double()
     assert outcome.released["learning_rate"] == pytest.approx(eta, rel=1e-3)
     assert torch.allclose(end, w, atol=1e-3 * float(w.abs().max()))
-
-
-def test_gen_rule_is_limited_and_smooth() -> None:
-    rule = RULES["gen"](0.5, 1.0)
-    rule.observe([1.0 + 100 * 0.5 + 0.125, 1.0, 1.0 - 100 * 0.5 + 0.125], 0.1)  # vertex at 100
-    assert rule.learning_rate == pytest.approx(0.9 * 0.5 + 0.1 * 1.0)
-    rule.observe([0.0, 1.0, 0.0], 0.1)  # opens downwards
-    assert rule.learning_rate == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize("name", list(RULES))

@@ -35,13 +35,9 @@ PIN: dict[str, Any] = {"version": 1, "epsilon": 2.9, "accuracy": 0.8, "cross_ent
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({}, []),
         ({"epsilon": 2.9 * (1 + 1e-7), "accuracy": 0.8067, "cross_entropy": 0.5001, "version": 2}, []),
         ({"epsilon": 2.9 * (1 + 1e-5)}, ["epsilon is 2.900029, was 2.9"]),
-        ({"epsilon": "Infinity"}, ["epsilon is Infinity, was 2.9"]),
-        ({"accuracy": 0.82}, ["accuracy is 0.82, was 0.8"]),
         ({"cross_entropy": 0.505, "learning_rate": 0.0101}, ["cross_entropy is 0.505", "learning_rate is 0.0101"]),
-        ({"learning_rate": None}, ["learning_rate is None, was 0.01"]),
     ],
 )
 def test_rounding_is_no_change_and_another_rule_is(changes: dict[str, Any], told: list[str]) -> None:

@@ -69,18 +69,6 @@ def test_a_run_in_pieces_is_the_run(tiny_task: TinyTask) -> None:
         pieces.advance(1)
 
 
-def test_looking_at_a_model_changes_nothing_of_its_training(tiny_task: TinyTask) -> None:
-    train = tiny_task.load_train(None)  # type: ignore[arg-type]
-    looked, other = (bench.recipes.Training(session_on(tiny_task, train), RUN) for _ in range(2))
-    looked.advance(10)
-    with torch.no_grad():
-        for parameter in looked.model().parameters():
-            parameter.zero_()
-    looked.advance(20)
-    other.advance(30)
-    torch.testing.assert_close(list(looked.model().parameters()), list(other.model().parameters()))
-
-
 def test_whichever_trial_goes_on_the_plan_holds_its_steps_and_no_more(tiny_task: TinyTask) -> None:
     ledger = Ledger(bench.events.repeat(RUN.step, 40))
     session = session_on(tiny_task, tiny_task.load_train(None), ledger)  # type: ignore[arg-type]
@@ -109,9 +97,3 @@ def test_all_of_the_plan_is_released_and_nothing_else(tiny_task: TinyTask, budge
     assert best[0] in record.released["scores"][1]
     winner = record.released["candidates"][int(best[1])]
     assert winner.items() <= record.released.items()
-
-
-def test_schedules_are_not_searched(budget) -> None:
-    with pytest.raises(bench.errors.InvalidValueError, match="got 'batch_size': the rungs are the schedule"):
-        SuccessiveHalving(space="full").plan(TinyTask().facts, budget)
-    SuccessiveHalving(space="fixed_schedule").plan(TinyTask().facts, budget)

@@ -1,15 +1,12 @@
 """Calibration ends on the private side, close to the target, and says so when it cannot."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from dp_accounting import dp_event
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.base.errors import BudgetTooSmallError, UnsupportedEventError
-from dphpo_bench.privacy import calibration
-from dphpo_bench.privacy.accountants.report import EpsilonReport, epsilon, epsilon_by
+from dphpo_bench.base.errors import BudgetTooSmallError
+from dphpo_bench.privacy.accountants.report import epsilon, epsilon_by
 from dphpo_bench.privacy.budget import PrivacyBudget
 from dphpo_bench.privacy.calibration import calibrate, calibrate_roughly
 from dphpo_bench.privacy.events import (
@@ -18,11 +15,10 @@ from dphpo_bench.privacy.events import (
     gaussian,
     laplace,
     poisson_sampled,
-    pure_dp,
     repeat,
     threshold_search,
 )
-from dphpo_bench.privacy.run_counts import CappedGeometric, Poisson, geometric
+from dphpo_bench.privacy.run_counts import CappedGeometric, geometric
 
 
 def sgd(rate: float, steps: int) -> Callable[[float], DpEvent]:
@@ -33,25 +29,19 @@ class TestCalibrate:
     @pytest.mark.parametrize(
         ("target", "delta", "rate", "steps"),
         [
-            (0.05, 1e-5, 0.02, 500),
             (0.05, 1e-12, 1.0, 50),
             (1.0, 1e-3, 0.3, 2000),
             (8.0, 1e-12, 0.02, 500),
-            (100.0, 1e-5, 1.0, 1),
-            (3.0, 1e-12, 0.01, 100_000),
+            pytest.param(3.0, 1e-12, 0.01, 100_000, marks=pytest.mark.slow),
+            *(
+                pytest.param(target, delta, rate, steps, marks=pytest.mark.slow)
+                for target in (0.05, 1.0, 8.0, 100.0)
+                for delta in (1e-3, 1e-5, 1e-10, 1e-12)
+                for rate, steps in ((1e-4, 100_000), (0.02, 500), (0.1, 1), (0.3, 2000), (1.0, 1))
+            ),
         ],
     )
     def test_ends_just_below_the_target(self, target: float, delta: float, rate: float, steps: int) -> None:
-        noise = calibrate(sgd(rate, steps), PrivacyBudget(target, delta))
-        assert 0.998 * target <= epsilon(sgd(rate, steps)(noise), delta).epsilon <= target
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("target", [0.05, 0.3, 1.0, 3.0, 8.0, 30.0, 100.0])
-    @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-7, 1e-10, 1e-12])
-    @pytest.mark.parametrize(
-        ("rate", "steps"), [(1e-4, 100_000), (1e-3, 100), (0.02, 500), (0.1, 1), (0.3, 2000), (1.0, 1)]
-    )
-    def test_ends_just_below_the_target_everywhere(self, target: float, delta: float, rate: float, steps: int) -> None:
         noise = calibrate(sgd(rate, steps), PrivacyBudget(target, delta))
         assert 0.998 * target <= epsilon(sgd(rate, steps)(noise), delta).epsilon <= target
 
@@ -65,12 +55,8 @@ class TestCalibrate:
     @pytest.mark.parametrize(
         ("accountant", "target", "sigma"),
         [
-            ("rdp", 1, 3.9446),
             ("rdp", 3, 1.5284),
-            ("rdp", 8, 0.854),
-            ("profile", 1, 3.420),
             ("profile", 8, 0.788),
-            ("layer_cake", 1, 2.706),
         ],
     )
     def test_best_of_a_geometric_number_of_runs(self, accountant: str, target: float, sigma: float) -> None:
@@ -87,7 +73,6 @@ class TestCalibrate:
         ("accountant", "event"),
         [
             ("layer_cake", lambda s: compose(best_of(sgd(0.02, 500)(s), geometric(10)), sgd(0.02, 500)(s))),
-            ("profile", lambda s: poisson_sampled(0.2, best_of(sgd(0.02, 100)(s), geometric(10)))),
             ("liu_talwar", lambda s: best_of(sgd(0.02, 500)(s), CappedGeometric(10, 130))),
             ("liu_talwar", lambda s: threshold_search(sgd(0.02, 500)(s), 0.1)),
             (None, lambda s: threshold_search(sgd(0.02, 500)(s), 0.1)),
@@ -103,9 +88,7 @@ class TestCalibrate:
         ("event", "tightest", "others"),
         [
             (lambda s: best_of(sgd(0.02, 500)(s), geometric(10)), "layer_cake", ("profile", "rdp")),
-            (lambda s: best_of(gaussian(s), Poisson(8)), "layer_cake", ("profile", "rdp")),
             (lambda s: best_of(sgd(0.02, 500)(s), geometric(10), 0.95, 1.05), "profile", ("rdp",)),
-            (lambda s: best_of(pure_dp(1 / s), geometric(3), 0.95, 1.05), "profile", ("rdp",)),
             (lambda s: best_of(gaussian(s), CappedGeometric(10, 130)), "layer_cake", ("liu_talwar",)),
         ],
     )
@@ -120,48 +103,11 @@ class TestCalibrate:
         assert report.epsilon == epsilon_by(event(noise), budget.delta, tightest)
         assert all(calibrate(event, budget, accountant=other) > noise for other in others)
 
-    def test_another_accountant_is_found_where_the_first_guess_is_not_the_tightest(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        # A layer cake that claims half as much again: the profile is the tightest then.
-        def loose(event: DpEvent, delta: float, **options: Any) -> EpsilonReport:
-            report = epsilon(event, delta, **options)
-            by = {name: value * (1.5 if name == "layer_cake" else 1) for name, value in report.by_accountant.items()}
-            quoted = min(by, key=lambda name: by[name])
-            return EpsilonReport(by[quoted], quoted, by, report.refused, delta)
-
-        monkeypatch.setattr(calibration, "epsilon", loose)
-        noise = calibrate(lambda s: best_of(gaussian(s), geometric(10)), PrivacyBudget(1, 1e-5))
-        assert noise == calibrate(
-            lambda s: best_of(gaussian(s), geometric(10)), PrivacyBudget(1, 1e-5), accountant="profile"
-        )
-
-    def test_returns_the_least_noise_where_that_is_enough(self) -> None:
-        def event(noise: float) -> DpEvent:
-            return gaussian(1e3 * noise)
-
-        noise = calibrate(event, PrivacyBudget(50, 1e-3))
-        assert noise == pytest.approx(0.01)
-        assert epsilon(event(noise), 1e-3).epsilon < 50
-
     def test_says_when_the_largest_noise_is_not_enough(self) -> None:
         with pytest.raises(BudgetTooSmallError, match=r"Expected epsilon <= 0.01 .* largest noise, 100000.*Raise"):
             calibrate(lambda noise: sgd(0.02, 500)(1e-4 * noise), PrivacyBudget(0.01, 1e-5))
         with pytest.raises(BudgetTooSmallError, match="got 2 "):  # by another part alone
             calibrate(lambda noise: compose(gaussian(noise), laplace(0.5)), PrivacyBudget(1, 1e-5))
-
-    def test_works_around_a_fixed_part(self) -> None:
-        def event(noise: float) -> DpEvent:
-            return compose(sgd(0.02, 100)(noise), laplace(2))
-
-        assert 0.999 <= epsilon(event(calibrate(event, PrivacyBudget(1, 1e-5))), 1e-5).epsilon <= 1
-
-    def test_unsupported_events_are_refused(self) -> None:
-        with pytest.raises(UnsupportedEventError):
-            calibrate(
-                lambda noise: compose(gaussian(noise), dp_event.ZCDpEvent(0.1)),
-                PrivacyBudget(1, 1e-5),
-            )
 
 
 def test_rough_calibration_is_near() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import event_texts
 from dphpo_bench.privacy.event_kinds import children
-from dphpo_bench.privacy.event_rules import exposures, multiset, partitions, restrict, simplify
+from dphpo_bench.privacy.event_rules import exposures, partitions, restrict, simplify
 from dphpo_bench.privacy.event_texts import describe, from_json, to_json
 from dphpo_bench.privacy.events import (
     PartDpEvent,
@@ -84,42 +84,23 @@ class TestConstructors:
         assert type(gaussian(noise).noise_multiplier) is float
         assert type(laplace(noise).noise_multiplier) is float
 
-    @pytest.mark.parametrize("noise", [-1.0, math.nan, math.inf, "1", True, None])
-    def test_bad_noise_is_refused(self, noise: object) -> None:
-        with pytest.raises(InvalidValueError, match=r"Expected a finite noise_multiplier >= 0, got"):
-            gaussian(noise)  # type: ignore[arg-type]
-
     @pytest.mark.parametrize(
         ("build", "message"),
         [
+            *((lambda noise=noise: gaussian(noise), "noise_multiplier >= 0") for noise in (-1.0, math.nan, "1", True)),
             *((lambda rate=rate: poisson_sampled(rate, gaussian(1)), "0 <= sample_rate <= 1") for rate in (-0.1, 1.1)),
             *((lambda count=count: repeat(gaussian(1), count), "whole count") for count in (-1, 1.5, True, 10**10)),
+            (lambda: best_of(gaussian(1), 10), "Expected"),
+            (lambda: best_of(gaussian(1), geometric(10), low=1.1), "Expected"),
+            (lambda: best_of(gaussian(1), geometric(10), high=0.9), "Expected"),
+            (lambda: threshold_search(gaussian(1), 0), "Expected"),
+            (lambda: on_part("", "a", gaussian(1)), "Expected"),
+            (lambda: on_part("a\n", "b", gaussian(1)), "Expected"),
+            (lambda: pure_dp(-0.1), "Expected"),
         ],
     )
-    def test_bad_rates_and_counts_are_refused(self, build: Callable[[], object], message: str) -> None:
+    def test_bad_values_are_refused(self, build: Callable[[], object], message: str) -> None:
         with pytest.raises(InvalidValueError, match=message):
-            build()
-
-    @pytest.mark.parametrize(
-        "build",
-        [
-            lambda: best_of(gaussian(1), 10),  # type: ignore[arg-type]
-            lambda: best_of(gaussian(1), geometric(10), low=0),
-            lambda: best_of(gaussian(1), geometric(10), low=1.1),
-            lambda: best_of(gaussian(1), geometric(10), high=0.9),
-            lambda: best_of(gaussian(1), geometric(10), high=math.inf),
-            lambda: threshold_search(gaussian(1), 0),
-            lambda: threshold_search(gaussian(1), 1.1),
-            lambda: on_part("", "a", gaussian(1)),
-            lambda: on_part("a", "x" * 65, gaussian(1)),
-            lambda: on_part("a\n", "b", gaussian(1)),
-            lambda: on_part("a", 1, gaussian(1)),  # type: ignore[arg-type]
-            lambda: pure_dp(-0.1),
-            lambda: pure_dp(math.inf),
-        ],
-    )
-    def test_bad_values_of_our_own_events_are_refused(self, build: Callable[[], object]) -> None:
-        with pytest.raises(InvalidValueError, match="Expected"):
             build()
 
 
@@ -136,19 +117,6 @@ class TestSimplify:
         assert simplify(raw) == best_of(gaussian(2.0), geometric(10))
         assert simplify(dp_event.RepeatAndSelectDpEvent(laplace(2), 10, math.inf)) == best_of(laplace(2), Poisson(10))
 
-    @pytest.mark.parametrize(
-        "wrap",
-        [lambda e: best_of(e, geometric(10)), lambda e: threshold_search(e, 0.1), lambda e: on_part("a", "b", e)],
-    )
-    def test_integer_multipliers_inside_our_own_events_are_all_counted(
-        self, wrap: Callable[[dp_event.DpEvent], dp_event.DpEvent]
-    ) -> None:
-        raw = dp_event.PoissonSampledDpEvent(
-            0.02, dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(1), dp_event.GaussianDpEvent(1)])
-        )
-        assert simplify(raw).event.noise_multiplier == pytest.approx(math.sqrt(0.5))
-        assert simplify(wrap(raw)).event.event.noise_multiplier == pytest.approx(math.sqrt(0.5))
-
     def test_gaussians_on_everybody_join_wherever_they_stand(self) -> None:
         tree = compose(gaussian(3), repeat(compose(poisson_sampled(1, gaussian(4)), no_op()), 2))
         assert simplify(tree).noise_multiplier == pytest.approx((1 / 9 + 2 / 16) ** -0.5)
@@ -158,17 +126,13 @@ class TestSimplify:
         [
             (no_op(), no_op()),
             (compose(), no_op()),
-            (repeat(gaussian(1), 0), no_op()),
             (poisson_sampled(0, non_private()), no_op()),
-            (poisson_sampled(0.5, compose()), no_op()),
             (best_of(no_op(), geometric(10), 0.5, 2), no_op()),
-            (threshold_search(compose(), 0.1), no_op()),
             (on_part("a", "b", no_op()), no_op()),
             (pure_dp(0), no_op()),
             (pure_dp(101), non_private()),
             (threshold_search(gaussian(0), 0.1), non_private()),
             (gaussian(0), non_private()),
-            (laplace(0), non_private()),
             (repeat(gaussian(1), 10**9), non_private()),
             (compose(laplace(1), repeat(non_private(), 2)), non_private()),
             (poisson_sampled(0.1, compose(gaussian(1), non_private())), non_private()),
@@ -206,10 +170,6 @@ VALID = gaussian(25)
 
 
 class TestParts:
-    def test_compositions_are_distributed_over_parts(self) -> None:
-        apart = compose(on_part("split", "a", TRAIN), on_part("split", "a", VALID))
-        assert multiset(on_part("split", "a", compose(TRAIN, VALID))) == multiset(apart)
-
     def test_a_part_of_another_part_is_empty(self) -> None:
         nested = on_part("split", "a", compose(VALID, on_part("split", "b", non_private())))
         assert simplify(nested) == on_part("split", "a", VALID)
@@ -265,41 +225,25 @@ class TestJson:
     @pytest.mark.parametrize(
         "obj",
         [
-            None,
             [],
-            "gaussian",
             {},
             {"type": "os.system"},
-            {"type": ["gaussian"]},
-            {"type": "dp_accounting.dp_event.GaussianDpEvent", "noise_multiplier": 1.0},
-            {"type": "gaussian"},
             {"type": "gaussian", "noise_multiplier": 1.0, "extra": 1},
             {"type": "gaussian", "noise_multiplier": "1.0"},
-            {"type": "gaussian", "noise_multiplier": True},
             {"type": "gaussian", "noise_multiplier": math.nan},
-            {"type": "gaussian", "noise_multiplier": -1},
-            {"type": "gaussian", "noise_multiplier": 10**400},
             {"type": "repeated", "count": 2.0, "event": {"type": "no_op"}},
-            {"type": "repeated", "count": -2, "event": {"type": "no_op"}},
             {"type": "repeated", "count": 10**12, "event": {"type": "no_op"}},
             {"type": "poisson_sampled", "sample_rate": 2, "event": {"type": "no_op"}},
             {"type": "composed", "events": {"type": "no_op"}},
-            {"type": "composed", "events": [1]},
             {"type": "pure", "epsilon": -1},
             {"type": "part", "partition": "split", "part": "", "event": {"type": "no_op"}},
-            {"type": "part", "partition": 1, "part": "a", "event": {"type": "no_op"}},
             {"type": "first_above", "stop_probability": 0, "event": {"type": "no_op"}},
             best_of_json(low=2),
-            best_of_json(high=0.5),
             best_of_json(runs=10),
             best_of_json(runs={"type": "fixed", "runs": 10}),
-            best_of_json(runs={"type": "poisson"}),
             best_of_json(runs={"type": "poisson", "mean": math.inf}),
-            best_of_json(runs={"type": "poisson", "mean": 10, "extra": 1}),
             best_of_json(runs={"type": "uniform", "low": 3, "high": 3}),
-            best_of_json(runs={"type": "uniform", "low": 1.0, "high": 3}),
             best_of_json(runs={"type": "capped_geometric", "mean": 10, "cap": 10**9}),
-            best_of_json(runs={"type": "negative_binomial", "mean": 10, "shape": "1"}),
             {"type": "repeat_and_select", "mean": 10, "shape": 1, "event": {"type": "no_op"}},
         ],
     )
@@ -334,14 +278,10 @@ class TestDescribe:
         [
             (no_op(), "nothing"),
             (non_private(), "non-private access"),
-            (repeat(laplace(2), 3), "3 × Laplace b=2"),
-            (best_of(gaussian(1), geometric(10)), "BestOf(geometric, mean 10; Gaussian σ=1)"),
             (
                 best_of(pure_dp(1), TruncatedNegativeBinomial(5, 0), 0.5, 2),
                 "BestOf(logarithmic, mean 5, density 0.5..2; pure ε=1)",
             ),
-            (best_of(gaussian(1), UniformCount(1, 9)), "BestOf(uniform, 1 to 9; Gaussian σ=1)"),
-            (best_of(gaussian(1), Poisson(9)), "BestOf(Poisson, mean 9; Gaussian σ=1)"),
             (best_of(gaussian(1), CappedGeometric(9, 99)), "BestOf(geometric, mean 9, at most 99; Gaussian σ=1)"),
             (threshold_search(laplace(1), 0.1), "FirstAbove(γ=0.1; Laplace b=1)"),
             (on_part("split", "train", laplace(1)), "split=train: Laplace b=1"),

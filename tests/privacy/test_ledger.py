@@ -1,5 +1,4 @@
-"""The ledger: releases are charged first, counted right, bounded by the plan, and read back with
-suspicion."""
+"""The ledger: releases are charged first, counted right, bounded by the plan, and read back with suspicion."""
 
 import json
 from collections import Counter
@@ -46,12 +45,6 @@ def step(ledger: Ledger, *releases: DpEvent, rate: float = 0.1) -> None:
 
 
 class TestCounting:
-    def test_releases_of_one_batch_are_composed_before_they_are_sampled(self) -> None:
-        ledger = Ledger()
-        step(ledger, GRADIENT, LOSS, LOSS, LOSS)
-        assert simplify(ledger.event) == simplify(LOSS_STEP)
-        assert ledger.event == poisson_sampled(0.1, compose(GRADIENT, repeat(LOSS, 3)))
-
     def test_equal_batches_are_counted_whatever_the_order_of_their_releases(self) -> None:
         ledger = Ledger()
         step(ledger, GRADIENT, repeat(LOSS, 3))
@@ -59,21 +52,6 @@ class TestCounting:
         step(ledger, GRADIENT)
         assert dict(ledger.entries) == {LOSS_STEP: 2, STEP: 1}
         assert describe(ledger.event).startswith("2 × Poisson")
-
-    def test_interleaved_batches_do_not_mix(self) -> None:
-        ledger = Ledger()
-        first, second = ledger.open_batch(0.1, compose(GRADIENT, repeat(LOSS, 3))), ledger.open_batch(0.1, GRADIENT)
-        first.charge(GRADIENT)
-        second.charge(GRADIENT)
-        first.charge(repeat(LOSS, 3))
-        with pytest.raises(OverBudgetError):
-            second.charge(LOSS)
-        assert dict(ledger.entries) == {LOSS_STEP: 1, STEP: 1}
-
-    def test_an_open_batch_costs_what_it_may_be_asked(self) -> None:
-        ledger = Ledger()
-        ledger.open_batch(0.1, compose(GRADIENT, repeat(LOSS, 3))).charge(GRADIENT)
-        assert ledger.event == LOSS_STEP
 
     def test_a_batch_of_a_batch_is_refused(self) -> None:
         with pytest.raises(UnsupportedEventError, match="Cannot sample from a sample"):
@@ -90,17 +68,6 @@ class TestCounting:
         step(ledger, GRADIENT)
         ledger.charge(non_private())
         assert epsilon(ledger.event, 1e-5).epsilon == float("inf")
-
-    def test_many_batches_take_little_room(self) -> None:
-        ledger = Ledger(repeat(STEP, 5000))
-        for _ in range(5000):
-            step(ledger, GRADIENT)
-        assert ledger.event == repeat(STEP, 5000)
-        assert len(json.dumps(ledger.to_json())) < 300
-
-    def test_a_bad_rate_is_refused(self) -> None:
-        with pytest.raises(InvalidValueError, match="sample_rate"):
-            Ledger().open_batch(1.5, GRADIENT)
 
 
 class TestAllowance:
@@ -123,11 +90,6 @@ class TestAllowance:
             batch.charge(LOSS)
         assert ledger.event == before
         assert ledger.refused == batch.refused is not None
-
-    def test_a_smaller_kind_is_not_the_planned_one(self) -> None:
-        ledger = Ledger(repeat(LOSS_STEP, 2))
-        with pytest.raises(OverBudgetError, match=r"does not cover .*Poisson.*it still covers 2 × Poisson"):
-            ledger.open_batch(0.1, GRADIENT)
 
     @pytest.mark.parametrize(
         ("rate", "release"),
@@ -189,8 +151,6 @@ class TestAllowance:
 # at δ = 1e-5, at least: the likelihood ratio of "grow where the first answer is large", by convolution.
 ADAPTIVE_GROWTH = [
     (0.002, 1.0, 0.6, 300, 2, 2.99),
-    (0.005, 1.0, 0.8, 400, 6, 2.73),
-    (0.01, 1.0, 0.7, 200, 6, 4.44),
     (0.02, 1.0, 0.577, 500, 20, 13.05),
     (0.02, 1.8786, 3.0, 500, 25, 1.072),
 ]
@@ -312,28 +272,18 @@ class TestOneOf:
             branch.charge(gaussian(3))  # of all records
         branch.charge(gaussian(3), scope)
 
-    def test_a_written_ledger_reads_the_same(self) -> None:
-        ledger = Ledger()
-        ledger.open_one_of(frozen(self.CHOICE), 0)
-        assert Ledger.from_json(ledger.to_json()).event == ledger.event
-
 
 class TestExactTypes:
     """What is charged is what was allowed, whatever the objects say of themselves."""
 
-    def test_an_event_that_grows_after_it_was_allowed(self) -> None:
-        parts = [GRADIENT]
-        ledger = Ledger(dp_event.ComposedDpEvent(parts))
-        parts.append(gaussian(0.1))
-        with pytest.raises(OverBudgetError):
-            ledger.charge(gaussian(0.1))
-
-    def test_a_plan_that_grows_after_its_cost_is_known(self) -> None:
+    def test_a_plan_and_an_account_of_an_event_that_grows_later(self) -> None:
         parts = [GRADIENT]
         event = dp_event.ComposedDpEvent(parts)
-        plan = Plan(PrivacyBudget(1.0, 1e-5), event, event, None, (), Cost(1, 1, 1.0))
+        plan, ledger = Plan(PrivacyBudget(1.0, 1e-5), event, event, None, (), Cost(1, 1, 1.0)), Ledger(event)
         parts.append(gaussian(0.1))
         assert plan.event == plan.training_event == GRADIENT
+        with pytest.raises(OverBudgetError):
+            ledger.charge(gaussian(0.1))
 
     def test_an_event_or_a_number_of_runs_of_an_unknown_class_is_refused(self) -> None:
         """Its answers could differ from what it was quoted for."""
@@ -373,20 +323,13 @@ class TestJson:
         "tamper",
         [
             lambda obj: obj.update(version=2),
-            lambda obj: obj.update(version=True),
             lambda obj: obj.update(extra=1),
-            lambda obj: obj.update(refused=1),
             lambda obj: obj.update(refused="x" * 10_000),
-            lambda obj: obj.update(entries={}),
             lambda obj: obj.update(entries=obj["entries"] * 10_000),
             lambda obj: obj["entries"][0].update(count=-1),
-            lambda obj: obj["entries"][0].update(count=1.0),
             lambda obj: obj["entries"][0].update(count="1"),
-            lambda obj: obj["entries"][0].update(note=""),
             lambda obj: obj["entries"][0].pop("count"),
             lambda obj: obj["entries"][0]["event"].update(type="subprocess.Popen"),
-            lambda obj: obj["entries"][0]["event"].update(sample_rate=7),
-            lambda obj: obj["entries"].append([]),
             lambda obj: obj.update(entries=[dict(obj["entries"][0], count=10**9)] * 2),
         ],
     )
@@ -394,11 +337,6 @@ class TestJson:
         obj = json.loads(json.dumps(self.ledger().to_json()))
         tamper(obj)
         with pytest.raises(InvalidValueError, match="Expected"):
-            Ledger.from_json(obj)
-
-    @pytest.mark.parametrize("obj", [None, [], "ledger", {}])
-    def test_anything_else_is_refused(self, obj: object) -> None:
-        with pytest.raises(InvalidValueError, match="Expected a ledger"):
             Ledger.from_json(obj)
 
 

@@ -34,8 +34,7 @@ def sgd(case: dict[str, Any]) -> DpEvent:
 
 
 def hyfreedp(case: dict[str, Any], *, joint: bool) -> DpEvent:
-    """Gradients at every step and three losses at every K-th, on one batch or, as the paper counts, on
-    many."""
+    """Gradients at every step and three losses at every K-th, on one batch or, as the paper counts, on many."""
     steps, rate = case["T"], case["B"] / case["N"]
     loss_steps = -(-steps // case["K"])
     gradient, loss = gaussian(case["sigma_g"]), gaussian(case["sigma_l"])
@@ -159,9 +158,7 @@ def test_reference_value(row: dict[str, str]) -> None:
 HYFREEDP = [
     (1, 1.8786, 1.01, 5, 8.246, 1.0083),
     (3, 0.963895, 1.01, 5, 2.422, 3.475),
-    (3, 0.963895, 1.01, 10, 1.790, 3.840),
     (3, 0.963895, 1.05, 5, 1.327, 5.966),
-    (8, 0.655122, 1.01, 1, 2.058, 11.45),
     (8, 0.655122, 1.01, 10, 0.8912, 15.16),
 ]
 

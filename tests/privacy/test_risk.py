@@ -14,7 +14,6 @@ from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
 from dphpo_bench.privacy import events
-from dphpo_bench.privacy.accountants import pld
 from dphpo_bench.privacy.accountants.report import epsilon
 from dphpo_bench.privacy.risk import Risk, risk, risk_of_point, worst
 from dphpo_bench.privacy.run_counts import Poisson, TruncatedNegativeBinomial, UniformCount, geometric
@@ -36,13 +35,6 @@ def test_a_gaussian_has_the_closed_form(mu: float) -> None:
     found = risk(events.gaussian(1 / mu), DELTA)
     assert astuple(found) == pytest.approx(astuple(gaussian_risk(mu)), abs=1e-6)
     assert all(one >= exact - 1e-12 for one, exact in zip(astuple(found), astuple(gaussian_risk(mu)), strict=True))
-
-
-def test_published_digits_of_a_gaussian_and_of_pure_dp() -> None:
-    assert risk(events.gaussian(1.0), DELTA).advantage == pytest.approx(0.38292, abs=5e-6)
-    assert risk(events.gaussian(1.0), DELTA).tpr_at_1pct == pytest.approx(0.09236, abs=5e-6)
-    assert risk(events.pure_dp(1.0), DELTA).advantage == pytest.approx(0.46212, abs=5e-6)
-    assert risk(events.pure_dp(1.0), DELTA).tpr_at_1pct == pytest.approx(0.02718, abs=5e-6)
 
 
 def test_composed_gaussians_are_one_of_mu_times_the_root_of_their_number() -> None:
@@ -80,7 +72,9 @@ def sampled_risk(rate: float, noise: float, steps: int) -> Risk:
     return risk(events.repeat(events.poisson_sampled(rate, events.gaussian(noise)), steps), DELTA)
 
 
-@pytest.mark.parametrize(("rate", "noise", "steps"), SAMPLED)
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps"), [SAMPLED[0], *(pytest.param(*case, marks=pytest.mark.slow) for case in SAMPLED[1:])]
+)
 def test_agrees_with_the_least_line_on_a_fine_grid(rate: float, noise: float, steps: int) -> None:
     at = np.linspace(0, 8, 1601)
     deltas = np.array(distribution_of(rate, noise, steps, 1e-4).get_delta_for_epsilon(at))
@@ -144,13 +138,6 @@ def test_the_curve_is_at_least_as_good_as_every_quoted_point(event: dp_event.DpE
         assert found.mu <= point.mu * (1 + 1e-6)
 
 
-def test_a_selection_costs_more_than_a_run_of_it() -> None:
-    once = risk(TRAINING, DELTA)
-    selected = risk(events.best_of(TRAINING, TruncatedNegativeBinomial(10, 0)), DELTA)
-    assert selected.advantage > once.advantage
-    assert selected.mu > once.mu
-
-
 def test_the_worst_part_counts() -> None:
     less, more = events.gaussian(3.0), events.gaussian(1.5)
     both = events.compose(events.on_part("split", "valid", less), events.on_part("split", "train", more))
@@ -173,13 +160,7 @@ def test_large_losses_are_certain_detection_rather_than_an_overflow() -> None:
     assert found.tpr_at_01pct == pytest.approx(1.0)
 
 
-def test_a_library_that_fails_at_a_curve_leaves_the_quoted_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise IndexError
-
-    monkeypatch.setattr(pld, "profile", fail)
-    event = events.repeat(events.poisson_sampled(0.02, events.gaussian(1.9)), 500)
-    assert risk(event, DELTA) == risk_of_point(epsilon(event, DELTA).epsilon, DELTA)
+def test_a_selection_whose_curve_is_infinite_is_certain_detection() -> None:
     infinite = events.compose(events.gaussian(5), events.gaussian(5), events.best_of(events.gaussian(2), Poisson(1e4)))
     assert risk(infinite, DELTA).advantage == pytest.approx(1)
 

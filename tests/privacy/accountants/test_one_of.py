@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from dp_accounting.dp_event import DpEvent
 
-from dphpo_bench.base.errors import InvalidValueError, UnsupportedEventError
+from dphpo_bench.base.errors import InvalidValueError
 from dphpo_bench.privacy.accountants import profiles
 from dphpo_bench.privacy.accountants import rdp as renyi
 from dphpo_bench.privacy.accountants.report import epsilon
-from dphpo_bench.privacy.event_rules import exposures, multiset, restrict, simplify
-from dphpo_bench.privacy.event_texts import describe, from_json, to_json
+from dphpo_bench.privacy.event_rules import exposures, simplify
+from dphpo_bench.privacy.event_texts import describe, from_json
 from dphpo_bench.privacy.events import (
     MAX_BRANCHES,
     best_of,
@@ -242,14 +242,10 @@ class TestRules:
         ("events", "weights"),
         [
             ([], None),
-            (pure_dp(1), None),
             ([pure_dp(1)] * (MAX_BRANCHES + 1), None),
-            ([pure_dp(1)], (1, 1)),
             ([pure_dp(1), pure_dp(2)], (0, 1)),
-            ([pure_dp(1), pure_dp(2)], (-1, 2)),
             ([pure_dp(1), pure_dp(2)], (float("nan"), 1)),
             ([pure_dp(1), pure_dp(2)], "ab"),
-            ([pure_dp(1), pure_dp(2)], 1),
         ],
     )
     def test_anything_else_is_refused(self, events: object, weights: object) -> None:
@@ -263,30 +259,14 @@ class TestRules:
         assert simplify(one_of([pure_dp(1), pure_dp(2), pure_dp(1)])) == one_of([pure_dp(1), pure_dp(2)])
         assert simplify(one_of([no_op(), compose()])) == no_op()
 
-    def test_restriction_reaches_inside(self) -> None:
-        event = one_of([on_part("split", "a", pure_dp(1)), pure_dp(2)], (1, 3))
-        assert restrict(event, {"split": "b"}) == one_of([no_op(), pure_dp(2)], (1, 3))
-
-    def test_branches_of_one_meaning_are_one(self) -> None:
-        written, other = compose(pure_dp(1), pure_dp(2)), compose(compose(pure_dp(2)), no_op(), pure_dp(1))
-        assert multiset(one_of([written, pure_dp(1)])) == multiset(one_of([other, pure_dp(1)]))
-
-    def test_written_and_read(self) -> None:
-        for event in (one_of(EVENTS), one_of(EVENTS, WEIGHTS), best_of(one_of(EVENTS, (1, 1, 1)), geometric(3))):
-            assert from_json(to_json(event)) == event
-        for weights in ([0.5], "ab", [0.5, "a"], {}, [0.0, 1.0]):
-            with pytest.raises(InvalidValueError):
-                from_json({"type": "one_of", "weights": weights, "events": [{"type": "no_op"}] * 2})
+    @pytest.mark.parametrize("weights", [[0.5], "ab", [0.5, "a"], {}, [0.0, 1.0]])
+    def test_weights_of_a_file(self, weights: object) -> None:
+        with pytest.raises(InvalidValueError):
+            from_json({"type": "one_of", "weights": weights, "events": [{"type": "no_op"}] * 2})
 
     def test_words(self) -> None:
-        assert (
-            describe(one_of([pure_dp(1), compose(gaussian(3), pure_dp(2))]))
-            == "OneOf(pure ε=1 | Gaussian σ=3, pure ε=2)"
-        )
         assert describe(one_of([pure_dp(1), no_op()], (1, 3))) == "OneOf(0.25: pure ε=1 | 0.75: nothing)"
 
     def test_an_unsupported_branch_is_named(self) -> None:
         event = one_of([gaussian(2), poisson_sampled(0.1, poisson_sampled(0.1, gaussian(1)))])
         assert "does not support OneOfDpEvent of GaussianDpEvent; Poisson" in epsilon(event, 1e-5).refused["rdp"]
-        with pytest.raises(UnsupportedEventError, match="pld does not support OneOfDpEvent of BestOfDpEvent"):
-            epsilon(one_of([best_of(gaussian(1), geometric(3)), pure_dp(1)]), 1e-5, accountant="pld")

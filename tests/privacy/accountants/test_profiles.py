@@ -4,13 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting.pld import common, privacy_loss_distribution
+from dp_accounting.pld import privacy_loss_distribution
 
-from dphpo_bench.privacy.accountants import pld as distributions
 from dphpo_bench.privacy.accountants import profiles
-from dphpo_bench.privacy.accountants.pld import Rules
-from dphpo_bench.privacy.events import best_of, gaussian, pure_dp, repeat
-from dphpo_bench.privacy.run_counts import geometric
 from tests.privacy import brute_force
 from tests.privacy.brute_force import Array, Pair
 
@@ -67,16 +63,6 @@ class TestDistributions:
         assert np.all(found >= truth - 1e-13)
         assert found == pytest.approx(truth, abs=5e-3)
 
-    @pytest.mark.parametrize("pair", pairs(5, 5))
-    def test_coarser_grids_cost_more(self, pair: Pair) -> None:
-        base = brute_force.profile(pair)
-        fine, coarse = (
-            profiles.to_distribution(base, width, negligible=1e-12, size=20_000).get_delta_for_epsilon(EPSILONS)
-            for width in (1e-3, 1e-1)
-        )
-        assert np.all(coarse >= fine - 1e-4)  # nodes of the fine grid are not all among those of the other
-        assert np.all(coarse >= exact(pair, EPSILONS) - 1e-14)
-
     @pytest.mark.parametrize(("epsilon", "count"), [(0.1, 7), (0.123456, 20), (1.0, 50), (3.0, 1)])
     def test_pure_mechanisms_compose_as_the_worst_ones(self, epsilon: float, count: int) -> None:
         # Kairouz, Oh and Viswanath (2015), Theorem 3.3, at ε between its steps as well.
@@ -89,12 +75,6 @@ class TestDistributions:
         for at in np.linspace(0, epsilon * count * 0.9, 7):
             truth = float(np.sum(p * np.maximum(-np.expm1(at - losses), 0)))
             assert truth - 1e-13 <= made.get_delta_for_epsilon(at) <= truth * (1 + 1e-3) + 1e-6
-
-    def test_pure_mechanisms_agree_with_the_library(self) -> None:
-        theirs = privacy_loss_distribution.from_privacy_parameters(common.DifferentialPrivacyParameters(0.5, 0.0), 1e-4)
-        assert profiles.pure_distribution(0.5, 1e-4).get_delta_for_epsilon(EPSILONS) == pytest.approx(
-            theirs.get_delta_for_epsilon(EPSILONS), abs=1e-4
-        )
 
 
 class TestSampling:
@@ -119,19 +99,3 @@ class TestSampling:
         for count in (1, 50):
             composed = [one.self_compose(count).get_epsilon_for_delta(1e-5) for one in (made, theirs)]
             assert composed[0] == pytest.approx(composed[1], rel=1e-3)
-
-
-class TestTrees:
-    def test_selections_in_a_composition_cost_hardly_more_than_alone(self) -> None:
-        event = best_of(gaussian(5), geometric(10))
-        rules = Rules("layer_cake", 1.0, 1e-5)
-        alone = distributions.epsilon(event, rules)
-        table = distributions.profile(event, rules)
-        assert float(table.delta(alone)) == pytest.approx(1e-5, rel=0.1)
-        assert float(table.delta(alone)) >= 1e-5 * (1 - 1e-6)
-
-    def test_repeated_selections_stay_below_their_sum(self) -> None:
-        event = best_of(pure_dp(0.1), geometric(10))
-        rules = Rules("profile", 1.0, 1e-5)
-        assert distributions.epsilon(event, rules) <= 0.3 + 1e-4
-        assert 0.3 < distributions.epsilon(repeat(event, 4), rules) <= 1.2 + 1e-3

@@ -16,7 +16,6 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from dphpo_bench.base.errors import InvalidValueError, UnknownNameError, UnsupportedEventError
-from dphpo_bench.privacy.accountants import pld as own_pld
 from dphpo_bench.privacy.accountants import report as reports
 from dphpo_bench.privacy.accountants.profiles import Array
 from dphpo_bench.privacy.accountants.rdp import ORDERS as RDP_ORDERS
@@ -48,219 +47,134 @@ def sgd(noise: float, rate: float, steps: int) -> DpEvent:
     return repeat(poisson_sampled(rate, gaussian(noise)), steps)
 
 
-class Conformance:
-    """What holds for every accountant and every event it supports."""
-
-    accountant: str
-    fresh: Callable[[], pld.PLDAccountant | rdp.RdpAccountant]
-
-    def bound(self, event: DpEvent, coarseness: float = 4.0) -> float:
-        return epsilon(event, DELTA, coarseness=coarseness).by_accountant[self.accountant]
-
-    def test_a_count_is_as_much_as_a_list(self, leaf: Callable[[float], DpEvent]) -> None:
-        # One by one through the library, since our own rewriting turns lists into counts. The two differ by
-        # the grid and by the allowances for rounding.
-        one_by_one = self.fresh()
-        for _ in range(6):
-            one_by_one.compose(leaf(2.0))
-        counted = self.bound(repeat(repeat(leaf(2.0), 2), 3), coarseness=1)
-        assert counted == pytest.approx(one_by_one.get_epsilon(DELTA), rel=2e-3)
-        assert counted == self.bound(compose(*[leaf(2.0)] * 6), coarseness=1)
-
-    def test_less_noise_and_more_releases_cost_more(self, leaf: Callable[[float], DpEvent]) -> None:
-        for events in (
-            [repeat(leaf(noise), 5) for noise in (6.0, 1.5, 0.8)],
-            [repeat(leaf(2.0), count) for count in (1, 2, 50)],
-        ):
-            costs = [self.bound(event) for event in events]
-            assert costs == sorted(set(costs))
-            assert len(costs) == 3
-
-    def test_nothing_adds_nothing_and_raw_access_adds_everything(self, leaf: Callable[[float], DpEvent]) -> None:
-        event = repeat(leaf(2.0), 3)
-        assert self.bound(event) == self.bound(repeat(leaf(2), 3))  # whole numbers lost releases
-        assert self.bound(compose(event, no_op(), repeat(leaf(1.0), 0))) == self.bound(event)
-        assert self.bound(compose(event, non_private())) == math.inf
-
-    def test_a_coarser_grid_never_costs_less(self, leaf: Callable[[float], DpEvent]) -> None:
-        event = repeat(leaf(2.0), 30)
-        assert self.bound(event, coarseness=10) >= self.bound(event, coarseness=1) * (1 - 1e-6)
-
-
-class TestPld(Conformance):
-    accountant = "pld"
-
-    @staticmethod
-    def fresh() -> pld.PLDAccountant:
-        return pld.PLDAccountant(value_discretization_interval=1e-4)
-
-    @pytest.fixture(
-        params=[
-            gaussian,
-            laplace,
-            lambda s: poisson_sampled(0.1, gaussian(s)),
-            lambda s: poisson_sampled(0.1, laplace(s)),
-        ],
-        ids=["gaussian", "laplace", "sampled gaussian", "sampled laplace"],
-    )
-    def leaf(self, request: pytest.FixtureRequest) -> Callable[[float], DpEvent]:
-        return request.param  # type: ignore[no-any-return]
-
-    @pytest.mark.parametrize(
-        ("event", "name"),
-        [
-            (best_of(gaussian(1), geometric(10)), "BestOfDpEvent (geometric, mean 10) of GaussianDpEvent"),
-            (dp_event.RandomizedResponseDpEvent(0.5, 2), "RandomizedResponseDpEvent"),
-        ],
-    )
-    def test_refuses_by_name(self, event: DpEvent, name: str) -> None:
-        # Together with a Gaussian, so that the question is not settled by another rule.
-        try:
-            refused = epsilon(compose(event, gaussian(1)), DELTA).refused["pld"]
-        except UnsupportedEventError as error:
-            refused = str(error)
-        assert f"does not support {name}" in refused
-
-    def test_refuses_a_delta_it_cannot_resolve(self) -> None:
-        report = epsilon(compose(sgd(1.8786, 0.02, 500), laplace(10)), 1e-14)
-        assert "not accurate at delta=1e-14" in report.refused["pld"]
-        assert report.quoted == "rdp"
-
-    def test_resolves_any_delta_of_gaussians(self) -> None:
-        report = epsilon(sgd(1.8786, 0.02, 500), 1e-15)
-        assert report.quoted == "pld"
-        assert report.epsilon == pytest.approx(2.1728, abs=1e-4)  # the contour integral's
-
-
-class TestRdp(Conformance):
-    accountant = "rdp"
-
-    @staticmethod
-    def fresh() -> rdp.RdpAccountant:
-        return rdp.RdpAccountant(RDP_ORDERS)
-
-    @pytest.fixture(
-        params=[
-            gaussian,
-            laplace,
-            lambda s: poisson_sampled(0.1, gaussian(s)),
-            lambda s: dp_event.RepeatAndSelectDpEvent(poisson_sampled(0.1, gaussian(float(s))), 10, 1),
-            lambda s: dp_event.RepeatAndSelectDpEvent(gaussian(s), 10, math.inf),
-        ],
-        ids=["gaussian", "laplace", "sampled gaussian", "best of geometric", "best of Poisson"],
-    )
-    def leaf(self, request: pytest.FixtureRequest) -> Callable[[float], DpEvent]:
-        return request.param  # type: ignore[no-any-return]
-
-    def test_refuses_by_name(self) -> None:
-        refused = epsilon(compose(gaussian(1), poisson_sampled(0.1, laplace(1))), DELTA).refused
-        assert refused == {"rdp": "does not support PoissonSampledDpEvent of LaplaceDpEvent"}
-
-
 def sampled(noise: float) -> DpEvent:
     return repeat(poisson_sampled(0.1, gaussian(noise)), 10)
 
 
-class Selection(Conformance):
-    """Accountants of private selection, which have no counterpart in the library."""
+Leaf = Callable[[float], DpEvent]
+LIBRARY: list[tuple[str, Leaf]] = [
+    ("pld", gaussian),
+    ("pld", laplace),
+    ("pld", lambda s: poisson_sampled(0.1, gaussian(s))),
+    ("pld", lambda s: poisson_sampled(0.1, laplace(s))),
+    ("rdp", gaussian),
+    ("rdp", laplace),
+    ("rdp", lambda s: poisson_sampled(0.1, gaussian(s))),
+    ("rdp", lambda s: dp_event.RepeatAndSelectDpEvent(poisson_sampled(0.1, gaussian(float(s))), 10, 1)),
+    ("rdp", lambda s: dp_event.RepeatAndSelectDpEvent(gaussian(s), 10, math.inf)),
+]
+SELECTION: list[tuple[str, Leaf]] = [
+    ("profile", lambda s: best_of(sampled(s), geometric(10))),
+    ("profile", lambda s: best_of(gaussian(s), Poisson(3))),
+    ("profile", lambda s: best_of(sampled(s), TruncatedNegativeBinomial(5, 0), 0.9, 1.2)),
+    ("profile", lambda s: threshold_search(compose(sampled(s), laplace(s)), 0.1)),
+    ("profile", lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5)))),
+    ("layer_cake", lambda s: best_of(sampled(s), geometric(10))),
+    ("layer_cake", lambda s: best_of(gaussian(s), UniformCount(1, 10))),
+    ("layer_cake", lambda s: best_of(best_of(gaussian(2 * s), geometric(3)), CappedGeometric(5, 40))),
+    ("layer_cake", lambda s: threshold_search(sampled(s), 0.1)),
+    ("layer_cake", lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5)))),
+]
 
-    def bound(self, event: DpEvent, coarseness: float = 4.0) -> float:
-        # By name, because the extremes are left to the accountants that need no selection.
-        return epsilon(event, DELTA, accountant=self.accountant, coarseness=coarseness).epsilon
 
-    def test_a_count_is_as_much_as_a_list(self, leaf: Callable[[float], DpEvent]) -> None:
-        # A single selection is solved from its formula, several are composed on a grid: it may cost 0.5 %.
-        assert self.bound(repeat(repeat(leaf(2.0), 2), 3)) == self.bound(compose(*[leaf(2.0)] * 6))
-        alone = self.bound(leaf(2.0), coarseness=1)
-        composed = self.bound(compose(leaf(2.0), pure_dp(1e-6)), coarseness=1)
-        assert alone * (1 - 1e-6) <= composed <= alone * 1.005 + 1e-5
-
-    @pytest.mark.parametrize("accountant", ["profile", "layer_cake"])
-    def test_a_raw_event_of_integers_is_not_lost(self, accountant: str) -> None:
-        raw = dp_event.PoissonSampledDpEvent(
-            0.02, dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(1), dp_event.GaussianDpEvent(1)])
-        )
-        joint = poisson_sampled(0.02, gaussian(math.sqrt(0.5)))
-        for wrap in (lambda e: best_of(e, geometric(10)), lambda e: threshold_search(e, 0.1)):
-            values = [epsilon(wrap(one), DELTA, accountant=accountant).epsilon for one in (raw, joint)]
-            assert values[0] == pytest.approx(values[1])
+def bound(accountant: str, event: DpEvent, coarseness: float = 4.0) -> float:
+    return epsilon(event, DELTA, accountant=accountant, coarseness=coarseness).epsilon
 
 
-class TestProfile(Selection):
-    accountant = "profile"
+@pytest.mark.parametrize(("name", "leaf"), [*LIBRARY, *SELECTION])
+class TestEveryAccountant:
+    """What holds for every accountant and every event it supports."""
 
-    @pytest.fixture(
-        params=[
-            lambda s: best_of(sampled(s), geometric(10)),
-            lambda s: best_of(gaussian(s), Poisson(3)),
-            lambda s: best_of(sampled(s), TruncatedNegativeBinomial(5, 0), 0.9, 1.2),
-            lambda s: threshold_search(compose(sampled(s), laplace(s)), 0.1),
-            lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5))),
-        ],
-        ids=["geometric", "Poisson", "adaptive", "threshold", "sampled"],
-    )
-    def leaf(self, request: pytest.FixtureRequest) -> Callable[[float], DpEvent]:
-        return request.param  # type: ignore[no-any-return]
-
-    @pytest.mark.parametrize("runs", [UniformCount(1, 20), CappedGeometric(10, 50)])
-    def test_refuses_other_numbers_of_runs(self, runs: UniformCount | CappedGeometric) -> None:
-        with pytest.raises(
-            UnsupportedEventError, match=r"profile does not support BestOfDpEvent \((uniform|geometric)"
+    def test_less_noise_and_more_releases_cost_more(self, name: str, leaf: Leaf) -> None:
+        for events in (
+            [repeat(leaf(noise), 5) for noise in (6.0, 1.5, 0.8)],
+            [repeat(leaf(2.0), count) for count in (1, 2, 50)],
         ):
-            epsilon(best_of(gaussian(2), runs), DELTA, accountant="profile")
+            costs = [bound(name, event) for event in events]
+            assert costs == sorted(set(costs))
+            assert len(costs) == 3
+
+    def test_nothing_adds_nothing_and_raw_access_adds_everything(self, name: str, leaf: Leaf) -> None:
+        event = repeat(leaf(2.0), 3)
+        assert bound(name, event) == bound(name, repeat(leaf(2), 3))  # whole numbers lost releases
+        assert bound(name, compose(event, no_op(), repeat(leaf(1.0), 0))) == bound(name, event)
+        assert bound(name, compose(event, non_private())) == math.inf
+
+    def test_a_coarser_grid_never_costs_less(self, name: str, leaf: Leaf) -> None:
+        event = repeat(leaf(2.0), 30)
+        assert bound(name, event, coarseness=10) >= bound(name, event, coarseness=1) * (1 - 1e-6)
 
 
-class TestLayerCake(Selection):
-    accountant = "layer_cake"
+@pytest.mark.parametrize(("name", "leaf"), LIBRARY)
+def test_a_count_is_as_much_as_a_list(name: str, leaf: Leaf) -> None:
+    """One by one through the library. The two differ by the grid and by the allowances for rounding."""
+    fine = pld.PLDAccountant(value_discretization_interval=1e-4)
+    one_by_one = fine if name == "pld" else rdp.RdpAccountant(RDP_ORDERS)
+    for _ in range(6):
+        one_by_one.compose(leaf(2.0))
+    counted = bound(name, repeat(repeat(leaf(2.0), 2), 3), coarseness=1)
+    assert counted == pytest.approx(one_by_one.get_epsilon(DELTA), rel=2e-3)
+    assert counted == bound(name, compose(*[leaf(2.0)] * 6), coarseness=1)
 
-    @pytest.fixture(
-        params=[
-            lambda s: best_of(sampled(s), geometric(10)),
-            lambda s: best_of(gaussian(s), UniformCount(1, 10)),
-            lambda s: best_of(best_of(gaussian(2 * s), geometric(3)), CappedGeometric(5, 40)),
-            lambda s: threshold_search(sampled(s), 0.1),
-            lambda s: poisson_sampled(0.2, best_of(gaussian(s), geometric(5))),
-        ],
-        ids=["geometric", "uniform", "nested", "threshold", "sampled"],
+
+@pytest.mark.parametrize(("name", "leaf"), SELECTION)
+def test_a_count_of_selections_is_as_much_as_a_list(name: str, leaf: Leaf) -> None:
+    """A single selection is solved from its formula, several are composed on a grid: it may cost 0.5 %."""
+    assert bound(name, repeat(repeat(leaf(2.0), 2), 3)) == bound(name, compose(*[leaf(2.0)] * 6))
+    alone = bound(name, leaf(2.0), coarseness=1)
+    composed = bound(name, compose(leaf(2.0), pure_dp(1e-6)), coarseness=1)
+    assert alone * (1 - 1e-6) <= composed <= alone * 1.005 + 1e-5
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "profile", "layer_cake"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda e: best_of(e, geometric(10)),
+        lambda e: threshold_search(e, 0.1),
+        lambda e: on_part("a", "b", best_of(e, geometric(10))),
+    ],
+)
+def test_integer_multipliers_in_a_selection_are_not_lost(accountant: str, wrap: Callable[[DpEvent], DpEvent]) -> None:
+    raw = dp_event.PoissonSampledDpEvent(
+        0.02, dp_event.ComposedDpEvent([dp_event.GaussianDpEvent(1), dp_event.GaussianDpEvent(1)])
     )
-    def leaf(self, request: pytest.FixtureRequest) -> Callable[[float], DpEvent]:
-        return request.param  # type: ignore[no-any-return]
-
-    def test_refuses_adaptive_proposals(self) -> None:
-        with pytest.raises(UnsupportedEventError, match=r"layer_cake does not support .*adaptive"):
-            epsilon(best_of(gaussian(2), geometric(10), 0.9, 1.1), DELTA, accountant="layer_cake")
-
-    def test_pure_runs_cost_three_and_two_times_epsilon(self) -> None:
-        best = epsilon(best_of(pure_dp(1), geometric(1e4)), 1e-9)
-        assert 2.99 < best.epsilon <= 3 + 1e-4
-        first = epsilon(threshold_search(pure_dp(1), 1e-4), 1e-9)
-        assert 1.98 < first.epsilon <= 2 + 1e-4
+    joint = poisson_sampled(0.02, gaussian(math.sqrt(0.5)))
+    assert bound(accountant, wrap(raw), 1) == pytest.approx(bound(accountant, wrap(joint), 1))
 
 
-class TestLiuTalwar:
-    def test_supports_only_what_its_theorems_are_about(self) -> None:
-        for event in (
-            best_of(gaussian(2), geometric(10)),
-            compose(threshold_search(gaussian(2), 0.1), laplace(1)),
-            threshold_search(best_of(gaussian(2), geometric(10)), 0.1),
-        ):
-            with pytest.raises(UnsupportedEventError, match="liu_talwar does not support"):
-                epsilon(event, DELTA, accountant="liu_talwar")
+def test_a_delta_that_pld_cannot_resolve_is_refused_unless_all_is_gaussian() -> None:
+    report = epsilon(compose(sgd(1.8786, 0.02, 500), laplace(10)), 1e-14)
+    assert "not accurate at delta=1e-14" in report.refused["pld"]
+    assert report.quoted == "rdp"
+    report = epsilon(sgd(1.8786, 0.02, 500), 1e-15)
+    assert report.quoted == "pld"
+    assert report.epsilon == pytest.approx(2.1728, abs=1e-4)  # the contour integral's
 
-    @pytest.mark.parametrize(("gamma", "value"), [(0.1, 6.43), (1 / 30, 6.69), (0.01, 6.98)])
-    def test_random_stopping(self, gamma: float, value: float) -> None:
-        # Where δ is split evenly between the two parts; the split follows from the cap.
-        cap = math.ceil(math.log(2 / DELTA) / gamma)
-        event = best_of(sgd(1.8785542, 0.02, 500), CappedGeometric(1 / gamma, cap))
-        report = epsilon(event, DELTA, accountant="liu_talwar")
-        assert report.epsilon == pytest.approx(value, rel=0.06)  # a single run by RDP at a δ of 1e-16
-        assert report.epsilon >= value
-        assert epsilon(event, DELTA).epsilon < report.epsilon / 3
 
-    def test_threshold_needs_more_than_the_bound_it_follows_from(self) -> None:
-        report = epsilon(threshold_search(sgd(1.8785542, 0.02, 500), 0.1), DELTA)
-        by = report.by_accountant
-        assert by["layer_cake"] < by["profile"] < by["rdp"] < by["liu_talwar"]
+@pytest.mark.parametrize(
+    ("name", "event", "refusal"),
+    [
+        ("rdp", compose(gaussian(1), poisson_sampled(0.1, laplace(1))), "support PoissonSampledDpEvent of Laplace"),
+        ("pld", compose(best_of(gaussian(1), geometric(10)), gaussian(1)), r"BestOfDpEvent \(geometric, mean 10\) of"),
+        ("profile", best_of(gaussian(2), UniformCount(1, 20)), r"BestOfDpEvent \(uniform"),
+        ("profile", best_of(gaussian(2), CappedGeometric(10, 50)), r"BestOfDpEvent \(geometric"),
+        ("layer_cake", best_of(gaussian(2), geometric(10), 0.9, 1.1), "does not support .*adaptive"),
+        ("liu_talwar", best_of(gaussian(2), geometric(10)), "does not support"),
+        ("liu_talwar", compose(threshold_search(gaussian(2), 0.1), laplace(1)), "does not support"),
+        ("liu_talwar", threshold_search(best_of(gaussian(2), geometric(10)), 0.1), "does not support"),
+    ],
+)
+def test_what_an_accountant_does_not_support_it_refuses_by_name(name: str, event: DpEvent, refusal: str) -> None:
+    with pytest.raises(UnsupportedEventError, match=f"{name} .*{refusal}"):
+        epsilon(event, DELTA, accountant=name)
+
+
+def test_pure_runs_cost_three_and_two_times_epsilon() -> None:
+    best = epsilon(best_of(pure_dp(1), geometric(1e4)), 1e-9)
+    assert 2.99 < best.epsilon <= 3 + 1e-4
+    first = epsilon(threshold_search(pure_dp(1), 1e-4), 1e-9)
+    assert 1.98 < first.epsilon <= 2 + 1e-4
 
 
 class TestParts:
@@ -283,10 +197,6 @@ class TestParts:
     def test_raw_access_to_one_part_is_raw_access(self) -> None:
         assert epsilon(compose(on_part("split", "a", non_private()), self.VALID), DELTA).epsilon == math.inf
 
-    def test_a_selection_on_one_part_only(self) -> None:
-        tree = compose(on_part("s", "a", best_of(self.TRAIN, geometric(10))), on_part("s", "b", self.VALID))
-        assert epsilon(tree, DELTA, accountant="profile").epsilon > 0
-
 
 class TestAgainstTheLibrary:
     @pytest.mark.parametrize(("mean", "shape"), [(10, 0.0), (10, 0.5), (30, 1.0), (100, 2.0), (10, math.inf)])
@@ -294,12 +204,6 @@ class TestAgainstTheLibrary:
         event = dp_event.RepeatAndSelectDpEvent(sgd(2.0, 0.02, 100), mean, shape)
         theirs = rdp.RdpAccountant(RDP_ORDERS).compose(event).get_epsilon(DELTA)
         assert epsilon(event, DELTA).by_accountant["rdp"] == pytest.approx(theirs, rel=1e-6)
-
-    def test_pure_events_against_laplace(self) -> None:
-        # Laplace noise is one way to be pure, and a better one than the worst.
-        report, other = (epsilon(repeat(one, 20), DELTA).by_accountant for one in (pure_dp(0.1), laplace(10)))
-        for name in ("pld", "rdp"):
-            assert other[name] < report[name] < other[name] * 1.02
 
 
 class TestNames:
@@ -322,39 +226,6 @@ class TestNames:
         with pytest.raises(UnknownNameError, match=r"Expected an accountant in pld, rdp, .*got 'gdp'"):
             epsilon(gaussian(2), DELTA, accountant="gdp")
 
-    def test_every_name_has_a_line_for_display(self) -> None:
-        assert all(row.text and "\n" not in row.text for row in ACCOUNTANTS.values())
-
-
-def test_an_accountant_is_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports, refusals, calibration and risk take up a new row; this one would know the exact ε of one Gaussian."""
-
-    def exact(event: DpEvent, delta: float, *_: object) -> float:
-        if event != gaussian(toy):
-            raise RefusedError("knows one event only")
-        return float(brentq(lambda at: profile(at) - delta, 0.0, 50.0, xtol=1e-13))
-
-    def curve(event: DpEvent, delta: float, epsilons: Mapping[str, float]) -> tuple[Array, Array]:
-        assert epsilons["toy"] == exact(event, delta)
-        at = np.linspace(0.0, 5.0, 50)
-        return at, profile(at)
-
-    def profile(at: Array) -> Array:
-        return np.asarray(norm.cdf(0.5 / toy - at * toy) - np.exp(at) * norm.cdf(-0.5 / toy - at * toy))
-
-    toy, delta = 1.2345, 1.1e-5
-    row = Accountant("exact for one Gaussian", exact, curve)
-    monkeypatch.setattr(reports, "ACCOUNTANTS", {**ACCOUNTANTS, "toy": row})
-    report = epsilon(gaussian(toy), delta)
-    assert report.by_accountant.keys() == {"pld", "rdp", "toy"}
-    assert report.quoted == "toy"
-    assert epsilon(gaussian(9.8765), delta).refused == {"toy": "knows one event only"}
-    assert epsilon_by(gaussian(toy), delta, "toy") == report.epsilon
-    with pytest.raises(UnknownNameError, match="liu_talwar, toy, got 'gdp'"):
-        epsilon(gaussian(toy), delta, accountant="gdp")
-    assert calibrate(lambda _: gaussian(toy), PrivacyBudget(2 * report.epsilon, delta), accountant="toy") > 0
-    assert risk(gaussian(toy), delta).advantage == pytest.approx(math.erf(1 / toy / math.sqrt(8)), rel=1e-3)
-
 
 class TestQuoting:
     def test_the_tighter_bound_is_quoted(self) -> None:
@@ -371,11 +242,8 @@ class TestQuoting:
     @pytest.mark.parametrize(
         ("event", "name"),
         [
-            (poisson_sampled(0.1, dp_event.ZCDpEvent(0.1)), "PoissonSampledDpEvent of ZCDpEvent"),
             (best_of(dp_event.ZCDpEvent(0.1), geometric(10)), "BestOfDpEvent .geometric, mean 10. of ZCDpEvent"),
-            (dp_event.ZCDpEvent(0.1), "ZCDpEvent"),
             (dp_event.RandomizedResponseDpEvent(0.5, 2), "RandomizedResponseDpEvent"),
-            (dp_event.UnsupportedDpEvent(), "UnsupportedDpEvent"),
         ],
     )
     def test_what_nobody_supports_is_refused_by_name(self, event: DpEvent, name: str) -> None:
@@ -480,13 +348,6 @@ class TestOtherLibraries:
         ours = epsilon(sgd(noise, rate, steps), DELTA).by_accountant["pld"]
         assert upper - 4.1e-3 <= ours <= upper + 1e-4
 
-    def test_prv_of_opacus_on_two_kinds_of_steps(self) -> None:
-        accountant = PRVAccountant()
-        accountant.history = [(1.5, 0.05, 200), (3.0, 0.02, 300)]
-        upper = accountant.get_epsilon(DELTA, eps_error=2e-3)
-        ours = epsilon(compose(sgd(1.5, 0.05, 200), sgd(3.0, 0.02, 300)), DELTA).by_accountant["pld"]
-        assert upper - 4.1e-3 <= ours <= upper + 1e-4
-
     def test_rdp_of_autodp(self) -> None:
         # autodp searches other orders: it was found 0.05 % above.
         mechanism = SubsampleGaussianMechanism({"prob": 0.02, "sigma": 1.0, "coeff": 500})
@@ -509,15 +370,6 @@ def test_one_accountant_says_what_it_says_among_all(event: DpEvent) -> None:
         assert epsilon_by(event, DELTA, name) == value
 
 
-def test_one_accountant_that_does_not_support_an_event() -> None:
-    with pytest.raises(UnsupportedEventError, match="pld does not support BestOfDpEvent"):
-        epsilon_by(best_of(gaussian(2), geometric(10)), DELTA, "pld")
-    with pytest.raises(UnknownNameError, match="guess"):
-        epsilon_by(gaussian(2), DELTA, "guess")
-    with pytest.raises(InvalidValueError, match="delta"):
-        epsilon_by(gaussian(2), 0, "pld")
-
-
 def test_many_releases_take_no_longer_than_few() -> None:
     """`dp_accounting` computes size ** count, an integer of millions of digits, unless it is told that all is dense."""
     found = epsilon(repeat(poisson_sampled(0.356, gaussian(1200.0)), 8_000_000), 3e-4).by_accountant
@@ -525,8 +377,31 @@ def test_many_releases_take_no_longer_than_few() -> None:
     assert limit < found["pld"] < 1.02 * limit < found["rdp"]
 
 
-def test_what_is_told_to_be_dense_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    event = repeat(poisson_sampled(0.1, gaussian(8.0)), 300)
-    plain = epsilon(event, 1e-5).by_accountant
-    monkeypatch.setattr(own_pld, "_OFTEN", 10)
-    assert epsilon(event, 1e-5).by_accountant == pytest.approx(plain, rel=1e-9)
+def test_an_accountant_is_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports, refusals, calibration and risk take up a new row; this one would know the exact ε of one Gaussian."""
+
+    def exact(event: DpEvent, delta: float, *_: object) -> float:
+        if event != gaussian(toy):
+            raise RefusedError("knows one event only")
+        return float(brentq(lambda at: profile(at) - delta, 0.0, 50.0, xtol=1e-13))
+
+    def curve(event: DpEvent, delta: float, epsilons: Mapping[str, float]) -> tuple[Array, Array]:
+        assert epsilons["toy"] == exact(event, delta)
+        at = np.linspace(0.0, 5.0, 50)
+        return at, profile(at)
+
+    def profile(at: Array) -> Array:
+        return np.asarray(norm.cdf(0.5 / toy - at * toy) - np.exp(at) * norm.cdf(-0.5 / toy - at * toy))
+
+    toy, delta = 1.2345, 1.1e-5
+    row = Accountant("exact for one Gaussian", exact, curve)
+    monkeypatch.setattr(reports, "ACCOUNTANTS", {**ACCOUNTANTS, "toy": row})
+    report = epsilon(gaussian(toy), delta)
+    assert report.by_accountant.keys() == {"pld", "rdp", "toy"}
+    assert report.quoted == "toy"
+    assert epsilon(gaussian(9.8765), delta).refused == {"toy": "knows one event only"}
+    assert epsilon_by(gaussian(toy), delta, "toy") == report.epsilon
+    with pytest.raises(UnknownNameError, match="liu_talwar, toy, got 'gdp'"):
+        epsilon(gaussian(toy), delta, accountant="gdp")
+    assert calibrate(lambda _: gaussian(toy), PrivacyBudget(2 * report.epsilon, delta), accountant="toy") > 0
+    assert risk(gaussian(toy), delta).advantage == pytest.approx(math.erf(1 / toy / math.sqrt(8)), rel=1e-3)

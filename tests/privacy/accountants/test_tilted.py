@@ -53,7 +53,7 @@ class TestSampledGaussians:
     @pytest.mark.parametrize("delta", DELTAS)
     @pytest.mark.parametrize(
         ("noise", "rate", "steps"),
-        [(1.8785542, 0.02, 500), (0.8, 0.02, 500), (4.0, 0.2, 250), (1.1, 256 / 60000, 14040)],
+        [(1.8785542, 0.02, 500), (0.8, 0.02, 500), (4.0, 0.2, 250)],
     )
     def test_is_just_above_the_contour_integral(self, noise: float, rate: float, steps: int, delta: float) -> None:
         is_just_above([(noise, rate, steps)], tilted.epsilon(sgd(noise, rate, steps), delta), delta)
@@ -63,13 +63,6 @@ class TestSampledGaussians:
         steps = [(8.0, 0.1638, 293), (20.0, 0.08, 73), (30.0, 1.0, 1)]
         event = compose(*(sgd(*step) for step in steps[:2]), gaussian(30.0))
         is_just_above(steps, tilted.epsilon(simplify(event), delta), delta)
-
-    @pytest.mark.parametrize("delta", DELTAS)
-    @pytest.mark.parametrize(
-        ("noise", "rate", "steps"), [(2.0, 0.3, 1), (0.3, 0.001, 10), (1.0, 1e-6, 100), (5.0, 0.01, 10**6)]
-    )
-    def test_is_below_renyi(self, noise: float, rate: float, steps: int, delta: float) -> None:
-        assert 0 <= tilted.epsilon(sgd(noise, rate, steps), delta) <= renyi.epsilon(sgd(noise, rate, steps), delta)
 
     @pytest.mark.parametrize("delta", [1e-5, 1e-15])
     @pytest.mark.parametrize("rate", [0.01, 0.3, 0.9])
@@ -91,9 +84,7 @@ def test_what_is_supported() -> None:
         assert not tilted.supports(simplify(event))
 
 
-@pytest.mark.parametrize(
-    ("mean", "expected", "by_renyi"), [(10, 6.4123, 6.6783), (30, 6.6887, 6.9608), (100, 6.9791, 7.2575)]
-)
+@pytest.mark.parametrize(("mean", "expected", "by_renyi"), [(10, 6.4123, 6.6783), (100, 6.9791, 7.2575)])
 def test_liu_and_talwars_theorem_for_approximate_dp(mean: int, expected: float, by_renyi: float) -> None:
     """A run of ε = 1 at δ = 1e-5, a tenth of δ for the hard stop; the run is then asked at δ near 1e-15."""
     asked: list[tuple[float, float]] = []

@@ -1,0 +1,93 @@
+"""Parameters out of range are refused in one line, before anything is released."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+
+import dphpo_bench as bench
+from tests.conftest import TinyTask
+
+MISTAKES: list[tuple[str, dict[str, Any], str]] = [
+    ("adaptive_clipping", {"quantile": 1.0}, "quantile < 1"),
+    ("adaptive_clipping", {"count_noise": 0.5}, "Raise count_noise"),
+    ("adaptive_clipping", {"initial_max_grad_norm": 0.0}, "initial_max_grad_norm"),
+    ("auto_clipping", {"clipping": "abadi:1"}, "auto_s or auto_v"),
+    ("auto_clipping", {"batch_size": 0}, "batch_size"),
+    ("auto_clipping", {"optimizer": "AdamX"}, "Did you mean"),
+    ("dadaptation", {"initial_d": 0.0}, "initial_d > 0"),
+    ("dog", {"initial_distance": 0.0}, "initial_distance > 0"),
+    ("dowg", {"stability": -1e-4}, "stability > 0"),
+    ("dp_adam_wosm", {"momentum": 1.0}, "momentum < 1"),
+    ("dp_hyper", {"final_share": 1.0}, "final_share"),
+    ("dp_hypo", {"adaptivity_share": -0.1}, "adaptivity_share"),
+    ("dp_sgd", {"clipping": "none"}, "Unknown clipping"),
+    ("dp_sgd", {"learning_rate": math.inf}, "learning_rate > 0"),
+    ("dp_sgd", {"epochs": 0.0}, "epochs > 0"),
+    ("dp_sgd", {"averaging": 1.0}, "0 <= averaging < 1"),
+    ("grid_composed", {"points": 0}, "points"),
+    ("grid_oracle", {"validation": 1.0}, "validation < 1"),
+    ("grid_oracle", {"schedule": "linear"}, "expected 'constant' or"),
+    ("hyfreedp", {"share": 0.0}, "0 < share < 1"),
+    ("hyfreedp", {"probe_size": 0}, "probe_size >= 1"),
+    ("linear_scaling", {"smallest": 9.0, "largest": 3.0}, "smallest"),
+    ("liu_talwar", {"mean": 1.0}, "mean > 1"),
+    ("liu_talwar", {"threshold": math.nan}, "finite threshold"),
+    ("mechanic", {"initial_scale": 0.0}, "initial_scale > 0"),
+    ("nonprivate", {"holdout": 0.0}, "0 < holdout"),
+    ("papernot_steinke", {"distribution": "uniform", "accounting": "profile"}, "layer_cake"),
+    ("papernot_steinke", {"distribution": "fixed"}, "expected 'negative_binomial'"),
+    ("papernot_steinke", {"distribution": "negative_binomial", "shape": -1.0}, "shape"),
+    ("propose_test", {"resolution": 0.0}, "resolution"),
+    ("random_search", {"clipping": "auto_x"}, "Did you mean"),
+    ("random_search", {"batch_size": 601}, "batch_size"),
+    ("replay", {"share": 0.0}, "0 < share <= 1"),
+    ("replay", {"again": "nonprivate"}, "private method, got nonprivate"),
+    ("replay", {"again": "hyfreedp", "settings": "["}, "settings to be a JSON object"),
+    ("replay", {"again": "hyfreedp", "settings": '{"x": 1}'}, "Unknown parameter of hyfreedp"),
+    ("schedule_free", {"averaging": 0.99}, "averages its weights itself"),
+    ("subsampled_tuning", {"tuning_rate": 1.0}, "tuning_rate"),
+    ("successive_halving", {"space": "full"}, "got 'batch_size': the rungs are the schedule"),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "message"), MISTAKES)
+def test_parameters_out_of_range(method: str, options: dict[str, Any], message: str, budget) -> None:
+    with pytest.raises(bench.errors.DphpoBenchError, match=message) as error:
+        bench.run(bench.make_method(method, options), TinyTask(), budget, seed=0)
+    assert "\n" not in str(error.value)
+
+
+class Searched(TinyTask):
+    """The tiny task with one odd hyperparameter to search."""
+
+    searched = "depth"
+
+    @property
+    def facts(self) -> bench.TaskFacts:
+        kind = IntDistribution(1, 100) if self.searched == "steps" else FloatDistribution(1.0, 2.0)
+        return replace(super().facts, search_space=lambda: {self.searched: kind})
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("linear_scaling", "weight_decay"),
+        ("propose_test", "batch_size"),
+        ("random_search", "steps"),
+        ("papernot_steinke", "depth"),
+    ],
+)
+def test_a_hyperparameter_that_a_method_cannot_search(method: str, name: str, budget) -> None:
+    task = Searched()
+    task.searched = name
+    with pytest.raises(bench.errors.InvalidValueError, match=f"'{name}'"):
+        bench.run(method, task, budget, seed=0)
+
+
+@pytest.mark.parametrize("method", ["dp_hypo", "papernot_steinke"])
+def test_a_mistake_that_fails_every_trial_is_not_a_search_without_a_winner(method: str, budget) -> None:
+    with pytest.raises(bench.errors.DphpoBenchError, match="optimizer"):
+        bench.run(bench.make_method(method, {"optimizer": "nonsense"}), TinyTask(), budget, seed=0)
