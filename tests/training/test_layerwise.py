@@ -13,7 +13,7 @@ from dphpo_bench.training import layers
 from dphpo_bench.training.clipping import Abadi, AutoS, AutoV
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.gradients import gradient_engine
-from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays, sites
+from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.vmap import VmapEngine
 from tests.training.models import brute_force, engine_by, flat
@@ -63,14 +63,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "unequal sides": lambda: pooled(
         nn.Conv2d(4, 6, (2, 3), stride=(1, 2), padding=(2, 0), dilation=(2, 1), groups=2), nn.Tanh(), width=6
     ),
-    "one column": lambda: nn.Sequential(nn.AvgPool2d((1, 8)), *pooled(nn.Conv2d(4, 6, (3, 1)), nn.Tanh(), width=6)),
     "depthwise": lambda: pooled(nn.Conv2d(4, 4, 2, groups=4), nn.Tanh(), nn.Conv2d(4, 3, 1), width=3),
     "padding by its name": lambda: pooled(nn.Conv2d(4, 6, 3, padding="same"), nn.Tanh(), nn.Conv2d(6, 30, 3), width=30),
-    "padding with a circle": lambda: pooled(
-        nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), nn.Conv2d(6, 30, 3), width=30
-    ),
     "group norm": lambda: pooled(nn.Conv2d(4, 6, 3), nn.GroupNorm(3, 6), nn.Tanh(), width=6),
-    "layer norm of maps": lambda: pooled(nn.Conv2d(4, 6, 3), nn.LayerNorm([6, 7, 6]), nn.Tanh(), width=6),
     "instance norm": lambda: pooled(nn.Conv2d(4, 6, 3), nn.InstanceNorm2d(6, affine=True), nn.Tanh(), width=6),
     "words": lambda: words(nn.LayerNorm(12), nn.Linear(12, 12), nn.Tanh()),
     "padding of words": lambda: words(nn.Linear(12, 12), nn.Tanh(), padding_idx=3),
@@ -88,9 +83,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "a layer that is not used": lambda: Calls(
         lambda m, x: m.head(m.table(x).mean(1)),
         table=nn.Embedding(10, 12), head=nn.Linear(12, 5), other=nn.Linear(3, 3),
-    ),
-    "a layer called by name": lambda: Calls(
-        lambda m, x: m.head(input=m.table(input=x).mean(1)), table=nn.Embedding(10, 12), head=nn.Linear(12, 5)
     ),
 }  # fmt: skip
 
@@ -133,7 +125,7 @@ def test_every_layer_agrees_with_a_loop(name: str, rows: int | None) -> None:
     )) < 1e-12  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["convolution", "groups", "unequal sides", "one column"])
+@pytest.mark.parametrize("name", ["groups", "unequal sides"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
     name: str, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
@@ -147,7 +139,7 @@ def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
 
 
 # Of these, most weights are in a layer without a rule, or belong to a module that returns two tensors.
-RECORD_BY_RECORD = ("padding by its name", "padding with a circle", "a parameter of its own", "attention")
+RECORD_BY_RECORD = ("padding by its name", "a parameter of its own", "attention")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -163,16 +155,7 @@ def test_parts_of_layers_may_be_frozen() -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.endswith("bias"))
     engine = LayerwiseEngine(model, cross_entropy)
-    assert [set(site.trained) for site in sites(model)] == [{"bias"}] * 3
     assert error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_records_that_are_not_finite_add_nothing(bad: float) -> None:
-    model, inputs, targets = built("group norm")
-    expected = by_loop(model, inputs[1:], targets[1:], AutoS())
-    inputs[0, 0, 0, 0] = bad
-    assert error(LayerwiseEngine(model, cross_entropy).clipped_sum(inputs, targets, AutoS()), expected) < 1e-5
 
 
 def mixing(model: Calls, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import dphpo_bench as bench
 from dphpo_bench.training.clipping import AutoS
-from dphpo_bench.training.evaluation import all_outputs, rows_at_once
+from dphpo_bench.training.evaluation import all_outputs
 from dphpo_bench.training.layerwise import LayerwiseEngine
 from tests.training.models import flat
 
@@ -55,11 +55,3 @@ def test_no_more_than_it_says() -> None:
     for found, expected in zip(results(Limited()), wanted, strict=True):
         torch.testing.assert_close(found, expected)
     assert set(SEEN) == {1, 3}
-
-
-@pytest.mark.parametrize(("own", "expected"), [(7, 7), (99, 20), (0, 20), (-1, 20), (None, 20), ("many", 20)])
-def test_only_numbers_from_1_count(own: object, expected: int) -> None:
-    model = nn.Linear(1, 1)
-    if own is not None:
-        model.__dict__["rows_at_once"] = own
-    assert rows_at_once(model, 20) == expected
