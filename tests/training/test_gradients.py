@@ -24,16 +24,13 @@ from tests.training.models import (
     linear,
     mlp,
     pictures,
+    relative_error,
     tanh_cnn,
     vectors,
 )
 
 CLIPPINGS = (Abadi(0.1), AutoS(), AutoV())
 CASES = [(linear, "linear"), (flat_linear, "linear")] + [(m, b) for m in (linear, mlp) for b in BACKENDS]
-
-
-def relative_error(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    return float((flat(actual).double() - flat(expected).double()).norm() / flat(expected).double().norm())
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS, ids=str)
@@ -258,21 +255,6 @@ def test_layers_that_mix_records_are_refused_by_name(backend):
     model.train()
     with pytest.raises(InvalidValueError, match="BatchNorm1d"):
         engine.clipped_sum(inputs, targets, AutoS())
-
-
-def test_models_that_view_feature_maps_work():
-    class Views(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.conv, self.head = nn.Conv2d(1, 4, 5), nn.Linear(4 * 24 * 24, 10)
-
-        def forward(self, x):
-            return self.head(self.conv(x).view(len(x), -1))
-
-    model, (inputs, targets) = Views(), pictures(5)
-    expected = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-    losses = gradient_engine(model).losses(inputs, targets)
-    torch.testing.assert_close(losses, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_auto_chooses_by_the_model():

@@ -16,7 +16,7 @@ from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.layerwise import LayerwiseEngine, layerwise_pays
 from dphpo_bench.training.losses import cross_entropy
 from dphpo_bench.training.vmap import VmapEngine
-from tests.training.models import brute_force, engine_by, flat
+from tests.training.models import brute_force, engine_by, relative_error
 
 IMAGES = (5, 4, 9, 8)
 WORDS = (6, 7)
@@ -96,10 +96,6 @@ def built(name: str) -> tuple[nn.Module, Tensor, Tensor]:
     return model, inputs, torch.randint(0, 5, (len(inputs),))
 
 
-def error(found: list[Tensor], expected: list[Tensor]) -> float:
-    return float((flat(found).double() - flat(expected).double()).norm() / flat(expected).double().norm())
-
-
 def by_loop(model: nn.Module, inputs: Tensor, targets: Tensor, clipping: Abadi | AutoS | AutoV) -> list[Tensor]:
     model = copy.deepcopy(model).double()
     unused = next((m for name, m in model.named_modules() if name == "other"), None)
@@ -117,10 +113,10 @@ def test_every_layer_agrees_with_a_loop(name: str, rows: int | None) -> None:
         expected = by_loop(model, inputs, targets, clipping)
         engine = engine_by("layerwise", model, rows)
         for _ in range(2):  # the second time in the memory of the first
-            assert error(engine.clipped_sum(inputs, targets, clipping), expected) < 1e-5
+            assert relative_error(engine.clipped_sum(inputs, targets, clipping), expected) < 1e-5
     twin = copy.deepcopy(model).double()
     exact = inputs.double() if inputs.is_floating_point() else inputs
-    assert error(engine_by("layerwise", twin, rows).clipped_sum(exact, targets, AutoS()), by_loop(
+    assert relative_error(engine_by("layerwise", twin, rows).clipped_sum(exact, targets, AutoS()), by_loop(
         model, inputs, targets, AutoS()
     )) < 1e-12  # fmt: skip
 
@@ -135,7 +131,9 @@ def test_a_convolution_is_the_same_in_pieces_and_in_any_layout(
     monkeypatch.setattr(GradientEngine, "_fast_layout", lambda _, images: images.to(memory_format=layout))
     for cached in (1, 2000):
         monkeypatch.setattr(layers, "_CACHED", cached)
-        assert error(engine_by("layerwise", model, None).clipped_sum(inputs, targets, AutoS()), expected) < 1e-5
+        assert (
+            relative_error(engine_by("layerwise", model, None).clipped_sum(inputs, targets, AutoS()), expected) < 1e-5
+        )
 
 
 # Of these, most weights are in a layer without a rule, or belong to a module that returns two tensors.
@@ -147,7 +145,7 @@ def test_auto_takes_models_with_rules_for_most_weights(name: str) -> None:
     model, inputs, targets = built(name)
     engine = gradient_engine(model, like=Records(inputs, targets))
     assert type(engine) is (VmapEngine if name in RECORD_BY_RECORD else LayerwiseEngine)
-    assert error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
+    assert relative_error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
 
 
 def test_parts_of_layers_may_be_frozen() -> None:
@@ -155,7 +153,7 @@ def test_parts_of_layers_may_be_frozen() -> None:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.endswith("bias"))
     engine = LayerwiseEngine(model, cross_entropy)
-    assert error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
+    assert relative_error(engine.clipped_sum(inputs, targets, AutoS()), by_loop(model, inputs, targets, AutoS())) < 1e-5
 
 
 def mixing(model: Calls, x: Tensor) -> Tensor:

@@ -126,24 +126,6 @@ class TestRounding:
         assert scale >= 2.0**48
 
 
-class TestTotalVariation:
-    """Between the discrete Gaussian and the Gaussian that is rounded to integers."""
-
-    @staticmethod
-    def exact(scale: float) -> float:
-        ks = np.arange(0, math.ceil(40 * scale) + 2)  # by symmetry, with tails from one side to keep digits
-        rounded = stats.norm.sf((ks - 0.5) / scale) - stats.norm.sf((ks + 0.5) / scale)
-        rounded[0] = 1 - 2 * stats.norm.sf(0.5 / scale)
-        weights = np.exp(-(ks**2) / (2 * scale**2))
-        discrete = weights / (2 * weights.sum() - 1)
-        difference = np.abs(rounded - discrete)
-        return float(difference.sum() - difference[0] / 2)
-
-    @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0, 30.0])
-    def test_is_below_the_bound(self, scale):
-        assert self.exact(scale) <= 1 / (8 * scale**2)
-
-
 class TestAboveThreshold:
     def test_goes_on_after_none_and_ends_with_the_first_index_that_is_above(self):
         for source in (generator(), torch.Generator().manual_seed(0)):
@@ -171,37 +153,6 @@ class TestAboveThreshold:
         monkeypatch.setattr(noise, "_laplace_noise", lambda size, _: torch.ones(size, dtype=torch.float64))
         for value, found in ((-0.199, 0), (-0.201, None)):
             assert AboveThreshold(0.1, 1.0, torch.Generator()).first([value], 0.0) == found
-
-    @pytest.mark.parametrize("epsilon", [0.3, 3.0])
-    @pytest.mark.parametrize("changes", [(1, -1), (-1, 1), (1, 1), (0, -1)])
-    @pytest.mark.parametrize("thresholds", [(0, 0, 0), (5, 2, -3)])
-    def test_all_rounds_together_are_private_exactly(self, thresholds, changes, epsilon):
-        """Integers, sensitivity 1, three rounds whose thresholds follow from "none": every transcript there is.
-
-        Given the threshold's noise, rounds are independent, so probabilities are sums over it.
-        """
-        span = np.arange(-4000, 4001)
-
-        def masses(scale):
-            weights = np.exp(-np.abs(span) / scale)
-            return weights / weights.sum()
-
-        on_threshold = masses(2 / epsilon)
-        above = np.append(np.cumsum(masses(4 / epsilon)[::-1])[::-1], 0.0)  # P(noise >= span[i])
-
-        def transcripts(values):
-            missed, found = on_threshold, []
-            for threshold in thresholds:
-                for value in values:
-                    passes = above[np.clip(threshold + span - value + 4000, 0, 8001)]
-                    found.append(float(missed @ passes))
-                    missed = missed * (1 - passes)
-            return np.array([*found, missed.sum()])
-
-        first, second = transcripts((0, 3)), transcripts((changes[0], 3 + changes[1]))
-        assert first.sum() == pytest.approx(1)
-        likely = np.minimum(first, second) > 1e-9
-        assert np.max(np.abs(np.log(first[likely] / second[likely]))) <= epsilon * (1 + 1e-6)
 
     def test_values_out_of_range_are_refused(self):
         with pytest.raises(InvalidValueError, match="epsilon >= 1e-06"):

@@ -11,12 +11,12 @@ from dphpo_bench.training.clipping import Abadi, AutoS, AutoV, Clipping
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import total_score
 from dphpo_bench.training.layerwise import LayerwiseEngine
-from dphpo_bench.training.lengths import last_place
 from dphpo_bench.training.linear import LinearEngine
 from dphpo_bench.training.losses import PerRecord, correct_predictions, cross_entropy
 from dphpo_bench.training.units import Units
 from dphpo_bench.training.vmap import VmapEngine
-from tests.training.models import flat, flat_linear, linear, mlp, vectors
+from tests.training.models import flat, flat_linear, linear, mlp, relative_error, vectors
+from tests.training.test_lengths import SEEN, SaysLengths, classes
 
 CLIPPINGS = (Abadi(0.1), AutoV())
 ENGINES = [
@@ -53,10 +53,6 @@ def by_units(
         factor = clipping.factors(flat(mean).norm()[None])[0]
         total = [one + factor * part for one, part in zip(total, mean, strict=True)]
     return total
-
-
-def relative_error(actual: list[Tensor], expected: list[Tensor]) -> float:
-    return float((flat(actual).double() - flat(expected).double()).norm() / flat(expected).double().norm())
 
 
 @settings(max_examples=30)
@@ -120,48 +116,20 @@ def test_named_inputs_and_shared_weights(kind) -> None:
     assert relative_error(actual, expected) < 2e-6
 
 
-class Texts(nn.Module):
-    """Classifies the mean of a text's words; 0 fills texts up, and is left out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table, self.head = nn.Embedding(7, 5), nn.Linear(5, 3)
-        self.seen: list[tuple[int, ...]] = []
-
-    def forward(self, ids: Tensor) -> Tensor:
-        self.seen.append(tuple(ids.shape))
-        counts = (ids != 0)[..., None]
-        outputs: Tensor = self.head((self.table(ids) * counts).sum(1) / counts.sum(1).clamp(min=1))
-        return outputs
-
-    def lengths_of(self, ids: Tensor) -> Tensor:
-        return last_place(ids != 0)
-
-
-def texts() -> tuple[Tensor, Tensor]:
-    """Texts of lengths that differ within units, and their classes."""
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(1, 7, (len(IDS), 18), generator=generator)
-    for row, size in enumerate(torch.randint(1, 19, (len(IDS),), generator=generator).tolist()):
-        ids[row, size:] = 0
-    return ids, torch.randint(3, (len(IDS),), generator=generator)
-
-
 @pytest.mark.parametrize("kind", [VmapEngine, LayerwiseEngine])
 @pytest.mark.parametrize("unit_rows", [None, 2])
 def test_texts_are_cut_to_the_longest_of_their_unit(kind, unit_rows) -> None:
-    inputs, targets = texts()
-    expected = by_units(Texts().double(), cross_entropy, inputs, targets, IDS, AutoS())
-    engine = engine_of(kind, Texts(), unit_rows)
-    actual = engine.clipped_unit_sum(inputs, targets, AutoS(), Units.of(IDS))
+    inputs, targets = (part[: len(IDS)] for part in classes())
+    expected = by_units(SaysLengths().double(), cross_entropy, inputs, targets, IDS, AutoS())
+    SEEN.clear()
+    actual = engine_of(kind, SaysLengths(), unit_rows).clipped_unit_sum(inputs, targets, AutoS(), Units.of(IDS))
     assert relative_error(actual, expected) < 2e-6
-    assert len({shape[1] for shape in engine.model.seen}) > 1  # type: ignore[union-attr, arg-type]
+    assert len({shape[1] for shape in SEEN}) > 1
 
 
-@pytest.mark.parametrize("model", [Texts(), nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(54, 3))])
+@pytest.mark.parametrize("model", [SaysLengths(), nn.Sequential(nn.Embedding(7, 3), nn.Flatten(), nn.Linear(54, 3))])
 def test_a_unit_scores_the_mean_of_its_records(model) -> None:
-    inputs, targets = texts()
+    inputs, targets = (part[: len(IDS)] for part in classes())
     units = Units.of(IDS).some(torch.tensor([4, 1, 6]))
     with torch.no_grad():
         scores = (model(inputs).argmax(1) == targets).double()
