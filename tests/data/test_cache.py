@@ -95,18 +95,6 @@ def test_damage_inside_is_found(tmp_path: Path, file: str, at: int, caplog: pyte
     assert (cached_array(path, (6, 2), DTYPE, never) == EXPECTED).all()
 
 
-@pytest.mark.parametrize("keep", [0, 140])
-def test_truncated_file_is_computed_again(tmp_path: Path, keep: int, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "array.npy"
-    cached_array(path, (6, 2), DTYPE, blocks)
-    content = path.read_bytes()[:keep]
-    path.unlink()
-    path.write_bytes(content)
-    with caplog.at_level(logging.WARNING):
-        assert (cached_array(path, (6, 2), DTYPE, blocks) == EXPECTED).all()
-    assert len(caplog.records) == 1
-
-
 def test_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"Cannot write array\.npy into .* DPHPO_BENCH_CACHE") as error:
@@ -145,20 +133,19 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 def test_killed_writer_is_continued(tmp_path: Path) -> None:
     """With the same bytes as in one go, and at most one block computed twice."""
     path, log = tmp_path / "array.npy", tmp_path / "array.npy.rows"
-    for goal in (4, 9):
-        writer = start_writer(path, 6)
-        deadline = time.monotonic() + 60
-        while not log.exists() or len(log.read_text().split()) < goal:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        writer.send_signal(signal.SIGKILL)
-        writer.communicate()
-        assert not path.exists()
+    writer = start_writer(path, 6)
+    deadline = time.monotonic() + 60
+    while not log.exists() or len(log.read_text().split()) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    writer.send_signal(signal.SIGKILL)
+    writer.communicate()
+    assert not path.exists()
     writer = start_writer(path, 0)
     assert int(writer.communicate()[0]) == 19900
     rows = [int(row) for row in log.read_text().split()]
     assert sorted(set(rows)) == list(range(0, 100, 5))
-    assert len(rows) <= 20 + 2  # two kills
+    assert len(rows) <= 20 + 1
     start_writer(tmp_path / "whole.npy", 0).communicate()
     assert path.read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert not list(tmp_path.glob(".*.tmp"))

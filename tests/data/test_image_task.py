@@ -81,9 +81,6 @@ def test_other_features_are_another_file_and_another_fingerprint(
 class TestPrepare:
     """Both splits before the training, as one piece of work."""
 
-    DECODING = (("Decoding small (train)", ROWS), ("Decoding small (test)", ROWS))
-    EXTRACTING = "Extracting features of small"
-
     @pytest.fixture
     def display(self) -> Remembering:
         return Remembering()
@@ -91,26 +88,6 @@ class TestPrepare:
     @pytest.fixture
     def watched(self, mirror: DataSource, display: Remembering) -> DataSource:
         return replace(mirror, progress=display)
-
-    def test_a_run_prepares_both_splits_before_it_loads_one(
-        self,
-        task_class: type[ImageTask],
-        watched: DataSource,
-        display: Remembering,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        loaded = []
-
-        def load(task: ImageTask, source: DataSource) -> bench.Records:
-            loaded.append((list(display.lines), list(display.done)))
-            return ImageTask.load_train(task, source)
-
-        monkeypatch.setattr(task_class, "load_train", load)
-        for _ in range(2):  # the second finds all
-            bench.run("dp_sgd", task_class(), bench.PrivacyBudget(8, 1e-3), seed=0, source=watched)
-        shown = [*self.DECODING, (self.EXTRACTING, 2 * ROWS)], [ROWS, ROWS, 2 * ROWS]
-        assert loaded == [shown, shown]
-        assert (display.lines, display.done) == shown
 
     def test_same_features_as_without(self, task_class: type[ImageTask], watched: DataSource, tmp_path: Path) -> None:
         task = task_class()

@@ -75,15 +75,6 @@ def test_wrong_label(mirror: DataSource, dataset: Images, records: np.ndarray, l
     assert f"row 0 has label {label}, expected 0 ... 9" in refused(mirror, dataset)
 
 
-def test_broken_pictures(mirror: DataSource, dataset: Images, records: np.ndarray) -> None:
-    good = png(records["pixels"][0])
-    grey = png(records["pixels"][0, :1])
-    small = png(records["pixels"][0, :, :4, :4])
-    for bad in (b"no picture", good[:60], grey, small, None):
-        write_parquet(train_file(mirror), [good, bad] + [good] * (ROWS - 2), [0] * ROWS)
-        assert "row 1 holds no picture of this dataset" in refused(mirror, dataset)
-
-
 class TestAnySize:
     """Pictures that are published in several sizes and colour modes."""
 

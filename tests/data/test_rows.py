@@ -75,12 +75,6 @@ def test_other_rows_are_refused(source: DataSource, tmp_path: Path, rows: list[R
     assert reason in refused(source, dataset_of(ROWS))
 
 
-def test_a_truncated_file_is_refused(source: DataSource, tmp_path: Path) -> None:
-    path = tmp_path / "mirror/few/train.parquet"
-    path.write_bytes(path.read_bytes()[:-30])
-    refused(source, dataset_of(ROWS))
-
-
 class TestPublisher:
     """Files that are not on the hub."""
 

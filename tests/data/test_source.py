@@ -6,16 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.cli.listing import dataset_status
 from dphpo_bench.data.datasets import Images, Split, download_command
 from dphpo_bench.data.images import canonical_order, load_records
 from dphpo_bench.data.source import DataSource
-from dphpo_bench.tasks.mnist import Mnist
 from tests.data.conftest import ROWS, FakeHub, write_records
 
 
@@ -161,22 +157,3 @@ class TestPins:
         assert mirror.pin(unknown, unknown.train) != before
         assert (load_records(mirror, unknown, unknown.train)["label"] == 1).all()
         assert mirror.pin(dataset, dataset.train) == dataset.train.content_hash
-
-
-class TestStatus:
-    def test_missing_then_downloaded(self, downloads: DataSource) -> None:
-        rows = dataset_status(Mnist(), downloads)
-        assert [(row["split"], row["rows"], row["state"]) for row in rows] == [
-            ("train", 60_000, "missing"),
-            ("test", 10_000, "missing"),
-        ]
-        assert "ylecun/mnist" in rows[0]["where"]
-        path = downloads.root / "mnist" / Mnist().dataset.train.path
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"1234")
-        row = dataset_status(Mnist(), downloads)[0]
-        assert (row["state"], row["bytes"]) == (f"damaged: {path.name} is no parquet file", 4)
-        for count, state in ((60_000, "downloaded"), (59_999, "damaged: 59,999 rows instead of 60,000")):
-            parquet.write_table(pyarrow.table({"label": [0] * count}), path)
-            row = dataset_status(Mnist(), downloads)[0]
-            assert (row["state"], row["bytes"], row["where"]) == (state, path.stat().st_size, str(path))

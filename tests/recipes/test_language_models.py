@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import dphpo_bench as bench
 from dphpo_bench.recipes import language_models
-from dphpo_bench.recipes.language_models import CausalModel, TestTexts, corpus_bleu, greedy
+from dphpo_bench.recipes.language_models import CausalModel, corpus_bleu, greedy
 from dphpo_bench.training.clipping import AutoS
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.losses import IGNORED, token_cross_entropy
@@ -124,10 +124,3 @@ def test_a_missing_package_is_named(package: str, monkeypatch: pytest.MonkeyPatc
         bench.errors.DataError, match=rf"Language models need {package}: pip install 'dphpo-bench\[transf"
     ):
         wants[package]()
-
-
-def test_texts_stay_with_their_records() -> None:
-    records = TestTexts(torch.arange(3), torch.arange(3), ("a", "b", "c"), ("x", "y", "z"))
-    assert records.rows(slice(1, None)).references == ("y", "z")
-    some = records.rows(torch.tensor([2, 0]))
-    assert (some.prompts, some.named()["inputs"].tolist()) == (("c", "a"), [2, 0])

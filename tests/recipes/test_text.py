@@ -12,17 +12,15 @@ import torch
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError, InvalidValueError
-from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.datasets import Split, Table
 from dphpo_bench.data.rows import Row, content_hash, row_digest
-from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.text_features import TextFeatures
 from dphpo_bench.recipes.text_task import TextTask
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.gradients import gradient_engine
 from dphpo_bench.training.structure import structure_hash
-from tests.recipes.published import loop, shaken
+from tests.recipes.published import loop, published, shaken
 from tests.training.models import flat
 
 WORDS = ["a", "bad", "bore", "film", "fine", "good", "the", "what"]
@@ -61,19 +59,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def weights(encoder: Path) -> Weights:
-    return Weights(
-        name="tiny",
-        files=tuple((name, sha256_of_file(encoder / name)) for name in FILES),
-        trained_on=(),
-        licence="none",
-        homepage="https://example.org",
-        repo_id="someone/tiny",
-    )
-
-
-@pytest.fixture
-def features(weights: Weights) -> TextFeatures:
+def features(encoder: Path) -> TextFeatures:
+    weights = published("tiny", encoder, FILES)
     return TextFeatures(layers=LAYERS, longest=LONGEST, size=SIZE, heads=2, inner=32, weights=weights)
 
 
@@ -255,14 +242,13 @@ class TestTask:
         network.head = torch.nn.Identity()
         torch.testing.assert_close(network(inputs).detach(), pooled(encoder, texts, LAYERS - 1), atol=0.05, rtol=0)
 
-    @pytest.mark.parametrize("model", ["bitfit", "lora"])
     def test_weights_are_found_where_the_task_was_prepared_from(
-        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch, model: str
+        self, features: TextFeatures, mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("DPHPO_BENCH_DATA", raising=False)
         monkeypatch.setenv("DPHPO_BENCH_CACHE", str(mirror.cache_dir.with_name("empty")))
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
-        task = tuned_on(dataset(), features, model)
+        task = tuned_on(dataset(), features, "bitfit")
         structure = task.model_fingerprint()  # needs none
         with pytest.raises(DataError, match="Cannot download the weights tiny"):
             task.build_model()

@@ -12,10 +12,8 @@ from safetensors.torch import save_file
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError
-from dphpo_bench.data.cache import sha256_of_file
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
-from dphpo_bench.data.weights import Weights
 from dphpo_bench.recipes.dataset_task import Schedule
 from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.vision_transformers import VisionTransformer
@@ -23,6 +21,7 @@ from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
 from dphpo_bench.training.structure import structure_hash, weights_hash
 from tests.data.conftest import write_records
+from tests.recipes.published import published as put_weights
 from tests.training.models import BACKENDS, brute_force, engine_by, flat
 
 FILE = "model.safetensors"
@@ -105,14 +104,7 @@ def transformer(tmp_path: Path) -> VisionTransformer:
     path = tmp_path / "mirror/weights/tiny" / FILE
     path.parent.mkdir(parents=True)
     save_file(published(torch.Generator().manual_seed(0)), path)
-    weights = Weights(
-        name="tiny",
-        files=((FILE, sha256_of_file(path)),),
-        trained_on=("nothing",),
-        licence="none",
-        homepage="https://example.org",
-        repo_id="someone/tiny",
-    )
+    weights = put_weights("tiny", path.parent, (FILE,))
     return VisionTransformer(side=SIDE, patch=4, width=WIDTH, layers=LAYERS, heads=2, inner=2 * WIDTH, weights=weights)
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from sklearn.datasets import load_diabetes
 
-import dphpo_bench as bench
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.contract.task import Task
 from dphpo_bench.data.datasets import download_command
@@ -63,6 +62,14 @@ class TestPackagedTasksContract(TaskContract):
     )
     def task(self, request: pytest.FixtureRequest) -> Task:
         return request.param
+
+    @pytest.mark.slow  # a process for each; for all tasks together it is tested below
+    def test_import_and_facts_are_cheap(self, task: Task) -> None:
+        super().test_import_and_facts_are_cheap(task)
+
+    @pytest.mark.slow  # by frozen fingerprints, too
+    def test_fingerprint_is_stable(self, task: Task) -> None:
+        super().test_fingerprint_is_stable(task)
 
 
 @pytest.mark.slow
@@ -129,7 +136,7 @@ class TestOfTheHub:
         assert Food101.datasets[0].train.paths[7] == "data/train-00007-of-00008.parquet"
         assert Food101.datasets[0].test.paths[2] == "data/validation-00002-of-00003.parquet"
 
-    @pytest.mark.parametrize("task_class", [Cifar10, Mnli, Sst2])
+    @pytest.mark.parametrize("task_class", [Mnli, Sst2])
     def test_planning_needs_neither_records_nor_weights(
         self, task_class: type[ImageTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -139,8 +146,6 @@ class TestOfTheHub:
         for model in task_class.models:
             task = task_class(model)
             structures.add(task.model_fingerprint())
-            seen = {weights.name for weights in task.pretrained_models}
-            assert seen == ({"vit-base-patch16-224-in21k"} if "vit" in model else seen - {"vit-base-patch16-224-in21k"})
         assert len(structures) == len(task_class.models)
         assert list(tmp_path.iterdir()) == []
 
@@ -284,10 +289,6 @@ class TestDiabetes:
         monkeypatch.setattr("sklearn.datasets.load_diabetes", lambda **_: original)
         with pytest.raises(DataError, match="another diabetes dataset"):
             Diabetes().load_train(DataSource.resolve(cache_dir=tmp_path))
-
-    def test_it_can_be_learnt_in_private(self) -> None:
-        record = bench.run("dp_sgd", Diabetes(), bench.PrivacyBudget(3, 1e-3), seed=0).record
-        assert record.metrics["r2"] > 0.25  # 0.36 measured; 0.48 without privacy
 
 
 class TestAdult:

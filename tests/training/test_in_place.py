@@ -26,15 +26,13 @@ ENGINES: dict[str, Callable[[nn.Module, PerRecord], GradientEngine]] = {
 
 
 class Centred(nn.Module):
-    """Centres each record, in place or not, and then applies a small network; it may say how long records are."""
+    """Centres each record, in place or not, and then applies a small network."""
 
-    def __init__(self, in_place: bool, says_lengths: bool = False) -> None:
+    def __init__(self, in_place: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.network = nn.Sequential(nn.Linear(20, 7), nn.Tanh(), nn.Linear(7, 5))
         self.in_place = in_place
-        if says_lengths:
-            self.lengths_of = self._lengths_of
 
     def forward(self, x: Tensor) -> Tensor:
         if self.in_place:
@@ -43,12 +41,6 @@ class Centred(nn.Module):
             x = x - (x.mean(1, keepdim=True) + 1)
         logits: Tensor = self.network(x)
         return logits
-
-    def _lengths_of(self, inputs: Tensor) -> Tensor:
-        found = torch.full((len(inputs),), inputs.shape[1])
-        if self.in_place:
-            inputs.zero_()
-        return found
 
 
 class TwoInputs(nn.Module):
@@ -85,28 +77,26 @@ def records_of(names: bool) -> Records:
     return Records({"first": x, "second": x.flip(0)}, {"class": y}) if names else Records(x, y)
 
 
-def taken(in_place: bool, names: bool, says_lengths: bool) -> nn.Module:
-    return TwoInputs(in_place) if names else Centred(in_place, says_lengths)
+def taken(in_place: bool, names: bool) -> nn.Module:
+    return TwoInputs(in_place) if names else Centred(in_place)
 
 
 def unchanged(records: Records, before: Records) -> bool:
     return all(torch.equal(tensor, before.named()[name]) for name, tensor in records.named().items())
 
 
-FORMS = pytest.mark.parametrize(
-    ("names", "says_lengths"), [(False, False), (True, False), (False, True)], ids=["tensor", "names", "lengths"]
-)
+FORMS = pytest.mark.parametrize("names", [False, True], ids=["tensor", "names"])
 ROWS = pytest.mark.parametrize("rows", [None, torch.tensor([7, 3, 30])], ids=["full batch", "some"])
 
 
 @FORMS
 @ROWS
 @pytest.mark.parametrize("kind", ENGINES)
-def test_engines_give_out_copies(kind: str, rows: Tensor | None, names: bool, says_lengths: bool) -> None:
+def test_engines_give_out_copies(kind: str, rows: Tensor | None, names: bool) -> None:
     records = records_of(names)
     before = copy.deepcopy(records)
     ours, theirs = (
-        ENGINES[kind](taken(in_place, names, says_lengths), loss(cross_entropy))
+        ENGINES[kind](taken(in_place, names), loss(cross_entropy))
         for in_place, loss in ((False, polite), (True, greedy))
     )
     direction = [torch.ones_like(parameter) for parameter in ours.parameters]
@@ -149,10 +139,10 @@ def correct(outputs: Any, targets: Tensor) -> Tensor:
 
 @FORMS
 @ROWS
-def test_evaluation_gives_out_copies(rows: Tensor | None, names: bool, says_lengths: bool) -> None:
+def test_evaluation_gives_out_copies(rows: Tensor | None, names: bool) -> None:
     records = records_of(names)
     before = copy.deepcopy(records)
-    ours, theirs = (taken(in_place, names, says_lengths) for in_place in (False, True))
+    ours, theirs = (taken(in_place, names) for in_place in (False, True))
     for _ in range(2):
         expected = total_score(ours, polite(correct), records, rows)
         assert total_score(theirs, greedy(correct), records, rows) == expected

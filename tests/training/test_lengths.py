@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 import dphpo_bench as bench
 from dphpo_bench.base.errors import InvalidValueError
-from dphpo_bench.recipes.language_models import token_perplexity
 from dphpo_bench.training.clipping import Abadi, AutoS
 from dphpo_bench.training.engine import GradientEngine
 from dphpo_bench.training.evaluation import total_score
@@ -163,11 +162,6 @@ def test_no_score_depends_on_it(case: str) -> None:
         assert total_score(says(), score, records, rows) == pytest.approx(expected)
         assert min(shape[1] for shape in SEEN) == 4
         SEEN.clear()
-
-
-def test_perplexity_does_not_depend_on_it() -> None:
-    records = bench.Records(*words())
-    assert token_perplexity(CausalSaysLengths(), records) == pytest.approx(token_perplexity(Causal(), records))
 
 
 class CountsWhatFillsUp(SaysLengths):

@@ -68,12 +68,6 @@ class KeepsAMean(Own):
         return torch.tanh(hidden)
 
 
-class KeepsTheLast(Own):
-    def between(self, hidden: Tensor) -> Tensor:
-        self.latest = hidden.detach()
-        return torch.tanh(hidden)
-
-
 class KeepsAll(Own):
     def between(self, hidden: Tensor) -> Tensor:
         self.seen.append(hidden.detach())
@@ -89,7 +83,6 @@ class KeepsAll(Own):
         (DividesByTheMeanNorm(), "depend on the others"),
         (nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), "keeps nothing"),
         (KeepsAMean(), "keeps nothing"),
-        (KeepsTheLast(), "keeps nothing"),
         (KeepsAll(), "keeps nothing"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
@@ -186,18 +179,6 @@ def test_torchs_own_hooks_are_left_alone() -> None:
     refuse_watchers(nn.utils.spectral_norm(nn.Linear(6, 3)))
 
 
-class Centred(nn.Module):
-    """Takes the mean of a batch away while it is trained."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden - hidden.mean(0) if self.training else hidden
-
-
-class Noisy(nn.Linear):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs + torch.randn_like(inputs))
-
-
 class NoisyByNumpy(nn.Linear):
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs + torch.as_tensor(np.random.standard_normal(inputs.shape), dtype=inputs.dtype))
@@ -213,15 +194,10 @@ class MixesStyles(nn.Module):
         return hidden - mean + mean[torch.randperm(len(hidden))]
 
 
-@pytest.mark.parametrize("mixing", [Centred(), MixesStyles()], ids=lambda one: type(one).__name__)
-def test_dropout_does_not_hide_that_records_are_mixed(mixing: nn.Module) -> None:
+def test_dropout_does_not_hide_that_records_are_mixed() -> None:
     torch.manual_seed(0)
     with pytest.raises(InvalidValueError, match="treats each record alone"):
-        refuse_mixing(nn.Sequential(nn.Linear(6, 8), mixing, nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
-
-
-def test_models_that_draw_for_each_record_are_accepted() -> None:
-    refuse_mixing(nn.Sequential(Noisy(6, 8), nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
+        refuse_mixing(nn.Sequential(nn.Linear(6, 8), MixesStyles(), nn.Dropout(0.1), nn.Linear(8, 3)), RECORDS)
 
 
 def test_a_model_whose_random_numbers_come_from_elsewhere_is_refused() -> None:
