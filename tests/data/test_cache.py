@@ -68,14 +68,6 @@ def test_failure_in_the_middle_loses_no_block(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} <= WHOLE
 
 
-@pytest.mark.parametrize(("at", "fail"), [(0, KeyboardInterrupt), (4, OSError)])
-def test_failure_that_leaves_nothing(tmp_path: Path, at: int, fail: type[BaseException]) -> None:
-    """Before the first block there is nothing to keep, and a full disk is better freed."""
-    with pytest.raises((KeyboardInterrupt, DataError)):
-        cached_array(tmp_path / "array.npy", (6, 2), DTYPE, Counted(at, fail))
-    assert {file.name for file in tmp_path.iterdir()} <= {"array.npy.lock"}
-
-
 def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1

@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.datasets import Images, Split
-from dphpo_bench.data.images import canonical_order, content_hash, decode_picture, load_records
+from dphpo_bench.data.images import canonical_order, content_hash, load_records
 from dphpo_bench.data.source import DataSource
 from tests.data.conftest import ROWS, SHAPE, png, write_parquet, write_records
 
@@ -99,26 +99,11 @@ class TestAnySize:
             by_hand.add((pixels.tobytes(), n % 10))
         assert {(one["pixels"].tobytes(), int(one["label"])) for one in found} == by_hand
 
-    def test_reducing_takes_every_pixel_into_account(self) -> None:
-        """Stripes that are finer than the new pixels become grey, not black or white."""
-        stripes = np.zeros((64, 64, 3), np.uint8)
-        stripes[:, ::2] = 255
-        file = io.BytesIO()
-        Image.fromarray(stripes).save(file, "png")
-        found, _ = decode_picture({"bytes": file.getvalue()}, 3, 0, self.tiny())
-        assert found.shape == SHAPE
-        assert abs(found[:, :, 1:-1].astype(int) - 127).max() <= 10
-
     def test_the_shape_is_part_of_what_identifies_them(self, mirror: DataSource, fitted: Images) -> None:
         other = replace(fitted, image_shape=(3, 4, 4))
         pins = {mirror.pin(one, one.train) for one in (fitted, other, replace(fitted, any_size=False))}
         assert len(pins) == 3
         assert load_records(mirror, other, other.train)["pixels"].shape == (ROWS, 3, 4, 4)
-
-    def tiny(self) -> Images:
-        return Images(
-            "tiny", "", (Split("train", "", 1), Split("test", "", 1)), "", "", "img", SHAPE, 10, any_size=True
-        )
 
 
 def encoded(n: int, size: tuple[int, int]) -> bytes:

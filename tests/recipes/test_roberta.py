@@ -186,10 +186,6 @@ class TestTokens:
         assert ids[1].tolist() == [0, *5 * [a], 2, 2, *3 * [b], 2]  # the longer text is cut
         assert (ids[2] == 2).sum() == 3
 
-    def test_another_vocabulary(self, roberta: Roberta, mirror: bench.DataSource) -> None:
-        with pytest.raises(InvalidValueError, match="at most 259 tokens of tiny-roberta, got 260"):
-            list(replace(roberta, vocabulary=259).token_ids([("a",)], mirror))
-
     def test_lengths_that_the_network_does_not_take(self, roberta: Roberta) -> None:
         with pytest.raises(InvalidValueError, match="longest from 8 to 18 of tiny-roberta, got 19"):
             replace(roberta, longest=19)

@@ -184,12 +184,6 @@ class TestFeatures:
         assert found.dtype == torch.bfloat16
         torch.testing.assert_close(found.float(), one_by_one(encoder, texts, layers), atol=0.02, rtol=0)
 
-    def test_what_is_beyond_the_longest_is_not_looked_at(
-        self, features: TextFeatures, mirror: bench.DataSource
-    ) -> None:
-        short = extract(features, ["fine " * (LONGEST - 2)], mirror)
-        assert torch.equal(extract(features, ["fine " * (LONGEST - 2) + "bad " * 5000], mirror), short)
-
     @pytest.mark.parametrize("wrong", [{"layers": 3}, {"longest": 13}, {"size": 8}])
     def test_parameters_that_the_encoder_does_not_have(
         self, features: TextFeatures, mirror: bench.DataSource, wrong: dict[str, int]

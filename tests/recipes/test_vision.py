@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 import dphpo_bench as bench
-from dphpo_bench.base.errors import DataError
 from dphpo_bench.data.datasets import Images, Split
 from dphpo_bench.data.images import content_hash, record_type
 from dphpo_bench.recipes.dataset_task import Schedule
@@ -19,7 +18,7 @@ from dphpo_bench.recipes.image_task import ImageTask
 from dphpo_bench.recipes.vision_transformers import VisionTransformer
 from dphpo_bench.testing import TaskContract
 from dphpo_bench.training.clipping import Abadi
-from dphpo_bench.training.structure import structure_hash, weights_hash
+from dphpo_bench.training.structure import structure_hash
 from tests.data.conftest import write_records
 from tests.recipes.published import published as put_weights
 from tests.training.models import BACKENDS, brute_force, engine_by, flat
@@ -262,16 +261,3 @@ class TestIdentity:
         head = 10 * 769
         biases = 12 * (4 * 768 + 3072 + 768 + 2 * 768) + 768 + 768
         assert sizes == {"all": 85_798_656 + head, "bitfit": biases + head, "lora": 12 * 2 * 2 * 4 * 768 + head}
-
-
-class TestWeights:
-    def test_the_source_of_the_preparation_is_where_they_are_looked_for(
-        self, task_class: type[ImageTask], mirror: bench.DataSource, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        task = task_class("vit")
-        with pytest.raises(DataError, match="Cannot download the weights tiny"):
-            task.build_model()
-        task.prepare(mirror)
-        prepared = weights_hash(task.build_model())
-        monkeypatch.setenv("DPHPO_BENCH_DATA", str(mirror.data_dir))
-        assert weights_hash(task_class("vit").build_model()) == prepared
